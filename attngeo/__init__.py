@@ -1,0 +1,42 @@
+"""attngeo: what the attention of a pretrained transformer has learned, read from its weights.
+
+    score(model)                       symmetry and directionality of every layer and head, as a DataFrame
+    attention_sites(model)             each attention site with its query and key weights
+    symmetry(wq, wk)                   the two scores of any pair of projections
+    directionality(wq, wk)
+
+Names are imported when they are first used, so that `import attngeo` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attngeo.errors import AttnGeoError as AttnGeoError
+    from attngeo.geometry.directionality import directionality as directionality
+    from attngeo.geometry.symmetry import symmetry as symmetry
+    from attngeo.scoring import score as score
+    from attngeo.weights import attention_sites as attention_sites
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AttnGeoError": "attngeo.errors",
+    "attention_sites": "attngeo.weights",
+    "directionality": "attngeo.geometry.directionality",
+    "score": "attngeo.scoring",
+    "symmetry": "attngeo.geometry.symmetry",
+}
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attngeo' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

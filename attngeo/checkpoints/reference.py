@@ -1,0 +1,59 @@
+"""What a user may write to name a model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from attngeo.errors import ModelNotFoundError, UsageError
+
+Kind = Literal["hub", "folder", "file", "demo"]
+
+# What the Hub accepts as a repository id: an optional owner and a name, of letters, digits, ".", "_" and "-".
+HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
+REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
+FILE_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json")
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """One model: `text` as the user wrote it, and what that means.
+
+    `name` is a Hub id, a path or a demo name, by `kind`; `revision` a branch, tag or commit of the Hub, else None.
+    """
+
+    text: str
+    kind: Kind
+    name: str
+    revision: str | None = None
+
+    @classmethod
+    def parse(cls, text: str | Path) -> ModelRef:
+        """`org/name`, `org/name@revision`, `name`, a folder, a file, or `demo:NAME`. A path that exists wins.
+
+        Raises ModelNotFoundError for what can only be a path and does not exist, UsageError for what is none of these.
+        """
+        text = str(text)
+        if text.startswith("demo:"):
+            return cls(text, "demo", text.removeprefix("demo:"))
+        path = Path(text).expanduser()
+        if text and path.exists():
+            return cls(text, "folder" if path.is_dir() else "file", str(path))
+        name, at, revision = text.partition("@")
+        if is_path(text):
+            raise ModelNotFoundError(
+                f"{text}: no such file or folder; give a folder with config.json and weights, a weights file, "
+                "a Hub id such as org/name, or demo:minilm"
+            )
+        if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
+            raise UsageError(
+                f"{text!r} names no model, expected org/name, org/name@revision, a folder, a file or demo:minilm"
+            )
+        return cls(text, "hub", name, revision or None)
+
+
+def is_path(text: str) -> bool:
+    """Whether `text` can only be meant as a path."""
+    return text.startswith((".", "/", "~")) or text.count("/") > 1 + text.count("@") or text.endswith(FILE_SUFFIXES)

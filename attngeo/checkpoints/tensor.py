@@ -1,0 +1,59 @@
+"""What is known of a tensor before it is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+# The safetensors names of the dtypes that torch can hold. Others (sub-byte floats) are listed by a store, never read.
+DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, safetensors dtype, shape, bytes, and byte offset in its file's data (0 where there is none)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    offset: int = 0
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row of the first dimension; of the whole where there is none."""
+        return self.nbytes // self.shape[0] if self.shape and self.shape[0] else self.nbytes
+
+
+def info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
+    """The TensorInfo of a tensor in memory."""
+    return TensorInfo(name, DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor.nbytes)
+
+
+def expected_nbytes(dtype: str, shape: list[int]) -> int | None:
+    """Bytes of a tensor of this dtype and shape; None where torch has no such dtype."""
+    return math.prod(shape) * DTYPES[dtype].itemsize if dtype in DTYPES else None

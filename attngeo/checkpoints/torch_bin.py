@@ -1,0 +1,66 @@
+"""One PyTorch state dict (.bin, .pt, .pth), memory-mapped, and only as far as it holds nothing but tensors."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attngeo.checkpoints.tensor import info_of
+from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError
+
+
+class TorchFile:
+    """An open file; `tensors` is its table of contents. Raises UnsafeCheckpointError and CorruptCheckpointError.
+
+    Only ever read with `weights_only=True, mmap=True`: a pickle that would do more than rebuild tensors is refused.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._state = {name: value for name, value in _load(path).items() if isinstance(value, torch.Tensor)}
+        if not self._state:
+            raise CorruptCheckpointError(f"{path}: holds no tensors, expected a state dict of name → tensor")
+        self.tensors = {name: info_of(name, tensor) for name, tensor in self._state.items()}
+
+    def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
+        """The tensor, or the given rows of its first dimension, copied out of the map."""
+        tensor = self._state[name]
+        return (tensor[rows] if tensor.ndim else tensor).clone()
+
+    def close(self) -> None:
+        """Let the map go."""
+        self._state = {}
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise CorruptCheckpointError(f"{path}: no such file; download the checkpoint again") from None
+    except pickle.UnpicklingError as error:
+        raise UnsafeCheckpointError(
+            f"{path}: refused: it is not a plain state dict, and loading it could run code ({_reason(error)}); "
+            "ask for safetensors weights"
+        ) from None
+    except RuntimeError as error:
+        if "mmap can only be used" in str(error):
+            raise CorruptCheckpointError(
+                f"{path}: not a zip-format PyTorch file, so it cannot be memory-mapped (saved before PyTorch 1.6, or "
+                "damaged); save it again as safetensors"
+            ) from None
+        raise CorruptCheckpointError(f"{path}: not a readable PyTorch file ({_reason(error)})") from None
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise CorruptCheckpointError(f"{path}: not a readable PyTorch file ({_reason(error)})") from None
+    if not isinstance(state, dict):
+        raise CorruptCheckpointError(f"{path}: holds a {type(state).__name__}, expected a state dict of name → tensor")
+    return state
+
+
+def _reason(error: Exception) -> str:
+    """What torch says, without its advice to load the file unsafely."""
+    text = str(error).replace("\n", " ")
+    found = text.find("Unsupported ")
+    return (text[found:] if found >= 0 else text)[:120].split(". ")[0]

@@ -1,0 +1,109 @@
+"""How far M = Wq·Wkᵀ is dominated by a few rows or by a few columns."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from attngeo.errors import UsageError
+from attngeo.geometry.pairs import each_pair
+
+Convention = Literal["corrected", "published"]
+
+# Relative rounding error that a norm computed in float32 may carry; norms nearer to the threshold are computed again.
+NEAR = 1e-5
+# Norms that are equal but for rounding do not stand out from one another.
+EQUAL = 1e-12
+CHUNK = 1024
+
+
+def directionality(
+    wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Convention = "corrected"
+) -> Tensor:
+    """(r̄ − c̄)/(r̄ + c̄) of M = wq·wkᵀ: negative where columns dominate, positive where rows do.
+
+    r̄ sums the Euclidean row norms above their mean plus `gamma` standard deviations, c̄ the column norms; 0 where
+    neither family has one. In [−1, 1].
+    wq, wk: [*lead, d_model, head_dim], floating point; leading dimensions broadcast. Returns [*lead].
+    NaN where M is zero or not finite. Raises ShapeError when the two cannot be one square form, UsageError for a
+    `gamma` that is not finite or an unknown `convention`.
+    `convention="published"` sums the excess over the threshold instead, with the unbiased standard deviation, as the
+    paper's tables S4 and S5 did.
+
+    Source: Saponati et al. 2025 (arXiv 2502.10927), Def. 3.2.
+
+    >>> import torch
+    >>> wq, wk = torch.randn(64, 8), torch.randn(64, 8)
+    >>> wk[5] *= 30  # one key coordinate, so one column of M, stands out
+    >>> round(directionality(wq, wk).item(), 1) < 0
+    True
+    """
+    check_choices(gamma, convention)
+    return each_pair(
+        wq,
+        wk,
+        lambda moments, q, k: directionality_of(
+            moments.row_norms, moments.column_norms, gamma=gamma, convention=convention, factors=(q, k)
+        ),
+    )
+
+
+def check_choices(gamma: float, convention: str) -> None:
+    """Raise UsageError unless `gamma` is finite and `convention` one that exists."""
+    if not math.isfinite(gamma):
+        raise UsageError(f"gamma is {gamma}, expected a finite number of standard deviations such as 2")
+    if convention not in get_args(Convention):
+        raise UsageError(f"convention is {convention!r}, expected one of: {', '.join(get_args(Convention))}")
+
+
+def directionality_of(
+    row_norms: Tensor,
+    column_norms: Tensor,
+    *,
+    gamma: float,
+    convention: Convention,
+    factors: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """The directionality of one matrix from its row and column norms [n], as a float64 scalar on the CPU.
+
+    The definition jumps where a norm crosses the threshold, so rounding could move a norm across. Given the `factors`
+    q, k [rank, n] of a matrix computed in float32, the norms that are near the threshold are computed in float64.
+    """
+    q, k = factors or (None, None)
+    rows = _dominance(row_norms, gamma, convention, (q, k))
+    columns = _dominance(column_norms, gamma, convention, (k, q))
+    total = rows + columns
+    if not torch.isfinite(total) or not (row_norms > 0).any():
+        return total.new_tensor(float("nan"))
+    return (rows - columns) / total if total > 0 else torch.zeros_like(total)
+
+
+def _dominance(norms: Tensor, gamma: float, convention: Convention, factors: tuple[Tensor | None, Tensor | None]) -> Tensor:
+    """The sum of the norms that stand out, by either convention."""
+    own, other = factors
+    norms = norms.cpu().double()
+    published = convention == "published"
+    threshold = _threshold(norms, gamma, published)
+    if own is not None and other is not None and own.dtype == torch.float32:
+        near = ((norms - threshold).abs() < NEAR * threshold.abs()).nonzero().flatten()
+        if len(near):
+            norms[near] = _exact_norms(own[:, near.to(own.device)], other)
+            threshold = _threshold(norms, gamma, published)
+    above = norms[norms > threshold * (1 + EQUAL)]
+    return (above - threshold).sum() if published else above.sum()
+
+
+def _threshold(norms: Tensor, gamma: float, published: bool) -> Tensor:
+    return norms.mean() + gamma * norms.std(correction=1 if published else 0)
+
+
+def _exact_norms(own: Tensor, other: Tensor) -> Tensor:
+    """‖own_jᵀ·other‖ for every column j of own [rank, m], other [rank, n], in float64."""
+    own = own.cpu().double()
+    squares = own.new_zeros(own.shape[1])
+    for chunk in other.split(CHUNK, dim=1):
+        squares += (own.T @ chunk.cpu().double()).square().sum(1)
+    return squares.sqrt()

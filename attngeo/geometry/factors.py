@@ -1,0 +1,132 @@
+"""What the scores need to know of M = Wq·Wkᵀ, from its factors: M itself is never held in memory.
+
+Shapes here: q and k are [rank, n], the projections as a Linear layer stores them (M = qᵀ·k is n × n).
+With A = q·qᵀ, B = k·kᵀ, C = q·kᵀ (rank × rank):
+
+    ‖M‖²  = Σ A∘B          tr(M·M) = Σ C∘Cᵀ
+    r_i²  = (B·q)_i · q_i   c_j²    = (A·k)_j · k_j
+
+A and B are symmetric, so only their blocks on and above the diagonal are formed and used. Where the rank is
+not small against n, M is formed instead, one tile at a time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Edge of a block of A and B, and of a tile of M: three float32 tiles fit a 16 MiB last-level cache.
+BLOCK, TILE = 256, 1024
+# The Gram form costs about 6.5·n·rank² operations (block triangles), the tiled form 2·n²·rank.
+GRAM_LIMIT = 3.25
+# Σ A∘B loses digits where it is small against ‖A‖·‖B‖; below this share single precision is not enough.
+CANCELLATION = 0.02
+
+
+class Moments(NamedTuple):
+    """What symmetry and directionality are made of; every field may carry leading (head) dimensions.
+
+    trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms, column_norms: [..., n], Euclidean.
+    """
+
+    trace: Tensor
+    squared_norm: Tensor
+    row_norms: Tensor
+    column_norms: Tensor
+
+
+def moments(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> Moments:
+    """The moments of M = qᵀ·k for one pair of [rank, n] factors, by the cheaper of the two forms.
+
+    `key_gram` is `half_gram(k)`, for callers whose queries share a key head.
+    """
+    if not is_low_rank(k):
+        return _tiled_moments(q, k)
+    result, share = _gram_moments(q, k, half_gram(k) if key_gram is None else key_gram)
+    if q.dtype == torch.float32 and q.device.type != "mps" and share < CANCELLATION:
+        q, k = q.double(), k.double()
+        exact, _ = _gram_moments(q, k, half_gram(k))
+        return Moments(*(field.float() for field in exact))
+    return result
+
+
+def head_moments(q: Tensor, k: Tensor, key_head: list[int]) -> Moments:
+    """The moments of every head, stacked: q [H, head_dim, n], k [K, head_dim, n], head h reads key `key_head[h]`."""
+    grams = {key: half_gram(k[key]) for key in set(key_head)} if is_low_rank(k) else {}
+    by_head = [moments(head, k[key], grams.get(key)) for head, key in zip(q, key_head, strict=True)]
+    return Moments(*(torch.stack(field) for field in zip(*by_head, strict=True)))
+
+
+def is_low_rank(x: Tensor) -> bool:
+    """Whether the Gram form is the cheaper one for x [..., rank, n]."""
+    return x.shape[-1] > GRAM_LIMIT * x.shape[-2]
+
+
+def half_gram(x: Tensor) -> Tensor:
+    """x·xᵀ of x [rank, n], with the blocks below the block diagonal left at zero."""
+    rank = x.shape[0]
+    if rank <= BLOCK:
+        return x @ x.T
+    gram = x.new_zeros(rank, rank)
+    for i in range(0, rank, BLOCK):
+        gram[i : i + BLOCK, i:] = x[i : i + BLOCK] @ x[i:].T
+    return gram
+
+
+def _gram_moments(q: Tensor, k: Tensor, key_gram: Tensor) -> tuple[Moments, Tensor]:
+    """The moments, and ‖M‖² as a share of ‖A‖·‖B‖: how little of the sum behind it cancels (1 at best)."""
+    query_gram = half_gram(q)
+    a, b, c = _wide(query_gram), _wide(key_gram), _wide(q @ k.T)
+    squared_norm = _full_sum(a * b)
+    share = squared_norm / (_full_sum(a * a) * _full_sum(b * b)).sqrt()
+    trace = (c * c.T).sum()
+    return Moments(trace, squared_norm, _quadratic_norms(key_gram, q), _quadratic_norms(query_gram, k)), share
+
+
+def _full_sum(half: Tensor) -> Tensor:
+    """The sum over a symmetric matrix of which the blocks on and above the block diagonal are given."""
+    total = half.sum()
+    for i in range(BLOCK, len(half), BLOCK):
+        total = total + half[i - BLOCK : i, i:].sum()
+    return total
+
+
+def _quadratic_norms(gram: Tensor, x: Tensor) -> Tensor:
+    """√(x_jᵀ·G·x_j) for every column j of x [rank, n], where `gram` is the `half_gram` form of G."""
+    squares = _wide(x.new_zeros(x.shape[1]))
+    for i in range(0, len(x), BLOCK):
+        rows = slice(i, i + BLOCK)
+        product = gram[rows, rows] @ x[rows]
+        if i + BLOCK < len(x):
+            product.addmm_(gram[rows, i + BLOCK :], x[i + BLOCK :], alpha=2)
+        squares += product.mul_(x[rows]).sum(0, dtype=squares.dtype)
+    return squares.clamp_(min=0).sqrt_()
+
+
+def _tiled_moments(q: Tensor, k: Tensor) -> Moments:
+    """The moments by forming M in tiles; memory is bounded by two tiles and their squares, whatever n is."""
+    n = q.shape[1]
+    trace, rows, columns = (_wide(q.new_zeros(size)) for size in ((), n, n))
+    for i in range(0, n, TILE):
+        for j in range(i, n, TILE):
+            here, there = slice(i, i + TILE), slice(j, j + TILE)
+            tile = _wide(q[:, here].T @ k[:, there])
+            mirror = tile if i == j else _wide(q[:, there].T @ k[:, here])
+            trace += (1 if i == j else 2) * torch.sum(tile * mirror.T)
+            _add_squares(tile, rows[here], columns[there])
+            if i != j:
+                _add_squares(mirror, rows[there], columns[here])
+    return Moments(trace, rows.sum(), rows.sqrt(), columns.sqrt())
+
+
+def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:
+    squares = tile.square()
+    rows += squares.sum(1)
+    columns += squares.sum(0)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """x itself, or in float32 where it is a half-precision product that must not be summed as it is."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

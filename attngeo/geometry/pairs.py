@@ -1,0 +1,47 @@
+"""The checked way in for the public scores: any leading dimensions, one pair of factors at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from attngeo.errors import ShapeError
+from attngeo.geometry.factors import Moments, moments
+from attngeo.geometry.scale import rescaled
+
+
+def each_pair(wq: Tensor, wk: Tensor, score: Callable[[Moments, Tensor, Tensor], Tensor]) -> Tensor:
+    """`score(moments, q, k)` of every pair in wq, wk [*lead, d_model, head_dim], as a tensor [*lead] of wq's dtype."""
+    lead = check_pair(wq, wk)
+    dtype = torch.float64 if torch.float64 in (wq.dtype, wk.dtype) else torch.float32
+    queries = wq.expand(*lead, *wq.shape[-2:]).reshape(-1, *wq.shape[-2:])
+    keys = wk.expand(*lead, *wk.shape[-2:]).reshape(-1, *wk.shape[-2:])
+    with torch.no_grad():
+        scores = []
+        for query, key in zip(queries, keys, strict=True):
+            q, k = (rescaled(w.mT.to(dtype).contiguous())[0] for w in (query, key))
+            scores.append(score(moments(q, k), q, k).to(wq.device, dtype))
+        return torch.stack(scores).reshape(lead) if scores else wq.new_zeros(lead, dtype=dtype)
+
+
+def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
+    """The broadcast leading shape of two [*lead, d_model, head_dim] factors; ShapeError when they do not fit."""
+    for name, w in (("wq", wq), ("wk", wk)):
+        if w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
+            raise ShapeError(
+                f"{name} is {w.dtype} {list(w.shape)}, expected floating point [*lead, d_model, head_dim], none of them 0"
+            )
+    if wq.shape[-2:] != wk.shape[-2:]:
+        raise ShapeError(
+            f"wq is [..., {wq.shape[-2]}, {wq.shape[-1]}] and wk [..., {wk.shape[-2]}, {wk.shape[-1]}], "
+            "expected the same d_model and head_dim"
+        )
+    try:
+        return torch.broadcast_shapes(wq.shape[:-2], wk.shape[:-2])
+    except RuntimeError:
+        raise ShapeError(
+            f"leading dimensions {list(wq.shape[:-2])} of wq and {list(wk.shape[:-2])} of wk do not broadcast; "
+            "for grouped-query attention repeat each key head with repeat_interleave"
+        ) from None

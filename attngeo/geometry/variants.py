@@ -1,0 +1,50 @@
+"""Variants of the bilinear form: each changes the matrix, none the scores.
+
+Shapes here: w is [heads, head_dim, d_model], a bias [heads, head_dim], as a Linear layer stores them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
+    """[heads, head_dim, d_model + 1]: the bias as the weights of one more input that is always 1 (zeros without one)."""
+    column = w.new_zeros(w.shape[:2]) if bias is None else bias
+    return torch.cat([w, column.unsqueeze(-1)], dim=-1)
+
+
+def fold_input_gain(w: Tensor, gain: Tensor) -> Tensor:
+    """w for inputs before the elementwise gain [d_model] of the normalisation in front of attention."""
+    return w * gain
+
+
+def input_shift(w: Tensor, shift: Tensor) -> Tensor:
+    """[heads, head_dim]: the bias that a constant shift [d_model] of the input amounts to."""
+    return w @ shift
+
+
+def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool) -> Tensor:
+    """The linear part of a normalisation of queries or keys, over head_dim (dimension 1 of x [heads, head_dim, ...]).
+
+    gain: [heads or 1, head_dim]. `centred`: the mean over head_dim is taken off first, as LayerNorm does.
+    """
+    if centred:
+        x = x - x.mean(dim=1, keepdim=True)
+    return x * gain.reshape(*gain.shape, *[1] * (x.ndim - 2))
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor, *, interleaved: bool, start: int = 0) -> Tensor:
+    """x [heads, head_dim, ...] with the pairs of its slice [start, start + 2·pairs) turned; cosine, sine: [pairs].
+
+    Pairs are neighbours (2i, 2i+1) if `interleaved`, else (i, i + pairs): the two layouts of rotary embeddings.
+    Source: Su et al. 2021 (arXiv 2104.09864), eq. 34.
+    """
+    pairs = len(cosine)
+    part = x[:, start : start + 2 * pairs]
+    first, second = (part[:, 0::2], part[:, 1::2]) if interleaved else part.split(pairs, dim=1)
+    cosine, sine = (angle.reshape(1, pairs, *[1] * (x.ndim - 2)) for angle in (cosine, sine))
+    turned = first * cosine - second * sine, second * cosine + first * sine
+    part = torch.stack(turned, dim=2).flatten(1, 2) if interleaved else torch.cat(turned, dim=1)
+    return torch.cat([x[:, :start], part, x[:, start + 2 * pairs :]], dim=1)

@@ -1,0 +1,87 @@
+"""The tensors of one site, cut into the projections of its heads. Pure: it is given the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.errors import CorruptCheckpointError
+from attngeo.layouts.layout import QKLayout, cut, latent_weights
+from attngeo.layouts.sites import AttentionSite
+
+
+class Projections(NamedTuple):
+    """q [heads, head_dim, d_model], k [key_heads, head_dim, d_model] and their biases [heads, head_dim], or None.
+
+    q_gain, k_gain: [heads or 1, head_dim] of a normalisation after projection, or None.
+    """
+
+    q: Tensor
+    k: Tensor
+    q_bias: Tensor | None = None
+    k_bias: Tensor | None = None
+    q_gain: Tensor | None = None
+    k_gain: Tensor | None = None
+
+
+def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
+    """The projections of `site`; `tensors` is keyed by tensor name, cut to `site.reads`, in the dtype to compute in."""
+    gains = tuple(_gain(site, tensors, role) for role in ("q_gain", "k_gain"))
+    if isinstance(site.layout, QKLayout):
+        q, q_bias = (_heads(site, site.layout, tensors, role, "q") for role in ("q", "q_bias"))
+        k, k_bias = (_heads(site, site.layout, tensors, role, "k") for role in ("k", "k_bias"))
+        if q is None or k is None:
+            raise CorruptCheckpointError(f"{site.module}: query or key weight is missing")
+        return Projections(q, k, q_bias, k_bias, *gains)
+    by_role = {role: tensors[name] for role, name in site.tensors.items()}
+    rope_dim = int(site.section.get("qk_rope_head_dim", site.family.defaults["qk_rope_head_dim"]))
+    sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
+    q, k = latent_weights(by_role, **sizes, bias=False)
+    if "q_a_bias" in by_role or "kv_a_bias" in by_role:
+        return Projections(q, k, *latent_weights(by_role, **sizes, bias=True), *gains)
+    return Projections(q, k, None, None, *gains)
+
+
+def _heads(
+    site: AttentionSite, layout: QKLayout, tensors: Mapping[str, Tensor], role: str, letter: str
+) -> Tensor | None:
+    """The slots of queries or keys in the weight or bias that plays `role`; None where the site has no such tensor."""
+    if role not in site.tensors:
+        return None
+    x = tensors[site.tensors[role]]
+    if x.ndim == 2 and layout.conv1d:
+        x = x.T
+    slots = layout.slots if letter == "q" else layout.k_slots
+    if role.endswith("bias") and not _same_layer(getattr(layout, letter), getattr(layout, role)):
+        slots = letter
+    blocks = layout.blocks if isinstance(layout.blocks, int) else site.key_heads
+    if slots == letter:
+        blocks = 1
+    # Rows past the last slot that is needed were not read, and what comes after it is not needed to cut it out.
+    if blocks == 1:
+        slots = slots[: slots.index(letter) + 1]
+        x = x[: site.rows(slots)]
+    if x.shape[0] != site.rows(slots):
+        raise CorruptCheckpointError(
+            f"{site.tensors[role]} has {x.shape[0]} rows, expected {site.rows(slots)}; the checkpoint contradicts itself"
+        )
+    return cut(
+        x, slots, letter, heads=site.heads, key_heads=site.key_heads, head_dim=site.head_dim, blocks=blocks
+    )
+
+
+def _same_layer(weight: str, bias: str) -> bool:
+    return weight.removesuffix("weight") == bias.removesuffix("bias")
+
+
+def _gain(site: AttentionSite, tensors: Mapping[str, Tensor], role: str) -> Tensor | None:
+    """The gain [heads or 1, head_dim] of the normalisation of queries or keys: one tensor, or one for each head."""
+    parts = sorted((key for key in site.tensors if key.startswith(f"{role}.")), key=lambda key: int(key.split(".")[1]))
+    found = [tensors[site.tensors[key]] for key in ([role] if role in site.tensors else parts)]
+    if not found:
+        return None
+    offset = site.family.head_norm.gain_offset if site.family.head_norm else 0.0
+    return torch.cat([gain.reshape(-1, site.head_dim) for gain in found]) + offset

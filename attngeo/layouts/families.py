@@ -1,0 +1,226 @@
+"""The table of model families: data only, one short entry each, read off the modeling file named in `source`.
+
+`defaults` holds the configuration fields that a checkpoint may leave out, with the value transformers then uses;
+fields that are in every published configuration need no default. What an entry may say: see `Family`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attngeo.layouts.layout import Family, HeadNorm, LatentLayout, QKLayout, Rotary, fused, separate
+
+HUGGING_FACE = "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models"
+
+HALF, INTERLEAVED = Rotary(), Rotary(interleaved=True)
+LATENT_TAIL = Rotary(interleaved=True, tail=True)
+RMS = HeadNorm()
+BART_NORMS: dict[str, Any] = {"pre_norm": ("self_attn_layer_norm",), "cross_norm": ("encoder_attn_layer_norm",)}
+INPUT_NORM = ("input_layernorm",)
+C_ATTN_CROSS = QKLayout(
+    q="q_attn.weight", k="c_attn.weight", q_bias="q_attn.bias", k_bias="c_attn.bias", k_slots="kv", conv1d=True
+)
+C_ATTN = fused("c_attn", conv1d=True)
+
+
+def _file(name: str, module: str = "") -> str:
+    return f"{HUGGING_FACE}/{name}/modeling_{module or name}.py"
+
+
+def _encoder(name: str, heads: int = 12, **more: Any) -> Family:
+    """Separate `query` and `key` in a post-norm bidirectional encoder."""
+    return Family(source=_file(name), stack="encoder", defaults={"num_attention_heads": heads}, **more)
+
+
+def _llama_like(name: str, heads: int, theta: float = 10_000.0, **more: Any) -> Family:
+    """Separate `q_proj` and `k_proj` after an input norm, rotary by halves."""
+    defaults = {"num_attention_heads": heads, "rope_theta": theta, **more.pop("defaults", {})}
+    return Family(
+        source=_file(name),
+        **{"pre_norm": INPUT_NORM, "rotary": HALF, **more},
+        defaults=defaults,
+    )
+
+
+def _vision(name: str, stack: Any = "encoder", pre_norm: str = "layernorm_before", heads: int = 12, **more: Any) -> Family:
+    """A pre-norm encoder of image patches."""
+    defaults = {"num_attention_heads": heads, **more.pop("defaults", {})}
+    return Family(source=_file(name), stack=stack, pre_norm=(pre_norm,), defaults=defaults, **more)
+
+
+def _speech(name: str) -> Family:
+    """wav2vec 2.0 and its kin: pre-norm only in the variant with a stable layer norm."""
+    return Family(
+        source=_file(name), stack="encoder", pre_norm=("layer_norm",), pre_norm_when={"do_stable_layer_norm": True},
+        defaults={"num_attention_heads": 12, "do_stable_layer_norm": False},
+    )  # fmt: skip
+
+
+def _seq2seq(name: str, heads: int, *, pre_norm: bool, **more: Any) -> Family:
+    """Encoder, decoder and cross-attention with `q_proj` and `k_proj`."""
+    return Family(
+        source=_file(name), **(BART_NORMS if pre_norm else {}),
+        defaults={"encoder_attention_heads": heads, "decoder_attention_heads": heads}, **more,
+    )  # fmt: skip
+
+
+def _latent(name: str, heads: int) -> Family:
+    return Family(
+        source=_file(name), layouts=(LatentLayout(),), pre_norm=INPUT_NORM, rotary=LATENT_TAIL,
+        defaults={
+            "num_attention_heads": heads, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+            "rope_theta": 10_000.0,
+        },
+    )  # fmt: skip
+
+
+FAMILIES: dict[str, Family] = {
+    # Text encoders
+    "bert": _encoder("bert"),
+    "roberta": _encoder("roberta"),
+    "xlm-roberta": _encoder("xlm_roberta"),
+    "electra": _encoder("electra", heads=4),
+    "mpnet": _encoder("mpnet"),
+    "distilbert": Family(source=_file("distilbert"), stack="encoder", defaults={"n_heads": 12}),
+    "albert": _encoder("albert", heads=64, shared=("num_hidden_layers", "num_hidden_groups")),
+    "deberta": _encoder(
+        "deberta",
+        layouts=(
+            QKLayout(
+                q="in_proj.weight", k="in_proj.weight", q_bias="q_bias", slots="qkv", k_slots="qkv", blocks="key_heads"
+            ),
+        ),
+        notes=("relative-position terms left out",),
+    ),
+    "deberta-v2": _encoder("deberta_v2", heads=24, notes=("relative-position terms left out",)),
+    "modernbert": Family(
+        source=_file("modernbert"), layouts=(fused("Wqkv"),), stack="encoder", pre_norm=("attn_norm",), rotary=HALF,
+        defaults={
+            "num_attention_heads": 12, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0,
+            "global_attn_every_n_layers": 3,
+        },
+    ),
+    # Encoder and decoder
+    "bart": _seq2seq("bart", 16, pre_norm=False),
+    "t5": Family(source=_file("t5"), pre_norm=("layer_norm",), defaults={"num_heads": 8, "d_kv": 64}),
+    "mt5": Family(source=_file("mt5"), pre_norm=("layer_norm",), defaults={"num_heads": 6, "d_kv": 64}),
+    # Decoders of the GPT line
+    "openai-gpt": Family(source=_file("openai"), layouts=(C_ATTN,), defaults={"n_head": 12}),
+    "gpt2": Family(source=_file("gpt2"), layouts=(C_ATTN_CROSS, C_ATTN), pre_norm=("ln_1",), cross_norm=("ln_cross_attn",), defaults={"n_head": 12}),
+    "gpt_bigcode": Family(
+        source=_file("gpt_bigcode"),
+        layouts=(
+            fused("c_attn", when={"multi_query": True}, key_heads="one"),
+            fused("c_attn", blocks="key_heads", key_heads="heads"),
+        ),
+        pre_norm=("ln_1",), defaults={"n_head": 12, "multi_query": True},
+    ),
+    "gpt_neo": Family(source=_file("gpt_neo"), pre_norm=("ln_1",), defaults={"num_heads": 16}),
+    "gptj": Family(source=_file("gptj"), pre_norm=("ln_1",), rotary=INTERLEAVED, defaults={"n_head": 16, "rotary_dim": 64}),
+    "codegen": Family(
+        source=_file("codegen"), layouts=(fused("qkv_proj", slots="qvk", blocks=4),), pre_norm=("ln_1",), rotary=INTERLEAVED,
+        defaults={"n_head": 16, "rotary_dim": 64},
+    ),
+    "gpt_neox": Family(
+        source=_file("gpt_neox"), layouts=(fused("query_key_value", blocks="key_heads"),), pre_norm=INPUT_NORM, rotary=HALF,
+        defaults={"num_attention_heads": 64, "rotary_pct": 0.25, "rope_theta": 10_000.0},
+    ),
+    "bloom": Family(
+        source=_file("bloom"), layouts=(fused("query_key_value", blocks="key_heads"),), pre_norm=INPUT_NORM, defaults={"n_head": 8},
+    ),
+    "falcon": Family(
+        source=_file("falcon"),
+        layouts=(
+            fused("query_key_value", blocks="key_heads", when={"new_decoder_architecture": True}),
+            fused("query_key_value", when={"multi_query": True}, key_heads="one"),
+            fused("query_key_value", blocks="key_heads", key_heads="heads"),
+        ),
+        pre_norm=("ln_attn", "input_layernorm"), rotary=HALF,
+        defaults={"num_attention_heads": 71, "multi_query": True, "new_decoder_architecture": False, "rope_theta": 10_000.0},
+    ),
+    "mpt": Family(source=_file("mpt"), layouts=(fused("Wqkv"),), pre_norm=("norm_1",), defaults={"n_heads": 16}),
+    "opt": Family(
+        source=_file("opt"), pre_norm=("self_attn_layer_norm",), pre_norm_when={"do_layer_norm_before": True},
+        defaults={"num_attention_heads": 12, "do_layer_norm_before": True},
+    ),
+    # Decoders of the LLaMA line
+    "llama": _llama_like("llama", 32),
+    "mistral": _llama_like("mistral", 32, defaults={"num_key_value_heads": 8}),
+    "mixtral": _llama_like("mixtral", 32, 1e6, defaults={"num_key_value_heads": 8}),
+    "qwen2": _llama_like("qwen2", 32),
+    "qwen3": _llama_like("qwen3", 32, head_norm=RMS, defaults={"head_dim": 128}),
+    "qwen3_moe": _llama_like("qwen3_moe", 32, head_norm=RMS, defaults={"num_key_value_heads": 4}),
+    "gemma": _llama_like("gemma", 16, input_gain_offset=1, defaults={"head_dim": 256}),
+    "gemma2": _llama_like("gemma2", 8, input_gain_offset=1, defaults={"num_key_value_heads": 4, "head_dim": 256}),
+    "gemma3_text": _llama_like(
+        "gemma3", 8, 1e6, input_gain_offset=1, head_norm=HeadNorm(gain_offset=1),
+        defaults={"num_key_value_heads": 4, "head_dim": 256, "rope_local_base_freq": 10_000.0, "sliding_window_pattern": 6},
+    ),
+    "olmo": _llama_like("olmo", 32, pre_norm=()),
+    "olmo2": _llama_like("olmo2", 32, pre_norm=(), head_norm=RMS),
+    "phi": _llama_like(
+        "phi", 32, head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True), defaults={"partial_rotary_factor": 0.5}
+    ),
+    "phi3": _llama_like("phi3", 32, layouts=(fused("qkv_proj"),)),
+    "stablelm": _llama_like(
+        "stablelm", 32, head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True), defaults={"partial_rotary_factor": 0.25}
+    ),
+    "cohere": _llama_like("cohere", 64, 500_000.0, rotary=INTERLEAVED, head_norm=HeadNorm(centred=True)),
+    "gpt_oss": _llama_like(
+        "gpt_oss", 64, 150_000.0, defaults={"num_key_value_heads": 8, "head_dim": 64}, notes=("attention sink left out",)
+    ),
+    "deepseek_v2": _latent("deepseek_v2", 32),
+    "deepseek_v3": _latent("deepseek_v3", 128),
+    # Vision
+    "vit": _vision("vit"),
+    "deit": _vision("deit"),
+    "beit": _vision("beit"),
+    "dinov2": _vision("dinov2", pre_norm="norm1"),
+    "vit_mae": _vision("vit_mae", defaults={"decoder_num_attention_heads": 16}),
+    "imagegpt": Family(source=_file("imagegpt"), layouts=(C_ATTN_CROSS, C_ATTN), pre_norm=("ln_1",), cross_norm=("ln_cross_attn",), defaults={"n_head": 8}),
+    "swin": Family(source=_file("swin"), stack="encoder", pre_norm=("layernorm_before",), defaults={"num_heads": [3, 6, 12, 24]}),
+    "detr": _seq2seq("detr", 8, pre_norm=False, notes=("position embeddings are added to queries and keys",)),
+    "mask2former": Family(
+        source=_file("mask2former"), defaults={"num_attention_heads": 8}, notes=("position embeddings are added to queries and keys",),
+    ),
+    "sam_vision_model": _vision("sam", "vision", "layer_norm1", layouts=(fused("qkv"),)),
+    "sam_mask_decoder": Family(
+        source=_file("sam"), layouts=(separate("q_proj", "k_proj", width_from_rows=True),), stack="decoder",
+        stacks={
+            r"final_attn_token_to_image": "cross_final_token_to_image",
+            r"cross_attn_token_to_image": "cross_token_to_image",
+            r"cross_attn_image_to_token": "cross_image_to_token",
+        },
+        defaults={"num_attention_heads": 8},
+    ),
+    # Vision and text
+    "clip_text_model": _vision("clip", "text", "layer_norm1", heads=8),
+    "clip_vision_model": _vision("clip", "vision", "layer_norm1", stacks={r"(^|\.)head\.": "vision_pooling"}),
+    "siglip_text_model": _vision("siglip", "text", "layer_norm1"),
+    "siglip_vision_model": _vision("siglip", "vision", "layer_norm1", stacks={r"(^|\.)head\.": "vision_pooling"}),
+    "git": _encoder("git", stacks={r"^(git\.)?encoder\.": "text"}),
+    "git_vision_model": _vision("git", "vision", "layer_norm1"),
+    "mllama_text_model": _llama_like("mllama", 32, 500_000.0, head_norm=RMS, defaults={"num_key_value_heads": 8}),
+    "mllama_vision_model": _vision(
+        "mllama", "vision", "input_layernorm", stacks={r"global_transformer\.": "vision_global"}, defaults={"attention_heads": 16}
+    ),
+    # Audio
+    "wav2vec2": _speech("wav2vec2"),
+    "hubert": _speech("hubert"),
+    "wavlm": _speech("wavlm"),
+    "unispeech": _speech("unispeech"),
+    "whisper": _seq2seq("whisper", 6, pre_norm=True),
+    "speech_to_text": _seq2seq("speech_to_text", 4, pre_norm=True),
+    "speecht5": _seq2seq("speecht5", 12, pre_norm=False),
+    "musicgen_decoder": Family(source=_file("musicgen"), **BART_NORMS, defaults={"num_attention_heads": 16}),
+}  # fmt: skip
+
+# Families that are nothing but the towers of other families: model type → what its parts are called in the table.
+COMPOSITES: dict[str, tuple[str, ...]] = {
+    "clip": ("clip_text_model", "clip_vision_model"),
+    "siglip": ("siglip_text_model", "siglip_vision_model"),
+    "gemma3": ("gemma3_text", "siglip_vision_model"),
+    "mllama": ("mllama_text_model", "mllama_vision_model"),
+    "sam": ("sam_vision_model", "sam_mask_decoder"),
+    "musicgen": ("t5", "musicgen_decoder"),
+}

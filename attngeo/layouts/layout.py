@@ -1,0 +1,199 @@
+"""The vocabulary in which a model family declares where its query and key projections are.
+
+The output axis of a projection is a row of slots, each `head_dim` wide. A layout gives the order of the slots as
+letters, the letters standing for runs of heads:
+
+    "q"  the H query heads     "k"  the K key heads     "v"  the K value heads     "g"  H gates
+
+in each of `blocks` equal blocks. So "qkv" in one block is Q…Q K…K V…V; in as many blocks as key heads it is
+(Q…Q K V) once per group, which with one query per group is the interleaving of GPT-NeoX and BLOOM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Blocks = int | Literal["key_heads"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QKLayout:
+    """Where one attention module keeps Wq and Wk: tensor names are relative to the module's own name.
+
+    q, k: the weights; the same name where they are fused. q_bias, k_bias: their biases, which may be absent in a
+    checkpoint. slots, k_slots: order of the slots in each. blocks: how often the order repeats in a fused tensor.
+    conv1d: stored (in, out) instead of (out, in). when: configuration fields for which this layout holds.
+    key_heads: "config" as the configuration says, "one", or "heads" where it must be ignored.
+    width_from_rows: head_dim is the output width divided by heads, whatever the configuration says.
+    """
+
+    q: str
+    k: str
+    q_bias: str = ""
+    k_bias: str = ""
+    slots: str = "q"
+    k_slots: str = "k"
+    blocks: Blocks = 1
+    conv1d: bool = False
+    when: Mapping[str, Any] = field(default_factory=dict)
+    key_heads: Literal["config", "one", "heads"] = "config"
+    width_from_rows: bool = False
+
+    @property
+    def fused(self) -> bool:
+        """Whether queries and keys share one tensor."""
+        return self.q == self.k
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentLayout:
+    """Multi-head latent attention: queries and keys go through a low-rank, normalised latent.
+
+    Wq = q_a·diag(q_norm)·q_b, or `q` alone where there is no query latent; Wk = kv_a·diag(kv_norm)·kv_b's key part;
+    the rows of `kv_a` after the latent are one more, rotary key that all heads share.
+    Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
+    """
+
+    q: str = "q_proj.weight"
+    q_a: str = "q_a_proj.weight"
+    q_a_bias: str = "q_a_proj.bias"
+    q_norm: str = "q_a_layernorm.weight"
+    q_b: str = "q_b_proj.weight"
+    kv_a: str = "kv_a_proj_with_mqa.weight"
+    kv_a_bias: str = "kv_a_proj_with_mqa.bias"
+    kv_norm: str = "kv_a_layernorm.weight"
+    kv_b: str = "kv_b_proj.weight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotary position embeddings: how dimensions pair up, and where the configuration says how many turn.
+
+    tail: the rotated dimensions are the last `qk_rope_head_dim` of a head, not its first.
+    """
+
+    interleaved: bool = False
+    tail: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadNorm:
+    """A normalisation of queries and keys after projection; its tensors need not be in every checkpoint.
+
+    centred: LayerNorm, which takes the mean off, rather than RMSNorm. gain_offset: 1 where the gain is stored as g − 1.
+    """
+
+    q: str = "q_norm"
+    k: str = "k_norm"
+    centred: bool = False
+    gain_offset: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One model family. Whatever a rule finds by itself is left out.
+
+    source: the modeling file it was read from. layouts: tried in order; empty for the rules of `RULES`.
+    stack: name of the self-attention stack where tensor names do not say. stacks: regular expression on the module's
+    name → stack, for what the general naming does not cover. pre_norm: names of the normalisation in front of
+    attention, in a pre-norm model, relative to any enclosing module; cross_norm: the same for cross-attention where it
+    has one of its own; pre_norm_when: configuration fields for which the model is pre-norm. input_gain_offset: 1 where
+    the gain is stored as g − 1. rotary, head_norm: see there. defaults: configuration fields that published checkpoints leave out.
+    shared: configuration fields (layers, groups) of a family whose layers share weights. notes: caveats for the user.
+    """
+
+    source: str
+    layouts: tuple[QKLayout | LatentLayout, ...] = ()
+    stack: Literal["encoder", "decoder", "text", "vision", "audio"] = "decoder"
+    stacks: Mapping[str, str] = field(default_factory=dict)
+    pre_norm: tuple[str, ...] = ()
+    cross_norm: tuple[str, ...] = ()
+    pre_norm_when: Mapping[str, Any] = field(default_factory=dict)
+    input_gain_offset: float = 0.0
+    rotary: Rotary | None = None
+    head_norm: HeadNorm | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    shared: tuple[str, str] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def separate(q: str, k: str, **more: Any) -> QKLayout:
+    """Queries and keys in two Linear layers named `q` and `k`."""
+    return QKLayout(q=f"{q}.weight", k=f"{k}.weight", q_bias=f"{q}.bias", k_bias=f"{k}.bias", **more)
+
+
+def fused(name: str, slots: str = "qkv", blocks: Blocks = 1, **more: Any) -> QKLayout:
+    """Queries and keys in one layer named `name`, with the given order of slots."""
+    return QKLayout(
+        q=f"{name}.weight", k=f"{name}.weight", q_bias=f"{name}.bias", k_bias=f"{name}.bias",
+        slots=slots, k_slots=slots, blocks=blocks, **more,
+    )  # fmt: skip
+
+
+# How attention modules name their projections, whatever the family; found by the end of a tensor's name.
+RULES = (
+    separate("q_proj", "k_proj"),
+    separate("query", "key"),
+    separate("q_lin", "k_lin"),
+    separate("query_proj", "key_proj"),
+    separate("to_q", "to_k"),
+    separate("Wq", "Wk"),
+    separate("wq", "wk"),
+    separate("q", "k"),
+    # torch.nn.MultiheadAttention, whose order is fixed.
+    QKLayout(
+        q="in_proj_weight", k="in_proj_weight", q_bias="in_proj_bias", k_bias="in_proj_bias", slots="qkv", k_slots="qkv"
+    ),
+)
+# Fused projections that exist: without a declared order they are refused, by name, rather than guessed.
+FUSED_NAMES = (
+    "c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv", "in_proj", "att_proj", "W_pack",
+    "qkvqk_proj", "kqv_proj",
+)  # fmt: skip
+
+
+def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_dim: int, blocks: int) -> Tensor:
+    """The slots `letter` of x, [its heads, head_dim, ...] of a tensor [slots·head_dim, ...], in the order of heads."""
+    counts = {"q": heads, "g": heads, "k": key_heads, "v": key_heads}
+    runs = [counts[slot] // blocks for slot in slots]
+    start = sum(runs[: slots.index(letter)])
+    by_block = x.reshape(blocks, sum(runs), head_dim, *x.shape[1:])
+    return by_block[:, start : start + runs[slots.index(letter)]].flatten(0, 1)
+
+
+def slot_rows(slots: str, *, heads: int, key_heads: int, head_dim: int) -> int:
+    """The output width of a projection with these slots."""
+    counts = {"q": heads, "g": heads, "k": key_heads, "v": key_heads}
+    return sum(counts[slot] for slot in slots) * head_dim
+
+
+def latent_weights(
+    tensors: Mapping[str, Tensor], *, heads: int, nope_dim: int, rope_dim: int, bias: bool
+) -> tuple[Tensor, Tensor]:
+    """q and k, [heads, nope_dim + rope_dim, d_model] each, of multi-head latent attention.
+
+    `tensors` is keyed by the fields of LatentLayout, already in the dtype to compute in. With `bias` the biases of the
+    down-projections are carried through instead, as [heads, nope_dim + rope_dim].
+    """
+
+    def down(name: str, rows: slice) -> Tensor:
+        weight = tensors[name]
+        if not bias:
+            return weight[rows]
+        return tensors[f"{name}_bias"][rows] if f"{name}_bias" in tensors else weight.new_zeros(len(weight))[rows]
+
+    rank = tensors["kv_norm"].shape[0]
+    if "q" in tensors:
+        q = tensors["q"] if not bias else tensors["q"].new_zeros(len(tensors["q"]))
+    else:
+        q = (tensors["q_b"] * tensors["q_norm"]) @ down("q_a", slice(None))
+    up = tensors["kv_b"].reshape(heads, -1, rank)[:, :nope_dim] * tensors["kv_norm"]
+    nope = up @ down("kv_a", slice(0, rank))
+    rope = down("kv_a", slice(rank, rank + rope_dim))
+    k = torch.cat([nope, rope.expand(heads, *rope.shape)], dim=1)
+    return q.reshape(heads, nope_dim + rope_dim, *q.shape[1:]), k

@@ -1,0 +1,100 @@
+"""Rotary position embeddings: how far each pair of dimensions turns for one step, from the configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attngeo.errors import UnsupportedModelError
+from attngeo.layouts.layout import Family
+
+
+def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int, ref: str) -> Tensor:
+    """Radians per position of each rotated pair, float64 [pairs], at one layer of a family with rotary embeddings.
+
+    Scaled variants are taken as they act within the trained context length. Raises UnsupportedModelError for a kind
+    of scaling that is not known. Source: Su et al. 2021 (arXiv 2104.09864); linear: Chen et al. 2023 (2306.15595);
+    yarn: Peng et al. 2023 (2309.00071); llama3: the Llama 3.1 release; longrope: Ding et al. 2024 (2402.13753).
+    """
+    fields = {**family.defaults, **{name: value for name, value in section.items() if value is not None}}
+    rope = _parameters(fields, layer)
+    size = _rotated_dims(fields, rope, family, head_dim)
+    base = float(rope["rope_theta"])
+    plain = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    match kind:
+        case "default" | "dynamic" | "mrope":
+            return plain
+        case "linear":
+            return plain / rope["factor"]
+        case "llama3":
+            return _llama3(plain, rope)
+        case "yarn":
+            return _yarn(plain, rope, fields, base)
+        case "longrope" | "su":
+            return plain / torch.tensor(rope["short_factor"], dtype=torch.float64)
+    raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is not supported; score without --rope-offset")
+
+
+def _parameters(fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
+    """The rotary parameters at one layer, from the configurations of transformers 5 (`rope_parameters`) or before."""
+    rope = dict(fields.get("rope_parameters") or {})
+    local = _is_local(fields, layer)
+    by_type = {name: value for name, value in rope.items() if isinstance(value, Mapping)}
+    if by_type:
+        rope = dict(by_type.get("sliding_attention" if local else "full_attention") or next(iter(by_type.values())))
+    elif not rope and not (local and "rope_local_base_freq" in fields):
+        rope = dict(fields.get("rope_scaling") or {})
+    if "rope_theta" not in rope:
+        older = ("local_rope_theta", "rope_local_base_freq") if local else ("global_rope_theta",)
+        names = (*older, "rope_theta", "rotary_emb_base")
+        rope["rope_theta"] = next((fields[name] for name in names if name in fields), 10_000.0)
+    return rope
+
+
+def _is_local(fields: Mapping[str, Any], layer: int) -> bool:
+    """Whether the layer attends within a sliding window, in models that rotate differently there."""
+    kinds = fields.get("layer_types")
+    if isinstance(kinds, list) and layer < len(kinds):
+        return bool(kinds[layer] == "sliding_attention")
+    if "global_attn_every_n_layers" in fields:
+        return bool(layer % fields["global_attn_every_n_layers"] != 0)
+    pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
+    return bool(pattern) and (layer + 1) % pattern != 0
+
+
+def _rotated_dims(fields: Mapping[str, Any], rope: Mapping[str, Any], family: Family, head_dim: int) -> int:
+    if family.rotary is not None and family.rotary.tail:
+        return int(fields["qk_rope_head_dim"])
+    if "rotary_dim" in fields:
+        return int(fields["rotary_dim"])
+    fraction = rope.get("partial_rotary_factor", fields.get("partial_rotary_factor", fields.get("rotary_pct", 1.0)))
+    return int(head_dim * fraction)
+
+
+def _llama3(plain: Tensor, rope: Mapping[str, Any]) -> Tensor:
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    turns = rope["original_max_position_embeddings"] * plain / (2 * math.pi)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain * (kept + (1 - kept) / rope["factor"])
+
+
+def _yarn(plain: Tensor, rope: Mapping[str, Any], fields: Mapping[str, Any], base: float) -> Tensor:
+    """As llama3, blended linearly over the index of the pair instead."""
+    trained = rope.get("original_max_position_embeddings") or fields["max_position_embeddings"]
+    factor, size = rope.get("factor") or fields["max_position_embeddings"] / trained, 2 * len(plain)
+
+    def pair_turning(times: float) -> float:
+        return size * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = pair_turning(rope.get("beta_fast") or 32), pair_turning(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, size - 1)
+    stretched = ((torch.arange(len(plain), dtype=torch.float64) - first) / max(last - first, 1e-3)).clamp(0, 1)
+    return plain * (1 - stretched + stretched / factor)

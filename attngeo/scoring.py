@@ -1,0 +1,238 @@
+"""From a model to the tidy table of scores: reads ahead while it computes, one site in memory at a time."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.store import TensorStore
+from attngeo.errors import UsageError
+from attngeo.geometry.chance import symmetry_z
+from attngeo.geometry.directionality import Convention, check_choices, directionality_of
+from attngeo.geometry.factors import Moments, head_moments, moments
+from attngeo.geometry.scale import rescaled
+from attngeo.geometry.symmetry import symmetry_of
+from attngeo.layouts.sites import AttentionSite
+from attngeo.weights import Variants, key_heads_of, projections, read, select, sites_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Precision = Literal["float32", "float64", "fast"]
+DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
+
+COLUMNS = (
+    "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim",
+    "symmetry", "directionality", "frobenius_norm", "symmetry_z", "note",
+)  # fmt: skip
+INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a model has got: `phase` is "download" (then `what` is a file) or "score" (then it is a stack and layer)."""
+
+    phase: Literal["download", "score"]
+    what: str
+    bytes_read: int = 0
+    bytes_total: int = 0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Which scores: standard deviations above the mean that make a norm stand out, and by whose convention."""
+
+    gamma: float = 2.0
+    convention: Convention = "corrected"
+
+
+def score(
+    model: Any,
+    *,
+    per_head: bool = False,
+    stack: str | None = None,
+    layers: Collection[int] | None = None,
+    gamma: float = 2.0,
+    convention: Convention = "corrected",
+    with_bias: bool = False,
+    fold_norm: bool = False,
+    rope_offset: int = 0,
+    device: str = "auto",
+    precision: Precision = "float32",
+    offline: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> pd.DataFrame:
+    """Symmetry and directionality of every layer, and with `per_head` of every head, of a model's attention.
+
+    model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+    stack, layers: only these. gamma: threshold of directionality, in standard deviations above the mean norm.
+    convention: "corrected" for the definitions, "published" for what the paper's tables S4 and S5 computed.
+    with_bias: count the biases, as one more input that is always 1. fold_norm: score the form in front of the
+    normalisation's gain. rope_offset: query position minus key position, for rotary embeddings.
+    device: "auto", "cpu", "cuda", "cuda:N" or "mps". precision: "float32", "float64", or "fast" for bfloat16 products
+    (norms to about 1e-3). offline: use the Hub's cache only. progress: called before each file and after each layer.
+
+    Returns a DataFrame of one row per layer (`head` missing) and head, with the columns `COLUMNS`; scores are missing
+    where the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
+    Raises ModelUnavailableError, CheckpointError or UsageError.
+
+    >>> import attngeo
+    >>> frame = attngeo.score("demo:minilm", layers=[0])
+    >>> round(frame.symmetry.item(), 4)
+    0.4051
+    """
+    import pandas as pd
+
+    check_choices(gamma, convention)
+    scale, variants = Scale(gamma, convention), Variants(with_bias, fold_norm, rope_offset)
+    target, dtype = pick_device(device), pick_dtype(precision)
+    with closing(open_store(model, offline=offline)) as store, torch.inference_mode():
+        sites, skipped = sites_of(store)
+        sites = select(sites, stack, layers, store.ref)
+        report = progress or (lambda _: None)
+        store.fetch(
+            (name for site in sites for name in site.tensors.values()),
+            lambda file: report(Progress("download", file)),
+        )
+        rows: list[dict[str, Any]] = []
+        common = {"model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type")}
+        for site, tensors in _read_ahead(store, sites, report):
+            q, k, notes = projections(site, tensors, variants, dtype=dtype, device=target, ref=store.ref)
+            tensors.clear()
+            rows += [common | row for row in _score_site(site, q, k, notes, scale) if per_head or row["head"] is None]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+    frame.attrs = _provenance(store, skipped, scale, variants, target, precision)
+    return frame
+
+
+def pick_device(device: str) -> torch.device:
+    """The torch device of that name; "auto" is the best one there is. Raises UsageError for one that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
+    kind, _, number = device.partition(":")
+    present = {
+        "cpu": not number,
+        "cuda": torch.cuda.is_available() and (not number or (number.isdigit() and int(number) < torch.cuda.device_count())),
+        "mps": torch.backends.mps.is_available() and not number,
+    }
+    if not present.get(kind, False):
+        there = [name for name, here in {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.items() if here]
+        raise UsageError(f"device {device!r} is not here, expected one of: auto, {', '.join(['cpu', *there])}")
+    return torch.device(device)
+
+
+def pick_dtype(precision: str) -> torch.dtype:
+    """The dtype that products are taken in. Raises UsageError for a name that is not a precision."""
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision is {precision!r}, expected one of: {', '.join(DTYPES)}")
+    return DTYPES[precision]  # type: ignore[index]
+
+
+def _read_ahead(
+    store: TensorStore, sites: list[AttentionSite], report: Callable[[Progress], None]
+) -> Iterator[tuple[AttentionSite, dict[str, Tensor]]]:
+    """Each site with its tensors, the next site's being read while the caller works on this one's."""
+    total = sum(site_nbytes(store, site) for site in sites)
+    done = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="attngeo-read") as reader:
+        following = reader.submit(read, store, sites[0])
+        for i, site in enumerate(sites):
+            tensors = following.result()
+            if i + 1 < len(sites):
+                following = reader.submit(read, store, sites[i + 1])
+            report(Progress("score", f"{site.stack} {site.layer}", done, total))
+            yield site, tensors
+            done += site_nbytes(store, site)
+        report(Progress("score", "done", done, total))
+
+
+def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
+    """Bytes that are read for one site."""
+    count = 0
+    for name, rows in site.reads.items():
+        info = store.info(name)
+        count += info.row_nbytes * len(range(info.shape[0])[rows]) if info.shape else info.nbytes
+    return count
+
+
+def _score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scale: Scale) -> Iterator[dict[str, Any]]:
+    """The row of the layer, then one of each head."""
+    key_head = key_heads_of(site, scale.convention)
+    common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
+    if q.shape[-1] != k.shape[-1]:
+        note = f"no square form: queries read a width of {site.d_model}, keys of {site.key_width}"
+        empty = _empty("; ".join([*notes, note]))
+        yield common | {"head": None, "key_head": None} | empty
+        yield from (common | {"head": h, "key_head": key_head[h]} | empty for h in range(site.heads))
+        return
+    yield common | {"head": None, "key_head": None} | _layer_scores(q, k, key_head, notes, scale)
+    for head, scores in enumerate(_head_scores(q, k, key_head, notes, scale)):
+        yield common | {"head": head, "key_head": key_head[head]} | scores
+
+
+def _layer_scores(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: Scale) -> dict[str, Any]:
+    """The scores of Σ_h Wq_h·Wk_g(h)ᵀ: the queries of each key head are summed first, so its rank is that of the keys."""
+    if key_head != list(range(len(k))):
+        q = torch.zeros_like(k).index_add_(0, torch.tensor(key_head, device=q.device), q)
+    (q, q_factor), (k, k_factor) = rescaled(q.flatten(0, 1)), rescaled(k.flatten(0, 1))
+    return _scores(moments(q, k), (q, k), q_factor, k_factor, notes, scale)
+
+
+def _head_scores(
+    q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: Scale
+) -> Iterator[dict[str, Any]]:
+    (q, q_factors), (k, k_factors) = rescaled(q), rescaled(k)
+    stacked = head_moments(q, k, key_head)
+    for head, key in enumerate(key_head):
+        own = Moments(*(field[head] for field in stacked))
+        yield _scores(own, (q[head], k[key]), q_factors[head], k_factors[key], notes, scale)
+
+
+def _scores(
+    own: Moments, factors: tuple[Tensor, Tensor], q_factor: Tensor, k_factor: Tensor, notes: list[str], scale: Scale
+) -> dict[str, Any]:
+    """One row's scores from the moments of rescaled factors."""
+    factor = float(q_factor) * float(k_factor)
+    if not math.isfinite(factor):
+        return _empty("; ".join([*notes, "NaN or Inf in the query or key weights"]))
+    squared_norm = float(own.squared_norm)
+    if factor == 0 or squared_norm <= 0:
+        return _empty("; ".join([*notes, "the form is zero"]), frobenius_norm=0.0)
+    symmetry = float(symmetry_of(own.trace.double().cpu(), own.squared_norm.double().cpu()))
+    directionality = directionality_of(
+        own.row_norms, own.column_norms, gamma=scale.gamma, convention=scale.convention, factors=factors
+    )
+    return {
+        "symmetry": symmetry,
+        "directionality": float(directionality),
+        "frobenius_norm": math.sqrt(squared_norm) * factor,
+        "symmetry_z": symmetry_z(symmetry, len(own.row_norms)),
+        "note": "; ".join(notes),
+    }
+
+
+def _empty(note: str, frobenius_norm: float = math.nan) -> dict[str, Any]:
+    scores = dict.fromkeys(("symmetry", "directionality", "symmetry_z"), math.nan)
+    return scores | {"frobenius_norm": frobenius_norm, "note": note}
+
+
+def _provenance(
+    store: TensorStore, skipped: list[str], scale: Scale, variants: Variants, device: torch.device, precision: str
+) -> Mapping[str, Any]:
+    """How a table was made, for reports."""
+    from attngeo import __version__
+
+    return {
+        "attngeo": __version__, "torch": torch.__version__, "platform": platform.platform(), "device": str(device),
+        "precision": precision, "model": store.ref, "revision": store.revision, **asdict(scale), **asdict(variants),
+        "skipped": skipped,
+    }  # fmt: skip

@@ -1,0 +1,105 @@
+"""A DataFrame to a file, in the format that its suffix names; and to text."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attngeo.errors import OutputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1c2024}"
+    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
+    "th,td{padding:.3rem .6rem;border-bottom:1px solid #e2e4e8;text-align:right;white-space:nowrap}"
+    "th{position:sticky;top:0;background:#fff;border-bottom:2px solid #9aa1ab}"
+    "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}"
+    "dl{display:grid;grid-template-columns:max-content auto;gap:.1rem 1rem;color:#5a626d}dd{margin:0}"
+)
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Comma-separated values with a header; missing scores are empty."""
+    return frame.to_csv(index=False, lineterminator="\n")
+
+
+def to_json(frame: pd.DataFrame) -> str:
+    """A JSON array of one object for each row; missing values are null."""
+    return str(frame.to_json(orient="records", indent=2, double_precision=15, force_ascii=False)) + "\n"
+
+
+def to_jsonl(frame: pd.DataFrame) -> str:
+    """One JSON object a line."""
+    return str(frame.to_json(orient="records", lines=True, double_precision=15, force_ascii=False))
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """A pipe table, scores to six decimals."""
+    text = frame.astype(object).where(frame.notna(), "")
+    return str(text.to_markdown(index=False, floatfmt=".6f", disable_numparse=False)) + "\n"
+
+
+def to_latex(frame: pd.DataFrame) -> str:
+    """A booktabs tabular, scores to six decimals."""
+    return frame.to_latex(index=False, escape=True, float_format="%.6f", na_rep="")
+
+
+def to_html(frame: pd.DataFrame) -> str:
+    """A page of its own: how the table was made, and the table."""
+    made = "".join(
+        f"<dt>{html.escape(str(name))}</dt><dd>{html.escape(str(value))}</dd>"
+        for name, value in frame.attrs.items()
+        if value not in (None, [], "")
+    )
+    table = frame.to_html(index=False, border=0, na_rep="", float_format="{:.6f}".format)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>attngeo</title><style>{STYLE}</style>'
+        f"</head><body>\n<h1>Attention scores</h1>\n<dl>{made}</dl>\n{table}\n</body></html>\n"
+    )
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
+    ".csv": to_csv,
+    ".json": to_json,
+    ".jsonl": to_jsonl,
+    ".md": to_markdown,
+    ".tex": to_latex,
+    ".html": to_html,
+}
+SUFFIXES = (*WRITERS, ".parquet")
+
+
+def check_output(path: Path) -> None:
+    """Raise OutputError unless a table could be written to `path`: done before the work that fills it."""
+    if path.suffix not in SUFFIXES:
+        raise OutputError(f"{path}: no such format, expected a name ending in one of: {' '.join(SUFFIXES)}")
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder, expected a file name")
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: there is no folder {path.parent}; create it first")
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"{path}: no permission to write in {path.parent}")
+
+
+def write(frame: pd.DataFrame, path: Path) -> None:
+    """Write `frame` to `path`, in the format of its suffix. Raises OutputError.
+
+    Written beside it first and then renamed: what was there before stays until the new file is whole.
+    """
+    check_output(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        if path.suffix == ".parquet":
+            frame.to_parquet(partial, index=False)
+        else:
+            partial.write_text(WRITERS[path.suffix](frame), "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
+    finally:
+        partial.unlink(missing_ok=True)

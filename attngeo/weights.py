@@ -1,0 +1,205 @@
+"""From a model to the query and key weights of each attention site: joins checkpoints, layouts and variants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.checkpoints.config import AttentionConfig, Role, attention_config
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.tensor import FLOATS
+from attngeo.errors import UnsupportedModelError, UsageError
+from attngeo.geometry.directionality import Convention
+from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
+from attngeo.layouts.assemble import Projections, assemble
+from attngeo.layouts.rotary import rotary_frequencies
+from attngeo.layouts.sites import AttentionSite, find_sites, quantisation
+
+
+@dataclass(frozen=True)
+class Variants:
+    """Which bilinear form is looked at; the defaults give Wq·Wkᵀ itself.
+
+    with_bias: one more input that is always 1, so that the biases count. fold_norm: before the gain of the
+    normalisation in front of attention. rope_offset: query position minus key position.
+    """
+
+    with_bias: bool = False
+    fold_norm: bool = False
+    rope_offset: int = 0
+
+
+class SiteWeights(NamedTuple):
+    """One attention site and its weights: wq [heads, d_model, head_dim], wk [key_heads, d_model, head_dim].
+
+    Query head h reads key head h // (heads / key_heads). With biases, d_model is one more.
+    """
+
+    site: AttentionSite
+    wq: Tensor
+    wk: Tensor
+
+
+def attention_sites(
+    model: Any,
+    *,
+    stack: str | None = None,
+    layers: Collection[int] | None = None,
+    with_bias: bool = False,
+    fold_norm: bool = False,
+    rope_offset: int = 0,
+    dtype: torch.dtype = torch.float32,
+    offline: bool = False,
+) -> Iterator[SiteWeights]:
+    """Every attention site of `model` in turn, with its query and key weights; one site in memory at a time.
+
+    model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+    stack, layers: only these. with_bias, fold_norm, rope_offset: see `score`. dtype: of the weights that come back.
+    Raises ModelUnavailableError, CheckpointError, UsageError.
+
+    >>> import attngeo
+    >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
+    [(0, (12, 384, 32)), (1, (12, 384, 32))]
+    """
+    variants = Variants(with_bias, fold_norm, rope_offset)
+    with closing(open_store(model, offline=offline)) as store:
+        sites, _ = sites_of(store)
+        sites = select(sites, stack, layers, store.ref)
+        store.fetch(name for site in sites for name in site.tensors.values())
+        for site in sites:
+            q, k, _ = projections(site, read(store, site), variants, dtype=dtype, ref=store.ref)
+            yield SiteWeights(site, q.mT, k.mT)
+
+
+def sites_of(store: TensorStore) -> tuple[list[AttentionSite], list[str]]:
+    """The attention sites of an open checkpoint, and patterns of attention that no layout reads. Reads no weights."""
+
+    def heads_of(
+        section: Mapping[str, Any], role: Role, defaults: Mapping[str, Any], stage: int | None
+    ) -> AttentionConfig:
+        return attention_config(section, role, defaults=defaults, stage=stage, ref=store.ref)
+
+    sites, skipped = find_sites(
+        store.names, store.config, shape_of=lambda name: store.info(name).shape, heads_of=heads_of, ref=store.ref
+    )
+    for site in sites:
+        for name in site.tensors.values():
+            if (dtype := store.info(name).dtype) not in FLOATS:
+                raise UnsupportedModelError(
+                    f"{store.ref}: {name} is stored as {dtype} ({quantisation(store.config)}), expected one of "
+                    f"{', '.join(FLOATS)}; quantised weights are not supported yet, name the unquantised model"
+                )
+    return sites, skipped
+
+
+def select(
+    sites: list[AttentionSite], stack: str | None, layers: Collection[int] | None, ref: str
+) -> list[AttentionSite]:
+    """The sites of one stack and of some layers. Raises UsageError, with what there is, where none is left."""
+    stacks = list(dict.fromkeys(site.stack for site in sites))
+    if stack is not None and stack not in stacks:
+        raise UsageError(f"{ref} has no stack {stack!r}, expected one of: {', '.join(stacks)}")
+    chosen = [site for site in sites if stack in (None, site.stack)]
+    if layers is not None:
+        present = sorted({site.layer for site in chosen})
+        if absent := sorted(set(layers) - set(present)):
+            raise UsageError(f"{ref} has no layer {absent[0]}, expected from {present[0]} to {present[-1]}")
+        chosen = [site for site in chosen if site.layer in layers]
+    return chosen
+
+
+def read(store: TensorStore, site: AttentionSite) -> dict[str, Tensor]:
+    """The tensors of a site as they are stored, by name."""
+    return {name: store.read(name, rows) for name, rows in site.reads.items()}
+
+
+def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
+    """The key head that each query head is paired with: its group's, or as the published tables had it, h mod K."""
+    if convention == "published":
+        return [head % site.key_heads for head in range(site.heads)]
+    return [head // (site.heads // site.key_heads) for head in range(site.heads)]
+
+
+def projections(
+    site: AttentionSite,
+    tensors: Mapping[str, Tensor],
+    variants: Variants,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    ref: str = "",
+) -> tuple[Tensor, Tensor, list[str]]:
+    """q [heads, head_dim, d_model], k [key_heads, head_dim, d_model] of the asked-for variant, and notes about it."""
+    tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
+    parts = assemble(site, tensors)
+    notes = list(site.notes)
+    if variants.fold_norm:
+        parts, note = _fold_norm(site, tensors, parts)
+        notes += note
+    parts = _fold_head_norm(site, parts)
+    if site.rotary is not None:
+        notes.append(f"rotary: relative offset {variants.rope_offset}")
+        if variants.rope_offset:
+            parts = _rotate(site, parts, variants.rope_offset, ref)
+    q, k = parts.q, parts.k
+    if variants.with_bias and (parts.q_bias is not None or parts.k_bias is not None):
+        q, k = append_bias(q, parts.q_bias), append_bias(k, parts.k_bias)
+    return q, k, notes
+
+
+def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> tuple[Projections, list[str]]:
+    """Fold the gain, and where biases count the shift, of the normalisation in front of attention into the weights."""
+    if "pre_norm" not in site.tensors:
+        return parts, ["no gain in front of attention to fold"]
+    gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
+    shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
+
+    def folded(w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if shift is not None:
+            bias = input_shift(w, shift) + (0 if bias is None else bias)
+        return fold_input_gain(w, gain), bias
+
+    q, q_bias = folded(parts.q, parts.q_bias)
+    if site.is_cross:
+        return parts._replace(q=q, q_bias=q_bias), ["gain folded into queries only: keys read another stack"]
+    k, k_bias = folded(parts.k, parts.k_bias)
+    return parts._replace(q=q, k=k, q_bias=q_bias, k_bias=k_bias), []
+
+
+def _fold_head_norm(site: AttentionSite, parts: Projections) -> Projections:
+    """The linear part of QK-norm: its gain, and for LayerNorm its centring."""
+    norm = site.family.head_norm
+    if norm is None or parts.q_gain is None or parts.k_gain is None:
+        return parts
+
+    def folded(x: Tensor | None, gain: Tensor) -> Tensor | None:
+        return None if x is None else fold_head_norm(x, gain, centred=norm.centred)
+
+    return parts._replace(
+        q=fold_head_norm(parts.q, parts.q_gain, centred=norm.centred),
+        k=fold_head_norm(parts.k, parts.k_gain, centred=norm.centred),
+        q_bias=folded(parts.q_bias, parts.q_gain),
+        k_bias=folded(parts.k_bias, parts.k_gain),
+    )
+
+
+def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> Projections:
+    """Turn the queries by the relative offset, which is what rotary embeddings amount to between two positions."""
+    rotary = site.rotary
+    if rotary is None:
+        return parts
+    angles = offset * rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
+    angles = angles.to("cpu" if parts.q.device.type == "mps" else parts.q.device)
+    start = site.head_dim - 2 * len(angles) if rotary.tail else 0
+    cosine, sine = angles.cos().to(parts.q), angles.sin().to(parts.q)
+
+    def turned(x: Tensor) -> Tensor:
+        return rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start)
+
+    return parts._replace(q=turned(parts.q), q_bias=None if parts.q_bias is None else turned(parts.q_bias))

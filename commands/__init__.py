@@ -1,0 +1,1 @@
+"""The command line: one module for each sub-command, which parses, calls the library and prints."""

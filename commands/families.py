@@ -1,0 +1,103 @@
+"""`attngeo families`: what is supported, and how."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from attngeo.layouts.layout import Family, LatentLayout, QKLayout
+
+
+class Format(StrEnum):
+    """How the table is printed."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+
+
+def families(format: Annotated[Format, typer.Option(help="What to print.")] = Format.table) -> None:
+    """List the model families in the table, where they keep queries and keys, and with which caveats.
+
+    A model of another family is read if its names match a rule, and refused, with the names found, if they do not.
+    """
+    rows = family_rows()
+    if format is Format.json:
+        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+    elif format is Format.markdown:
+        sys.stdout.write(families_markdown(rows))
+    else:
+        _print(rows)
+
+
+def family_rows() -> list[dict[str, str]]:
+    """One row for each family: its model type, its projections and their order, its caveats, and where that was read."""
+    from attngeo.layouts.families import COMPOSITES, FAMILIES
+
+    rows = [
+        {"family": name, "queries and keys": _projections(family), "caveats": _caveats(family), "source": family.source}
+        for name, family in FAMILIES.items()
+    ]
+    rows += [
+        {"family": name, "queries and keys": "towers: " + ", ".join(parts), "caveats": "", "source": ""}
+        for name, parts in COMPOSITES.items()
+    ]
+    return sorted(rows, key=lambda row: row["family"])
+
+
+def families_markdown(rows: list[dict[str, str]]) -> str:
+    """The rows as a Markdown table, each family linked to the file it was read from."""
+    lines = ["| family | queries and keys | caveats |", "| --- | --- | --- |"]
+    for row in rows:
+        name = f"[{row['family']}]({row['source']})" if row["source"] else row["family"]
+        lines.append(f"| {name} | {row['queries and keys']} | {row['caveats']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _projections(family: Family) -> str:
+    return " or ".join(_layout(layout) for layout in family.layouts) or "separate, by rule"
+
+
+def _layout(layout: QKLayout | LatentLayout) -> str:
+    from attngeo.layouts.layout import QKLayout
+
+    if not isinstance(layout, QKLayout):
+        return f"latent, {layout.kv_a.removesuffix('.weight')}"
+    names = dict.fromkeys(name.removesuffix(".weight") for name in (layout.q, layout.k))
+    order = ""
+    if layout.fused:
+        repeats = {1: "", "key_heads": " per key head"}.get(layout.blocks, f" in {layout.blocks} blocks")
+        order = f" ({layout.slots}{repeats}{', one key head' if layout.key_heads == 'one' else ''})"
+    when = "".join(f" if {name}={value}" for name, value in layout.when.items())
+    return f"{' + '.join(names)}{order}{when}"
+
+
+def _caveats(family: Family) -> str:
+    caveats: list[Any] = list(family.notes)
+    if family.rotary is not None:
+        caveats.append(f"rotary, {'neighbouring' if family.rotary.interleaved else 'half-split'} pairs")
+    if family.head_norm is not None:
+        caveats.append(f"QK-norm ({'LayerNorm' if family.head_norm.centred else 'RMSNorm'}) where present")
+    if family.shared is not None:
+        caveats.append("shared layers, reported once")
+    return "; ".join(caveats)
+
+
+def _print(rows: list[dict[str, str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("family", "queries and keys", "caveats"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(row["family"], row["queries and keys"], row["caveats"])
+    console = Console()
+    console.print(table)
+    console.print("Any other family is read where its tensor names match a rule; see README, Adding a family.", highlight=False)

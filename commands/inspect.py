@@ -1,0 +1,108 @@
+"""`attngeo inspect`: what would be read, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Model, Offline
+
+if TYPE_CHECKING:
+    from attngeo.checkpoints.store import TensorStore
+
+
+class Format(StrEnum):
+    """How the findings are printed."""
+
+    table = "table"
+    json = "json"
+
+
+def inspect(
+    model: Model,
+    format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
+    offline: Offline = False,
+) -> None:
+    """Show what would be read of a model, without reading any weights.
+
+    Its stacks, layers and heads, the rule that found them, the tensors, and the bytes to read against the bytes there are.
+    """
+    from attngeo.checkpoints.opening import open_store
+
+    with closing(open_store(model, offline=offline)) as store:
+        found = _findings(store)
+    if format is Format.json:
+        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _print(found)
+
+
+def _findings(store: TensorStore) -> dict[str, Any]:
+    from attngeo.scoring import site_nbytes
+    from attngeo.weights import sites_of
+
+    sites, skipped = sites_of(store)
+    return {
+        "model": store.ref,
+        "revision": store.revision,
+        "model_type": store.config.get("model_type"),
+        "bytes_to_read": sum(site_nbytes(store, site) for site in sites),
+        "bytes_total": store.total_nbytes,
+        "left_out": skipped,
+        "sites": [
+            {
+                "stack": site.stack, "layer": site.layer, "module": site.module, "heads": site.heads,
+                "key_heads": site.key_heads, "head_dim": site.head_dim, "d_model": site.d_model, "rule": site.rule,
+                "source": site.family.source or None, "bytes": site_nbytes(store, site), "notes": list(site.notes),
+                "tensors": {
+                    name: {"dtype": store.info(name).dtype, "shape": list(store.info(name).shape)}
+                    for name in site.tensors.values()
+                },
+            }
+            for site in sites
+        ],
+    }  # fmt: skip
+
+
+def _print(found: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    console = Console()
+    revision = f"@{found['revision'][:12]}" if found["revision"] else ""
+    total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
+    console.print(f"{found['model']}{revision} · {found['model_type']}", highlight=False, style="bold")
+    console.print(f"to read: {decimal(found['bytes_to_read'])} of {total}", highlight=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("stack", "layers", "heads", "key heads", "head_dim", "d_model"):
+        table.add_column(name, justify="left" if name == "stack" else "right", overflow="fold")
+    stacks: dict[str, list[dict[str, Any]]] = {}
+    for site in found["sites"]:
+        stacks.setdefault(site["stack"], []).append(site)
+    for stack, sites in stacks.items():
+        sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
+        table.add_row(stack, str(len(sites)), *sizes)
+    console.print(table)
+    for stack, sites in stacks.items():
+        first = sites[0]
+        console.print(f"{stack}: {first['rule']}", highlight=False, style="bold")
+        if first["source"]:
+            console.print(f"  read from {first['source']}", highlight=False, style="dim", soft_wrap=True)
+        for name, info in first["tensors"].items():
+            console.print(f"  {name}  {info['dtype']} {info['shape']}", highlight=False, markup=False)
+        for text in dict.fromkeys(text for site in sites for text in site["notes"]):
+            console.print(f"  note: {text}", highlight=False, style="dim")
+    for pattern in found["left_out"]:
+        console.print(f"left out, no known query-key form: {pattern}", highlight=False, markup=False)
+
+
+def _range(sites: list[dict[str, Any]], name: str) -> str:
+    values = sorted({site[name] for site in sites})
+    return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"

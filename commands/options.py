@@ -1,0 +1,52 @@
+"""Options that several sub-commands share, and what their text means."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from attngeo.errors import UsageError
+
+MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:minilm."
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
+Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the Hub's cache; connect to nothing.")]
+
+
+class Convention(StrEnum):
+    """Whose definition of the scores."""
+
+    corrected = "corrected"
+    published = "published"
+
+
+class Precision(StrEnum):
+    """What products are taken in."""
+
+    float32 = "float32"
+    float64 = "float64"
+    fast = "fast"
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    markdown = "markdown"
+
+
+def parse_layers(text: str | None) -> list[int] | None:
+    """The layers of "0-3,7": [0, 1, 2, 3, 7]. None for None. Raises UsageError."""
+    if text is None:
+        return None
+    layers: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UsageError(f"--layers {text!r} is not a list of layers, expected something like 0-3,7")
+        layers.update(range(int(first), int(last or first) + 1))
+    return sorted(layers)

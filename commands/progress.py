@@ -1,0 +1,51 @@
+"""What goes to stderr while a command works."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from attngeo.scoring import Progress
+
+
+class Bar:
+    """A progress bar for one model: the layer, the bytes read and the time left. Silent if quiet or not on a terminal."""
+
+    def __init__(self, model: str, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        console = Console(stderr=True)
+        self._silent = quiet or not console.is_terminal
+        self._model = model
+        self._bar = RichProgress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(binary_units=True), TimeRemainingColumn(),
+            console=console, transient=True, disable=self._silent,
+        )  # fmt: skip
+        self._task: int | None = None
+
+    def __enter__(self) -> Bar:
+        if self._silent:
+            from huggingface_hub.utils import disable_progress_bars
+
+            disable_progress_bars()
+        return self
+
+    def __call__(self, progress: Progress) -> None:
+        """Show how far the model has got. Downloads show huggingface_hub's own bars."""
+        if progress.phase == "download":
+            return
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task(self._model, total=progress.bytes_total)
+        self._bar.update(self._task, description=f"{self._model}  {progress.what}", completed=progress.bytes_read)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+
+def note(text: str, *, quiet: bool) -> None:
+    """One line on stderr, unless quiet."""
+    if not quiet:
+        sys.stderr.write(f"attngeo: {text}\n")

@@ -1,0 +1,128 @@
+"""`attngeo score`: symmetry and directionality of every layer and head."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attngeo.errors import AttnGeoError, UsageError
+
+from .options import MODEL_HELP, Convention, Format, Offline, Precision, parse_layers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEVERAL_FAILED = 4
+
+
+def score(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    per_head: Annotated[bool, typer.Option("--per-head", help="One row for each head, besides each layer's.")] = False,
+    stack: Annotated[
+        str | None, typer.Option(help="Only this stack: encoder, decoder, cross, text, vision … (see inspect).")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Only these layers, such as 0-3,7.")] = None,
+    gamma: Annotated[float, typer.Option(help="Standard deviations above the mean that make a norm stand out.")] = 2.0,
+    convention: Annotated[
+        Convention, typer.Option(help="The definitions, or what the paper's tables S4 and S5 computed.")
+    ] = Convention.corrected,
+    with_bias: Annotated[
+        bool, typer.Option("--with-bias", help="Count the biases, as one more input that is always 1.")
+    ] = False,
+    fold_norm: Annotated[
+        bool, typer.Option("--fold-norm", help="Fold in the gain of the normalisation in front of attention.")
+    ] = False,
+    rope_offset: Annotated[
+        int, typer.Option(metavar="Δ", help="Query position minus key position, for rotary embeddings.")
+    ] = 0,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda[:n]|mps", help="Where to compute.")] = "auto",
+    precision: Annotated[
+        Precision, typer.Option(help="What to compute in; fast is bfloat16, norms to about 1e-3.")
+    ] = Precision.float32,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("-o", "--output", help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated."),
+    ] = None,
+    format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
+    offline: Offline = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")] = False,
+) -> None:
+    """Score how symmetric and how directional the query-key matrix of every layer is.
+
+    Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
+    where a few columns dominate, positive where a few rows do.
+    """
+    chosen = parse_layers(layers)
+    outputs = output or []
+    _check(outputs, gamma, device)
+
+    from attngeo.scoring import score as score_model
+
+    from .progress import Bar, note
+
+    frames: list[pd.DataFrame] = []
+    failures: list[AttnGeoError] = []
+    for model in models:
+        try:
+            with Bar(model, quiet=quiet) as progress:
+                frame = score_model(
+                    model, per_head=True, stack=stack, layers=chosen, gamma=gamma, convention=convention.value,
+                    with_bias=with_bias, fold_norm=fold_norm, rope_offset=rope_offset, device=device,
+                    precision=precision.value, offline=offline, progress=progress,
+                )  # fmt: skip
+        except AttnGeoError as error:
+            if len(models) == 1:
+                raise
+            failures.append(error)
+            continue
+        for pattern in frame.attrs["skipped"]:
+            note(f"{model}: left out, no known query-key form: {pattern}", quiet=quiet)
+        frames.append(frame)
+    if frames:
+        _deliver(frames, outputs, format, per_head)
+    for error in failures:
+        sys.stderr.write(f"attngeo: {error}\n")
+    if failures:
+        raise typer.Exit(SEVERAL_FAILED)
+
+
+def _check(outputs: list[Path], gamma: float, device: str) -> None:
+    """Refuse what cannot work before anything is read."""
+    from attngeo.tables import check_output
+
+    for path in outputs:
+        check_output(path)
+    if len({path.resolve() for path in outputs}) < len(outputs):
+        raise UsageError("the same -o file is given twice")
+
+    from attngeo.geometry.directionality import check_choices
+    from attngeo.scoring import pick_device
+
+    check_choices(gamma, "corrected")
+    pick_device(device)
+
+
+def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, per_head: bool) -> None:
+    import pandas as pd
+
+    from attngeo import tables
+
+    from .render import print_scores
+
+    if format is Format.table:
+        for frame in frames:
+            print_scores(frame, per_head=per_head)
+    if format is Format.table and not outputs:
+        return
+    rows = pd.concat(frames, ignore_index=True)
+    if not per_head:
+        rows = rows[rows["head"].isna()].reset_index(drop=True)
+    rows.attrs = frames[0].attrs | {"model": ", ".join(frame.attrs["model"] for frame in frames)}
+    printers = {Format.csv: tables.to_csv, Format.json: tables.to_json, Format.markdown: tables.to_markdown}
+    for path in outputs:
+        tables.write(rows, path)
+    if format in printers:
+        sys.stdout.write(printers[format](rows))

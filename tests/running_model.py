@@ -1,0 +1,132 @@
+"""The oracle: what a running transformers model multiplies when it attends.
+
+`record(model, inputs)` runs the model and keeps, for every module that computes attention logits, the very
+operands of its first batched product (queries and keys, whatever the family did to get them) and the inputs that its
+Linear layers were given. Nothing here knows how a family lays out its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+BATCHED = {torch.ops.aten.bmm.default: (0, 1), torch.ops.aten.baddbmm.default: (1, 2)}
+
+
+@dataclass
+class Attended:
+    """One module's first attention: query [n, tokens, width], key [n, tokens, width], n counting batch and heads.
+
+    inputs: name of a child layer → what it was given. arguments: the module's own tensor arguments.
+    """
+
+    query: Tensor | None = None
+    key: Tensor | None = None
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    arguments: list[Tensor] = field(default_factory=list)
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.names = {module: name for name, module in model.named_modules()}
+        self.running: list[str] = []
+        self.seen: dict[str, Attended] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in BATCHED and self.running:
+            own = self.seen.setdefault(self.running[-1], Attended())
+            if own.query is None:
+                first, second = BATCHED[func]
+                own.query, own.key = args[first].detach().clone(), args[second].detach().clone().mT
+        return func(*args, **(kwargs or {}))
+
+    @contextmanager
+    def hooked(self, model: torch.nn.Module) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for module in model.modules():
+                for handle in (
+                    module.register_forward_pre_hook(self._enter, with_kwargs=True),
+                    module.register_forward_hook(self._leave, always_call=True),
+                ):
+                    hooks.callback(handle.remove)
+            yield
+
+    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = self.names[module]
+        self.running.append(name)
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        own = self.seen.setdefault(name, Attended())
+        if not own.arguments:
+            own.arguments = [tensor.detach().clone() for tensor in tensors]
+        if tensors:
+            parent, _, child = name.rpartition(".")
+            self.seen.setdefault(parent, Attended()).inputs.setdefault(child, tensors[0].detach().clone())
+
+    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        self.running.pop()
+
+
+def record(model: torch.nn.Module, inputs: dict[str, Any]) -> dict[str, Attended]:
+    """Run `model` on `inputs` and return what each module saw, by the module's name."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    recorder = _Recorder(model)
+    with torch.no_grad(), recorder, recorder.hooked(model):
+        model(**inputs)
+    return recorder.seen
+
+
+def inputs_for(kind: str, model: Any, *, tokens: int = 7, seed: int = 1) -> dict[str, Any]:
+    """Random inputs of the kind that a `TinyModel` names, with all tokens at one position where position can be given."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(10, 60, (1, tokens), generator=generator)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    config = model.config
+    match kind:
+        case "text":
+            inputs = {"input_ids": ids}
+            if getattr(config, "is_encoder_decoder", False):
+                inputs["decoder_input_ids"] = ids.flip(1)
+            if getattr(config, "add_cross_attention", False):
+                inputs["encoder_hidden_states"] = noise(1, 5, config.n_embd)
+            return inputs
+        case "image":
+            return {"pixel_values": noise(1, 3, config.image_size, config.image_size)}
+        case "large-image":
+            return {"pixel_values": noise(1, 3, 64, 64)}
+        case "image-text":
+            ids[0, :4] = config.image_token_index
+            return {"input_ids": ids, "pixel_values": noise(1, 3, 16, 16), "token_type_ids": (ids == 5).long()}
+        case "clip":
+            return {"input_ids": ids, "pixel_values": noise(1, 3, 16, 16)}
+        case "git":
+            return {"input_ids": ids, "pixel_values": noise(1, 3, 16, 16)}
+        case "sam":
+            return {"pixel_values": noise(1, 3, 64, 64), "input_points": noise(1, 1, 2, 2).abs() * 20}
+        case "mllama":
+            ids[0, 0] = config.image_token_index
+            return {
+                "input_ids": ids, "pixel_values": noise(1, 1, 2, 3, 16, 16),
+                "aspect_ratio_ids": torch.tensor([[2]]), "aspect_ratio_mask": torch.ones(1, 1, 2, dtype=torch.long),
+                "cross_attention_mask": torch.ones(1, tokens, 1, 2, dtype=torch.long),
+            }  # fmt: skip
+        case "audio":
+            return {"input_values": noise(1, 90)}
+        case "features":
+            return {"input_features": noise(1, 8, 24), "decoder_input_ids": ids}
+        case "frames":
+            return {"input_features": noise(1, 24, 8), "decoder_input_ids": ids}
+        case "speech":
+            return {"input_values": noise(1, 90), "decoder_input_ids": ids}
+        case "music":
+            return {"input_ids": ids, "decoder_input_ids": torch.randint(0, 16, (2, tokens), generator=generator)}
+    raise ValueError(kind)
