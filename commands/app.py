@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -47,6 +48,9 @@ def _options(
 
 def main() -> None:
     """The console script: run the app, print an error as one line, exit with its code."""
+    if not sys.stderr.isatty():
+        # huggingface_hub logs each retry, for people who wait; a log wants only what came of them, one line of ours.
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:
         code = app(standalone_mode=False)
     except AttnGeoError as error:

@@ -42,7 +42,7 @@ class ModelRef:
         if text and path.exists():
             return cls(text, "folder" if path.is_dir() else "file", str(path))
         name, at, revision = text.partition("@")
-        if is_path(text):
+        if is_path(name):
             raise ModelNotFoundError(
                 f"{text}: no such file or folder; give a folder with config.json and weights, a weights file, "
                 "a Hub id such as org/name, or demo:minilm"
@@ -56,4 +56,4 @@ class ModelRef:
 
 def is_path(text: str) -> bool:
     """Whether `text` can only be meant as a path."""
-    return text.startswith((".", "/", "~")) or text.count("/") > 1 + text.count("@") or text.endswith(FILE_SUFFIXES)
+    return text.startswith((".", "/", "~")) or text.count("/") > 1 or text.endswith(FILE_SUFFIXES)

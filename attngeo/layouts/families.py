@@ -202,7 +202,7 @@ FAMILIES: dict[str, Family] = {
     "git_vision_model": _vision("git", "vision", "layer_norm1"),
     "mllama_text_model": _llama_like("mllama", 32, 500_000.0, head_norm=RMS, defaults={"num_key_value_heads": 8}),
     "mllama_vision_model": _vision(
-        "mllama", "vision", "input_layernorm", stacks={r"global_transformer\.": "vision_global"}, defaults={"attention_heads": 16}
+        "mllama", "vision", "input_layernorm", heads=16, stacks={r"global_transformer\.": "vision_global"}
     ),
     # Audio
     "wav2vec2": _speech("wav2vec2"),

@@ -7,6 +7,7 @@ Linear layers were given. Nothing here knows how a family lays out its weights.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from support.tiny_models import TinyModel
 
 BATCHED = {torch.ops.aten.bmm.default: (0, 1), torch.ops.aten.baddbmm.default: (1, 2)}
 
@@ -82,8 +85,28 @@ def record(model: torch.nn.Module, inputs: dict[str, Any]) -> dict[str, Attended
     return recorder.seen
 
 
+@contextmanager
+def linear_latent_norms(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, the norms on the latents of multi-head latent attention only multiply by their gain, and do not divide."""
+    latents = [m for name, m in model.named_modules() if name.endswith(("q_a_layernorm", "kv_a_layernorm"))]
+    with ExitStack() as hooks:
+        for norm in latents:
+            hooks.callback(norm.register_forward_hook(lambda module, args, _: args[0] * module.weight).remove)
+        yield
+
+
+def record_tiny(tiny: TinyModel, model: Any, position: int | None = 0) -> dict[str, Attended]:
+    """`record` with random inputs, every token at one position, or at 0, 1, 2 … for None."""
+    inputs = inputs_for(tiny.inputs, model)
+    if "input_ids" in inputs and "position_ids" in inspect.signature(model.forward).parameters:
+        ids = inputs["input_ids"]
+        inputs["position_ids"] = torch.arange(ids.shape[1])[None] if position is None else torch.full_like(ids, position)
+    with linear_latent_norms(model):
+        return record(model, inputs)
+
+
 def inputs_for(kind: str, model: Any, *, tokens: int = 7, seed: int = 1) -> dict[str, Any]:
-    """Random inputs of the kind that a `TinyModel` names, with all tokens at one position where position can be given."""
+    """Random inputs of the kind that a `TinyModel` names."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(10, 60, (1, tokens), generator=generator)
 

@@ -1,0 +1,130 @@
+"""The Hub, through the installed command and a stand-in server that HF_ENDPOINT points to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.checkpoints import CONFIG, write_config, write_sharded, write_single
+from support.hub_server import COMMIT, Hub, serve
+
+from conftest import Command
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that reaches the server, with a cache of its own."""
+    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+
+
+def test_a_sharded_model_downloads_what_it_needs_and_stays_in_the_cache(
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    first = attngeo("score", "org/name", "--format", "json", **online)
+    assert first.returncode == 0, first.stderr
+    rows = json.loads(first.stdout)
+    assert [row["layer"] for row in rows] == [0, 1]
+    assert {(row["model"], row["revision"]) for row in rows} == {("org/name", COMMIT)}
+    shards = {file for file in hub.downloaded if file.endswith(".safetensors")}
+    assert shards == {"model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"}
+    hub.requests.clear()
+    again = attngeo("score", "org/name", "--format", "json", "--offline", **online)
+    assert (again.returncode, again.stdout, hub.requests) == (0, first.stdout, [])
+    by_environment = attngeo("score", "org/name", "--format", "json", **online | {"HF_HUB_OFFLINE": "1"})
+    assert (by_environment.stdout, hub.requests) == (first.stdout, [])
+
+
+def test_one_layer_of_a_sharded_model_downloads_one_shard(
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    assert attngeo("score", "org/name", "--layers", "1", **online).returncode == 0
+    shards = [file for file in hub.downloaded if file.endswith(".safetensors")]
+    assert shards == ["model-00003-of-00003.safetensors"]
+
+
+@pytest.mark.parametrize("revision", ["v1", COMMIT])
+def test_a_single_file_and_a_revision(
+    revision: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    run = attngeo("score", f"org/name@{revision}", "--format", "csv", **online)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count(f",{COMMIT},llama,") == 2
+
+
+def test_a_pickled_model(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+    hub.repositories["old"] = write_sharded(tmp_path / "remote", suffix="bin")
+    run = attngeo("score", "old", "--format", "csv", **online)
+    assert run.returncode == 0, run.stderr
+    assert "pytorch_model-00001-of-00003.bin" not in hub.downloaded
+
+
+def test_inspect_reads_headers_only(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+    hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    run = attngeo("inspect", "org/name", "--format", "json", **online)
+    assert run.returncode == 0, run.stderr
+    assert [site["key_heads"] for site in json.loads(run.stdout)["sites"]] == [2, 2]
+    assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
+
+
+def test_a_token_opens_a_gated_model(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+    hub.repositories["org/gated"] = write_single(tmp_path / "remote")
+    hub.gated["org/gated"] = "hf_secret"
+    refused = attngeo("score", "org/gated", **online)
+    assert refused.returncode == 3
+    assert refused.stderr == (
+        f"attngeo: org/gated: gated; accept its terms at {hub.url}/org/gated and set HF_TOKEN to a token of that account\n"
+    )
+    assert attngeo("score", "org/gated", **online, HF_TOKEN="hf_secret").returncode == 0
+
+
+def test_what_is_not_there(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.repositories["org/adapter"] = tmp_path / "adapter"
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    hub.repositories["org/weightless"] = write_config(tmp_path / "weightless", CONFIG)
+    for model, code, message in (
+        ("org/other", 3, f"org/other: no such model at {hub.url}, and no such folder here; a private one needs HF_TOKEN"),
+        ("org/name@v9", 3, "org/name@v9: the model has no revision 'v9'"),
+        ("org/adapter", 3, "org/adapter: the repository has no config.json; it holds a PEFT adapter: name its base model"),
+        ("org/weightless", 4, "org/weightless: no weights, looked for model.safetensors.index.json, model.safetensors"),
+    ):
+        run = attngeo("score", model, **online)
+        assert (run.returncode, run.stdout) == (code, "")
+        assert run.stderr.startswith(f"attngeo: {message}")
+        assert run.stderr.count("\n") == 1
+
+
+def test_no_network(attngeo: Command, tmp_path: Path) -> None:
+    nobody = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    run = attngeo("score", "org/name", **nobody)
+    assert run.returncode == 3
+    assert run.stderr.startswith("attngeo: org/name: http://127.0.0.1:9 cannot be reached (")
+    assert run.stderr.count("\n") == 1
+    offline = attngeo("score", "org/name", "--offline", **nobody)
+    assert offline.returncode == 3
+    assert offline.stderr == "attngeo: org/name: not in the cache, and offline mode is on; run once without it\n"
+
+
+def test_an_index_that_points_elsewhere_downloads_nothing(
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    folder = write_sharded(tmp_path / "remote")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00002", "../../model-00002"))
+    hub.repositories["org/name"] = folder
+    run = attngeo("score", "org/name", **online)
+    assert run.returncode == 4
+    assert "outside its folder" in run.stderr
+    assert not [file for file in hub.downloaded if file.endswith(".safetensors")]

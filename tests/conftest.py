@@ -1,0 +1,70 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # one worker a core: threads of their own would only queue
+
+import hypothesis
+import pytest
+
+# The first example pays for imports, and machines are noisy: time is for the benchmarks to judge.
+hypothesis.settings.register_profile("attngeo", deadline=None)
+hypothesis.settings.load_profile("attngeo")
+
+ROOT = Path(__file__).parents[1]
+# What is tested is the installed package, not the folder that pytest happens to run in.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def attngeo() -> Command:
+    """Run the installed command with the given arguments; keywords are added to its environment."""
+    executable = Path(sys.executable).with_name("attngeo")
+
+    def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [executable, *map(str, arguments)],
+            capture_output=True, text=True, check=False, timeout=120, cwd=cwd,
+            env={**os.environ, "COLUMNS": "80", "HF_HUB_OFFLINE": "1", **environment},
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def built() -> Callable[[str], Any]:
+    """A tiny model of a family, in memory; made once."""
+    from support.tiny_models import TINY_MODELS, build
+
+    @cache
+    def make(name: str) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what transformers has to say about random token ids
+            return build(TINY_MODELS[name])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def saved(built: Callable[[str], Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny model of a family, as transformers saves it; made once."""
+
+    @cache
+    def save(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        built(name).save_pretrained(folder)
+        return folder
+
+    return save

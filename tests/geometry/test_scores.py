@@ -1,0 +1,203 @@
+"""The two scores: against the definitions, and by what must leave them unchanged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.dense import dense_directionality, dense_symmetry, form
+from torch import Tensor
+
+from attngeo import directionality, symmetry
+from attngeo.errors import ShapeError, UsageError
+from attngeo.geometry.chance import symmetry_at_chance, symmetry_z
+
+# (d_model, rank): the Gram form with one block and with several, the tiled form below and above one tile, a vector.
+SHAPES = [(96, 8), (1200, 300), (40, 40), (1100, 700), (2300, 900), (64, 1)]
+
+
+def random_pair(d: int, rank: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Factors with a share in common and rows of unequal size, so that neither score is near 0."""
+    generator = torch.Generator().manual_seed(seed)
+    wq, wk, shared = (torch.randn(d, rank, generator=generator) for _ in range(3))
+    sizes = torch.rand(d, 2, generator=generator).square() + 0.05
+    wq, wk = (wq + shared) * sizes[:, :1], (wk + 0.7 * shared) * sizes[:, 1:]
+    return wq.to(dtype), wk.to(dtype)
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    d, rank = draw(st.integers(2, 48)), draw(st.integers(1, 12))
+    return random_pair(d, rank, draw(st.integers(0, 10**6)), torch.float64)
+
+
+@pytest.mark.parametrize(("d", "rank"), SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_factored_forms_agree_with_the_dense_definition(d: int, rank: int, dtype: torch.dtype) -> None:
+    wq, wk = random_pair(d, rank, seed=d, dtype=dtype)
+    m = form(wq, wk)
+    assert symmetry(wq, wk).item() == pytest.approx(dense_symmetry(m), abs=1e-5)
+    for gamma in (2.0, 1.0, -0.5):
+        for convention in ("corrected", "published"):
+            got = directionality(wq, wk, gamma=gamma, convention=convention)  # type: ignore[arg-type]
+            assert got.item() == pytest.approx(dense_directionality(m, gamma, convention), abs=1e-5)
+
+
+def test_rounding_moves_no_norm_across_the_threshold() -> None:
+    """In float32 about one matrix in some hundred would be off by a whole norm, if near misses were not computed again."""
+    for seed in range(150):
+        generator = torch.Generator().manual_seed(seed)
+        wq, wk = (1 + 0.01 * torch.randn(400, 8, generator=generator) for _ in range(2))
+        expected = dense_directionality(form(wq, wk), gamma=1.0)
+        assert directionality(wq, wk, gamma=1.0).item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(("d", "rank"), [(64, 4), (1100, 300)])
+def test_cancelling_factors_are_still_exact(d: int, rank: int) -> None:
+    """W → W·R leaves M alone but, for an ill-conditioned R, makes the sums behind its norm cancel."""
+    wq, wk = random_pair(d, rank, seed=3)
+    stretch = torch.logspace(-3, 3, rank)
+    mixed, _ = torch.linalg.qr(torch.randn(rank, rank, generator=torch.Generator().manual_seed(1)))
+    wq, wk = wq @ mixed * stretch, wk @ mixed / stretch
+    m = form(wq, wk)
+    assert symmetry(wq, wk).item() == pytest.approx(dense_symmetry(m), abs=1e-5)
+
+
+@given(pairs())
+def test_transposing_keeps_symmetry_and_turns_directionality_round(pair: tuple[Tensor, Tensor]) -> None:
+    wq, wk = pair
+    assert symmetry(wk, wq).item() == pytest.approx(symmetry(wq, wk).item(), abs=1e-9)
+    assert directionality(wk, wq).item() == pytest.approx(-directionality(wq, wk).item(), abs=1e-9)
+
+
+@given(pairs(), st.floats(-30, 30), st.floats(-30, 30))
+def test_scale_changes_nothing(pair: tuple[Tensor, Tensor], log_q: float, log_k: float) -> None:
+    """Also where fourth powers of the weights leave the range of float32."""
+    wq, wk = (w.float() for w in pair)
+    big, small = wq * 10.0**log_q, wk * 10.0**log_k
+    if big.isinf().any() or small.isinf().any() or (big.abs() < 1e-30).any() or (small.abs() < 1e-30).any():
+        return
+    assert symmetry(big, small).item() == pytest.approx(symmetry(wq, wk).item(), abs=1e-4)
+
+
+@given(pairs(), st.integers(0, 10**6))
+def test_a_change_of_basis_within_the_head_changes_nothing(pair: tuple[Tensor, Tensor], seed: int) -> None:
+    wq, wk = pair
+    rank = wq.shape[1]
+    basis = torch.eye(rank, dtype=torch.float64) * 2 + torch.rand(
+        rank, rank, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
+    if torch.linalg.cond(basis) > 1e3:
+        return
+    turned = wq @ basis, wk @ torch.linalg.inv(basis).T
+    assert symmetry(*turned).item() == pytest.approx(symmetry(wq, wk).item(), abs=1e-8)
+    assert directionality(*turned).item() == pytest.approx(directionality(wq, wk).item(), abs=1e-8)
+
+
+@given(pairs())
+def test_range(pair: tuple[Tensor, Tensor]) -> None:
+    assert -1 <= symmetry(*pair).item() <= 1
+    assert -1 <= directionality(*pair).item() <= 1
+    assert -1 <= directionality(*pair, convention="published").item() <= 1
+
+
+@given(pairs())
+def test_extremes(pair: tuple[Tensor, Tensor]) -> None:
+    wq, wk = pair
+    assert symmetry(wq, wq).item() == pytest.approx(1, abs=1e-9)
+    skew = torch.cat([wq, wk], dim=1), torch.cat([wk, -wq], dim=1)  # Wq·Wkᵀ − Wk·Wqᵀ
+    if form(*skew).any():
+        assert symmetry(*skew).item() == pytest.approx(-1, abs=1e-9)
+
+
+def test_sign_of_directionality() -> None:
+    """One key coordinate that is large makes one column of M stand out: negative, as in a causal model."""
+    wq, wk = torch.ones(64, 1), torch.rand(64, 1)
+    wk[3] = 20
+    assert directionality(wq, wk) == -1
+    assert directionality(wk, wq) == 1
+
+
+def test_equal_norms_stand_out_from_nothing() -> None:
+    eye = torch.eye(12)
+    assert directionality(eye, eye).item() == 0
+    assert directionality(eye, eye, convention="published").item() == 0
+
+
+@pytest.mark.parametrize("spoil", [0.0, math.nan, math.inf])
+def test_zero_and_non_finite_forms_have_no_score(spoil: float) -> None:
+    wq, wk = torch.randn(3, 16, 4), torch.randn(3, 16, 4)
+    wq[1] *= spoil
+    for scores in (symmetry(wq, wk), directionality(wq, wk)):
+        assert scores.isnan().tolist() == [False, True, False]
+
+
+def test_orthogonal_factors_make_a_zero_form() -> None:
+    wq, wk = torch.zeros(8, 4), torch.zeros(8, 4)
+    wq[:, 0], wk[:, 1] = 1.0, 1.0
+    assert symmetry(wq, wk).isnan()
+    assert directionality(wq, wk).isnan()
+
+
+def test_leading_dimensions_broadcast() -> None:
+    wq, wk = torch.randn(5, 3, 20, 4), torch.randn(3, 20, 4)
+    for score in (symmetry, directionality):
+        scores = score(wq, wk)  # type: ignore[operator]
+        assert scores.shape == (5, 3)
+        assert scores[4, 2] == score(wq[4, 2], wk[2])  # type: ignore[operator]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6))
+def test_inputs_are_left_alone(seed: int) -> None:
+    wq, wk = random_pair(30, 4, seed)
+    before = wq.clone(), wk.clone()
+    symmetry(wq * 1e-30, wk)
+    directionality(wq, wk)
+    assert torch.equal(wq, before[0])
+    assert torch.equal(wk, before[1])
+
+
+@pytest.mark.parametrize(
+    ("wq", "wk", "message"),
+    [
+        ((8, 4), (8, 3), "the same d_model and head_dim"),
+        ((8, 4), (7, 4), "the same d_model and head_dim"),
+        ((2, 8, 4), (3, 8, 4), "repeat_interleave"),
+        ((4,), (4,), r"expected floating point \[\*lead, d_model, head_dim\]"),
+        ((0, 4), (0, 4), "none of them 0"),
+    ],
+)
+def test_shapes_that_make_no_form_are_refused(wq: tuple[int, ...], wk: tuple[int, ...], message: str) -> None:
+    for score in (symmetry, directionality):
+        with pytest.raises(ShapeError, match=message):
+            score(torch.randn(wq), torch.randn(wk))  # type: ignore[operator]
+
+
+def test_integers_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"torch\.int64"):
+        symmetry(torch.ones(4, 2, dtype=torch.long), torch.ones(4, 2))
+
+
+def test_choices_are_checked() -> None:
+    with pytest.raises(UsageError, match="gamma is nan"):
+        directionality(torch.randn(4, 2), torch.randn(4, 2), gamma=math.nan)
+    with pytest.raises(UsageError, match="corrected, published"):
+        directionality(torch.randn(4, 2), torch.randn(4, 2), convention="printed")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rank", [2, 16, 64])
+def test_chance_level_is_what_random_factors_give(rank: int) -> None:
+    """Mean 1/n and deviation √2/n at any rank, from 4,000 random forms."""
+    n, count = 64, 4000
+    generator = torch.Generator().manual_seed(rank)
+    wq, wk = (torch.randn(count, n, rank, generator=generator, dtype=torch.float64) for _ in range(2))
+    m = wq @ wk.mT
+    scores = (m * m.mT).sum((1, 2)) / m.square().sum((1, 2))
+    mean, deviation = symmetry_at_chance(n)
+    assert scores.mean().item() == pytest.approx(mean, abs=4 * deviation / math.sqrt(count))
+    assert scores.std().item() == pytest.approx(deviation, rel=0.06)
+    assert symmetry_z(mean + 3 * deviation, n) == pytest.approx(3)

@@ -1,0 +1,200 @@
+"""Every family against the running model: what it multiplies when it attends is what attngeo takes for Wq and Wk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from support.running_model import Attended, record_tiny
+from support.tiny_models import TINY_MODELS
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import attngeo
+from attngeo.layouts.families import COMPOSITES, FAMILIES
+from attngeo.layouts.layout import LatentLayout
+from attngeo.layouts.sites import AttentionSite
+
+Build = Callable[[str], Any]
+ROTARY = [
+    "gptj", "gpt_neox", "codegen", "falcon-new", "llama", "mistral", "qwen3", "gemma", "gemma3_text", "olmo2", "phi", "phi3",
+    "stablelm", "cohere", "gpt_oss", "modernbert", "deepseek_v2", "deepseek_v3",
+]  # fmt: skip
+
+# What each family must report: stack → layers. The rest of the families have two layers in one stack.
+STACKS = {
+    "modernbert": {"encoder": 3},
+    "gemma3_text": {"decoder": 6},
+    **dict.fromkeys(("bart", "whisper", "speech_to_text", "speecht5", "t5", "mt5"), {"encoder": 2, "decoder": 3, "cross": 3}),
+    "gpt2-cross": {"decoder": 2, "cross": 2},
+    "gemma3": {"text": 2, "vision": 2},
+    "vit_mae": {"encoder": 2, "decoder": 1},
+    "swin": {"encoder": 3},
+    "detr": {"encoder": 2, "decoder": 2, "cross": 2},
+    "sam": {
+        "vision": 2, "decoder": 2, "cross_token_to_image": 2, "cross_image_to_token": 2, "cross_final_token_to_image": 1,
+    },
+    "mask2former": {"backbone": 4, "decoder": 2, "cross": 2},
+    "clip": {"text": 2, "vision": 2},
+    "siglip": {"text": 2, "vision": 2, "vision_pooling": 1},
+    "git": {"text": 2, "vision": 2},
+    "mllama": {"text": 2, "cross": 2, "vision": 2, "vision_global": 2},
+    "musicgen": {"text": 2, "decoder": 3, "cross": 3},
+}  # fmt: skip
+
+
+def assert_same_logits(
+    site: AttentionSite, wq: Tensor, wk: Tensor, xq: Tensor, xk: Tensor, ran: Attended, offset: int | None = None
+) -> None:
+    """The logits of every head from weights and inputs are those that ran, up to the model's one scaling factor.
+
+    With an `offset`, only those of a query `offset` tokens after its key.
+    """
+    assert ran.query is not None
+    assert ran.key is not None
+    xq, xk = (x.reshape(-1, tokens.shape[1], x.shape[-1]) for x, tokens in ((xq, ran.query), (xk, ran.key)))
+    if wq.shape[1] > xq.shape[-1]:
+        xq, xk = (torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) for x in (xq, xk))
+    queries = torch.einsum("btd,hdk->bhtk", xq, wq).flatten(0, 1)
+    keys = torch.einsum("btd,hdk->bhtk", xk, wk.repeat_interleave(site.heads // site.key_heads, 0)).flatten(0, 1)
+    expected, got = (ran.query, ran.key), (queries, keys)
+    if "QK-norm: bilinear part, gain folded" in site.notes:
+        # The norm also divides by each token's length, which no bilinear form has: compare directions.
+        expected, got = tuple(normalize(x, dim=-1) for x in expected), tuple(normalize(x, dim=-1) for x in got)
+    want, have = expected[0] @ expected[1].mT, got[0] @ got[1].mT
+    assert want.shape == have.shape
+    if offset is not None:
+        want, have = (x.diagonal(-offset, dim1=1, dim2=2) for x in (want, have))
+    scale = (want * have).sum() / have.square().sum()
+    assert scale > 0
+    assert (scale * have - want).norm() / want.norm() < 1e-4
+
+
+def inputs_of(site: AttentionSite, ran: Attended) -> tuple[Tensor, Tensor]:
+    """What the site's query and key layers were given."""
+    roles = ("q", "k")
+    if isinstance(site.layout, LatentLayout):
+        roles = ("q_a" if "q_a" in site.tensors else "q", "kv_a")
+    names = [site.tensors[role].removeprefix(f"{site.module}.").rpartition(".")[0] for role in roles]
+    given = [ran.inputs.get(name) for name in names]
+    if given[0] is None:  # torch's attention function is given the weights: no layers of their own
+        own = site.tensors["q"].endswith("in_proj_weight")  # nn.MultiheadAttention is called with query, key, value
+        given = [ran.arguments[0], ran.arguments[1 if own else 0]]
+    assert given[0] is not None
+    assert given[1] is not None
+    return given[0], given[1]
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_weights_are_what_the_running_model_multiplies(name: str, built: Build) -> None:
+    model = built(name)
+    ran = record_tiny(TINY_MODELS[name], model)
+    found = list(attngeo.attention_sites(model, with_bias=True))
+    for site, wq, wk in found:
+        assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module])
+    stacks = pd.Series([site.stack for site, _, _ in found]).value_counts().to_dict()
+    assert stacks == STACKS.get(name, {next(iter(stacks)): 2})
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_a_saved_model_scores_as_the_one_in_memory(name: str, built: Build, saved: Callable[[str], Path]) -> None:
+    drop = ["model", "note"]
+    in_memory = attngeo.score(built(name), per_head=True).drop(columns=drop)
+    from_file = attngeo.score(saved(name), per_head=True).drop(columns=drop)
+    pd.testing.assert_frame_equal(in_memory, from_file)
+    assert from_file["symmetry"].notna().all()
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_rope_offset_is_a_difference_of_positions(name: str, built: Build) -> None:
+    """Tokens at positions 0, 1, 2 …: the logit of a query n steps after a key is the form at offset n."""
+    model, tiny = built(name), TINY_MODELS[name]
+    ran = record_tiny(tiny, model, position=None)
+    for offset in (1, 3, -2):
+        for site, wq, wk in attngeo.attention_sites(model, with_bias=True, rope_offset=offset):
+            assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module], offset)
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_fold_norm_is_the_form_in_front_of_the_gain(name: str, built: Build) -> None:
+    model = built(name)
+    ran = record_tiny(TINY_MODELS[name], model)
+    modules = dict(model.named_modules())
+    for site, wq, wk in attngeo.attention_sites(model, with_bias=True, fold_norm=True):
+        xq, xk = inputs_of(site, ran[site.module])
+        if "pre_norm" in site.tensors:
+            norm = site.tensors["pre_norm"].removesuffix(".weight")
+            given = ran[norm].arguments[0]
+            plain = rearranged_like(xq, modules[norm](given), without_gain(modules[norm], given))
+            xq, xk = plain, (xk if site.is_cross else plain)
+        assert_same_logits(site, wq, wk, xq, xk, ran[site.module])
+
+
+def rearranged_like(x: Tensor, normed: Tensor, plain: Tensor) -> Tensor:
+    """The tokens of `plain` in the order in which those of `normed` stand in x, which may be cut into windows."""
+    tokens, known = (t.detach().reshape(-1, x.shape[-1]) for t in (x, normed))
+    distances = torch.cdist(tokens, known, compute_mode="donot_use_mm_for_euclid_dist")
+    assert distances.min(dim=1).values.max() < 1e-4, "the norm is not what stands in front of attention"
+    return plain.reshape(-1, x.shape[-1])[distances.argmin(dim=1)].reshape(x.shape)
+
+
+def without_gain(norm: torch.nn.Module, x: Tensor) -> Tensor:
+    """What the norm module makes of x with a gain of one and no shift."""
+    kept = {name: parameter.detach().clone() for name, parameter in norm.named_parameters()}
+    neutral = 0.0 if "Gemma" in type(norm).__name__ else 1.0
+    with torch.no_grad():
+        for name, parameter in norm.named_parameters():
+            parameter.fill_(neutral if name == "weight" else 0.0)
+        result = norm(x)
+        for name, parameter in norm.named_parameters():
+            parameter.copy_(kept[name])
+    return torch.as_tensor(result)
+
+
+def test_pre_norm_families_are_known_as_such() -> None:
+    expected = {
+        "gpt2", "gpt_neo", "gptj", "gpt_neox", "codegen", "bloom", "falcon", "mpt", "llama", "mistral", "gemma3_text", "phi",
+        "cohere", "deepseek_v3", "t5", "whisper", "vit", "swin", "clip_text_model", "modernbert", "musicgen_decoder",
+    }  # fmt: skip
+    assert expected <= {name for name, family in FAMILIES.items() if family.pre_norm}
+    assert not {"bert", "bart", "olmo2", "openai-gpt", "detr"} & {n for n, f in FAMILIES.items() if f.pre_norm}
+
+
+def test_every_family_of_the_table_has_a_tiny_model() -> None:
+    """A family cannot be declared without being compared with the running model."""
+    tested = {tiny.model_type for tiny in TINY_MODELS.values()}
+    tested |= {kind for tiny in TINY_MODELS.values() for kind, _ in tiny.sub_configs.values() if kind}
+    tested |= {"sam_mask_decoder"}
+    assert set(FAMILIES) <= tested
+    assert set(COMPOSITES) <= tested
+    assert {part for parts in COMPOSITES.values() for part in parts} <= set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"sam_mask_decoder"}))
+def test_defaults_are_those_of_transformers(name: str) -> None:
+    """A field that a configuration leaves out means what it means to transformers."""
+    from transformers import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[name]()
+    rope = getattr(config, "rope_parameters", None) or {}
+    for field, value in FAMILIES[name].defaults.items():
+        match field:
+            case "rope_theta":
+                expected = rope.get("full_attention", rope)["rope_theta"]
+            case "rope_local_base_freq" | "local_rope_theta":
+                expected = rope["sliding_attention"]["rope_theta"]
+            case "global_rope_theta":
+                expected = rope["full_attention"]["rope_theta"]
+            case "partial_rotary_factor" | "rotary_pct":
+                expected = rope["partial_rotary_factor"]
+            case "sliding_window_pattern" | "global_attn_every_n_layers":
+                expected = config.layer_types.index("full_attention") + 1 if name == "gemma3_text" else value
+                if name == "modernbert":
+                    assert [kind == "full_attention" for kind in config.layer_types[:4]] == [True, False, False, True]
+            case _:
+                expected = getattr(config, field)
+        assert (list(expected) if isinstance(value, list) else expected) == value, field

@@ -1,0 +1,68 @@
+"""Small checkpoints written by hand: sound ones, and ones that are broken in one chosen way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+    "num_hidden_layers": 2,
+}  # fmt: skip
+
+
+def weights(layers: int = 2, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
+    """The tensors of a LLaMA with 4 heads and 2 key heads of 6, d_model 24, and an embedding that is never read."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {"model.embed_tokens.weight": torch.randn(50, 24, generator=generator)}
+    for layer in range(layers):
+        for name, width in (("q", 24), ("k", 12), ("v", 12)):
+            weight = torch.randn(width, 24, generator=generator)
+            tensors[f"model.layers.{layer}.self_attn.{name}_proj.weight"] = weight
+    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def write_config(folder: Path, config: Mapping[str, Any] = CONFIG) -> Path:
+    """`folder` with a config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_single(folder: Path, tensors: Mapping[str, Tensor] | None = None, config: Mapping[str, Any] = CONFIG) -> Path:
+    """A folder with config.json and model.safetensors."""
+    save_file(dict(weights() if tensors is None else tensors), write_config(folder, config) / "model.safetensors")
+    return folder
+
+
+def write_sharded(folder: Path, *, suffix: str = "safetensors") -> Path:
+    """A folder with three shards and their index: the embedding, layer 0, layer 1."""
+    write_config(folder)
+    stem = {"safetensors": "model", "bin": "pytorch_model"}[suffix]
+    shards: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in weights().items():
+        number = 1 if "embed" in name else 2 if ".0." in name else 3
+        shards.setdefault(f"{stem}-{number:05}-of-00003.{suffix}", {})[name] = tensor
+    for file, tensors in shards.items():
+        save_file(tensors, folder / file) if suffix == "safetensors" else torch.save(tensors, folder / file)
+    write_index(folder, {name: file for file, tensors in shards.items() for name in tensors}, stem, suffix)
+    return folder
+
+
+def write_index(folder: Path, weight_map: Mapping[str, str], stem: str = "model", suffix: str = "safetensors") -> None:
+    """The index of a sharded checkpoint."""
+    index = {"metadata": {"total_size": 12345}, "weight_map": dict(weight_map)}
+    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
+
+
+def write_header(path: Path, header: Any, data: bytes = b"", length: int | None = None) -> Path:
+    """A .safetensors file with any header, and with any length announced for it."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
+    return path

@@ -1,0 +1,32 @@
+"""The definitions as they are printed, on a matrix that is really formed, in float64: the oracle for the fast forms."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Matrix = NDArray[np.float64]
+
+
+def form(wq: Tensor, wk: Tensor) -> Matrix:
+    """M = Wq·Wkᵀ of two [d_model, head_dim] factors."""
+    return np.asarray(wq.double().numpy() @ wk.double().numpy().T)
+
+
+def dense_symmetry(m: Matrix) -> float:
+    """(‖M_s‖² − ‖M_n‖²)/‖M‖²."""
+    symmetric, skew = (m + m.T) / 2, (m - m.T) / 2
+    return float(((symmetric**2).sum() - (skew**2).sum()) / (m**2).sum())
+
+
+def dense_directionality(m: Matrix, gamma: float = 2.0, convention: str = "corrected") -> float:
+    """(r̄ − c̄)/(r̄ + c̄), 0 where nothing stands out."""
+    sums = []
+    for axis in (1, 0):
+        norms = np.sqrt((m**2).sum(axis=axis))
+        threshold = norms.mean() + gamma * norms.std(ddof=1 if convention == "published" else 0)
+        above = norms[norms > threshold * (1 + 1e-12)]
+        sums.append(float((above - threshold).sum() if convention == "published" else above.sum()))
+    rows, columns = sums
+    return (rows - columns) / (rows + columns) if rows + columns else 0.0
