@@ -108,7 +108,7 @@ def score(
         for site, tensors in _read_ahead(store, sites, report):
             q, k, notes = projections(site, tensors, variants, dtype=dtype, device=target, ref=store.ref)
             tensors.clear()
-            rows += [common | row for row in _score_site(site, q, k, notes, scale) if per_head or row["head"] is None]
+            rows += [common | row for row in score_site(site, q, k, notes, scale) if per_head or row["head"] is None]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame.attrs = _provenance(store, skipped, scale, variants, target, precision)
     return frame
@@ -164,7 +164,7 @@ def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
     return count
 
 
-def _score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scale: Scale) -> Iterator[dict[str, Any]]:
+def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scale: Scale) -> Iterator[dict[str, Any]]:
     """The row of the layer, then one of each head."""
     key_head = key_heads_of(site, scale.convention)
     common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}

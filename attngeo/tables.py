@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
 from collections.abc import Callable
@@ -102,4 +103,5 @@ def write(frame: pd.DataFrame, path: Path) -> None:
     except OSError as error:
         raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()

@@ -36,10 +36,11 @@ class Bar:
         """Show how far the model has got. Downloads show huggingface_hub's own bars."""
         if progress.phase == "download":
             return
+        description = f"{self._model}  {progress.what}"
         if self._task is None:
+            self._task = self._bar.add_task(description, total=progress.bytes_total)
             self._bar.start()
-            self._task = self._bar.add_task(self._model, total=progress.bytes_total)
-        self._bar.update(self._task, description=f"{self._model}  {progress.what}", completed=progress.bytes_read)
+        self._bar.update(self._task, description=description, completed=progress.bytes_read)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()

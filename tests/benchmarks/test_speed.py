@@ -1,0 +1,184 @@
+"""The bars for speed and memory, each a ratio against a named baseline that is timed in the same run (`make bench`).
+
+Baselines and subjects take turns, so that a machine that slows down slows both. The ratio of the medians is asserted and
+stored with the result as `extra_info`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+from support.checkpoints import write_config
+from torch import Tensor
+
+import attngeo
+from attngeo.checkpoints.opening import open_store
+from attngeo.layouts.sites import AttentionSite
+from attngeo.scoring import Precision, Scale, score_site
+from attngeo.weights import Variants, projections, read, sites_of
+
+# One layer of Mistral-7B: https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
+D, H, K, DH = 4096, 32, 8, 128
+CONFIG = {
+    "model_type": "mistral", "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K, "head_dim": DH, "rope_theta": 1e4,
+}  # fmt: skip
+LAYERS = 32
+
+
+def timed(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def by_turns(rounds: int, *runs: Callable[[], object]) -> list[float]:
+    """The median time of each, after one run that does not count."""
+    for run in runs:
+        run()
+    times = [[timed(run) for run in runs] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*times, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkpoint of 32 such layers in bfloat16, random, without the tensors that are not read."""
+    folder = write_config(tmp_path_factory.mktemp("mistral"), CONFIG)
+    header, offset = {}, 0
+    for layer in range(LAYERS):
+        for name, rows in (("q", H * DH), ("k", K * DH)):
+            header[f"model.layers.{layer}.self_attn.{name}_proj.weight"] = {
+                "dtype": "BF16", "shape": [rows, D], "data_offsets": [offset, offset + 2 * rows * D],
+            }  # fmt: skip
+            offset += 2 * rows * D
+    text = json.dumps(header).encode()
+    generator = torch.Generator().manual_seed(0)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for entry in header.values():
+            weight = torch.randn(entry["shape"], generator=generator, dtype=torch.float32) / 64  # type: ignore[arg-type]
+            file.write(weight.bfloat16().view(torch.uint8).numpy().tobytes())
+    yield folder
+    (folder / "model.safetensors").unlink()
+
+
+def layer_of(mistral: Path) -> tuple[AttentionSite, dict[str, Tensor]]:
+    store = open_store(mistral)
+    site = sites_of(store)[0][0]
+    return site, read(store, site)
+
+
+def by_definition(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Symmetry from the symmetric and the skew part, directionality from the norms, of a matrix that was formed."""
+    symmetric, skew, whole = ((m + m.T) / 2).square().sum(), ((m - m.T) / 2).square().sum(), m.square().sum()
+    sums = []
+    for axis in (1, 0):
+        norms = torch.linalg.vector_norm(m, dim=axis)
+        sums.append(norms[norms > norms.mean() + 2 * norms.std(correction=0)].sum())
+    return (symmetric - skew) / whole, (sums[0] - sums[1]) / (sums[0] + sums[1]), whole.sqrt()
+
+
+def dense_layer(tensors: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Every head and the layer of one site, each matrix formed and scored by the definition, in float32."""
+    q, k = (weight.float().view(-1, DH, D) for weight in tensors.values())
+    scores = [by_definition(q[h].T @ k[h // (H // K)]) for h in range(H)]
+    summed = q.view(K, H // K, DH, D).sum(1)
+    return [*scores, by_definition(summed.flatten(0, 1).T @ k.flatten(0, 1))]
+
+
+def factored_layer(site: AttentionSite, tensors: dict[str, Tensor], dtype: torch.dtype) -> list[dict[str, object]]:
+    q, k, notes = projections(site, tensors, Variants(), dtype=dtype)
+    return list(score_site(site, q, k, notes, Scale()))
+
+
+def test_a_layer_against_forming_every_matrix(mistral: Path, benchmark: BenchmarkFixture) -> None:
+    """At least 20 times faster in float32, all heads and the layer, and faster again in bfloat16 where the CPU has units for it."""
+    site, tensors = layer_of(mistral)
+    with torch.inference_mode():
+        dense, factored, fast = by_turns(
+            3,
+            lambda: dense_layer(tensors),
+            lambda: factored_layer(site, tensors, torch.float32),
+            lambda: factored_layer(site, tensors, torch.bfloat16),
+        )
+        expected, got = dense_layer(tensors), factored_layer(site, tensors, torch.float32)
+        benchmark.pedantic(factored_layer, args=(site, tensors, torch.float32), rounds=5)
+    for (symmetry, _, norm), row in zip([expected[-1], *expected[:-1]], got, strict=True):
+        assert row["symmetry"] == pytest.approx(symmetry.item(), abs=1e-5)
+        assert row["frobenius_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    benchmark.extra_info |= {
+        "baseline: form every matrix, s": dense, "factored, s": factored, "fast, s": fast,
+        "times faster": dense / factored, "fast: times faster again": factored / fast,
+    }  # fmt: skip
+    print(f"\none layer: dense {dense:.2f} s, factored {factored:.3f} s ({dense / factored:.1f} times faster), "
+          f"fast {fast:.3f} s ({factored / fast:.2f} times faster again)")  # fmt: skip
+    assert dense / factored >= 20
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if "avx512_bf16" in flags or "amx_bf16" in flags:
+        assert factored / fast >= 1.3
+
+
+@pytest.mark.parametrize("precision", ["float32", "fast"])
+def test_a_checkpoint_against_computing_alone(mistral: Path, benchmark: BenchmarkFixture, precision: Precision) -> None:
+    """Reading hides behind computing: within 1.3 times of scoring tensors that are in memory already."""
+    store = open_store(mistral)
+    in_memory = [(site, read(store, site)) for site in sites_of(store)[0]]
+    dtype = {"float32": torch.float32, "fast": torch.bfloat16}[precision]
+
+    def compute_alone() -> None:
+        with torch.inference_mode():
+            for site, tensors in in_memory:
+                factored_layer(site, tensors, dtype)
+
+    alone, whole = by_turns(3, compute_alone, lambda: attngeo.score(mistral, precision=precision))
+    in_memory.clear()
+    benchmark.pedantic(attngeo.score, args=(mistral,), kwargs={"precision": precision}, rounds=1)
+    benchmark.extra_info |= {"baseline: computing alone, s": alone, "whole, s": whole, "times": whole / alone}
+    print(f"\n32 layers, {precision}: computing alone {alone:.2f} s, from the file {whole:.2f} s ({whole / alone:.2f} times)")
+    assert whole / alone < 1.3
+
+
+def test_memory_of_a_checkpoint(mistral: Path, benchmark: BenchmarkFixture) -> None:
+    """Peak resident memory of the command under 1.5 GB, over a checkpoint of 1.3 GB."""
+
+    def peak() -> float:
+        code = (
+            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+        )
+        command = [Path(sys.executable).with_name("attngeo"), "score", mistral]
+        run = subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True, text=True)
+        return int(run.stdout) * (1 if sys.platform == "darwin" else 1024) / 1e9
+
+    gigabytes = benchmark.pedantic(peak, rounds=1)
+    benchmark.extra_info["peak resident memory, GB"] = gigabytes
+    print(f"\npeak resident memory {gigabytes:.2f} GB")
+    assert gigabytes < 1.5
+
+
+@pytest.mark.parametrize(("arguments", "bar"), [(["--help"], 0.4), (["score", "demo:minilm"], 4.0)])
+def test_cpu_time_of_a_command(arguments: list[str], bar: float, benchmark: BenchmarkFixture) -> None:
+    """CPU seconds, start included, the least of several runs."""
+    command = [Path(sys.executable).with_name("attngeo"), *arguments]
+
+    def cpu_seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    least = min(cpu_seconds() for _ in range(3))
+    benchmark.pedantic(cpu_seconds, rounds=2)
+    benchmark.extra_info["CPU seconds"] = least
+    print(f"\nattngeo {' '.join(arguments)}: {least:.2f} s of CPU time")
+    assert least < bar

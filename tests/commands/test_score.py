@@ -1,0 +1,269 @@
+"""`attngeo score` as a user runs it: the installed command, its output, its files, its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from support.checkpoints import weights, write_config, write_single
+
+import attngeo as library
+from conftest import Command
+
+COLUMNS = [
+    "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim",
+    "symmetry", "directionality", "frobenius_norm", "symmetry_z", "note",
+]  # fmt: skip
+Q0 = "model.layers.0.self_attn.q_proj.weight"
+
+
+def golden() -> pd.DataFrame:
+    return pd.read_csv(Path(__file__).parents[1] / "golden" / "minilm.csv", comment="#")
+
+
+def test_minilm_published(attngeo: Command) -> None:
+    run = attngeo("score", "demo:minilm", "--convention", "published", "--format", "json")
+    assert (run.returncode, run.stderr) == (0, "")
+    rows = pd.DataFrame(json.loads(run.stdout))
+    assert rows["symmetry"].tolist() == pytest.approx(golden()["symmetry"].tolist(), abs=2e-6)
+    assert rows["directionality"].tolist() == pytest.approx(golden()["directionality_published"].tolist(), abs=2e-6)
+
+
+def test_minilm_corrected(attngeo: Command) -> None:
+    run = attngeo("score", "demo:minilm", "--format", "json")
+    rows = json.loads(run.stdout)
+    assert list(rows[0]) == COLUMNS
+    assert [row["head"] for row in rows] == [None] * 6
+    assert [row["directionality"] for row in rows] == pytest.approx(golden()["directionality"].tolist(), abs=2e-6)
+    assert {(row["model"], row["model_type"], row["stack"]) for row in rows} == {("demo:minilm", "bert", "encoder")}
+
+
+def test_the_table_fits_80_columns_and_sums_up(attngeo: Command) -> None:
+    run = attngeo("score", "demo:minilm", "--per-head", "--layers", "0-1,4")
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "demo:minilm · bert · corrected"
+    assert sum(" all " in line for line in lines) == 3
+    assert "encoder, 3 layers" in run.stdout
+    assert "encoder, 36 heads" in run.stdout
+    assert "+0.407 [+0.406, +0.524]" in run.stdout
+
+
+def test_every_file_format_holds_the_same_rows(attngeo: Command, tmp_path: Path) -> None:
+    names = ["t.csv", "t.json", "t.jsonl", "t.parquet", "t.md", "t.tex", "t.html"]
+    options = [part for name in names for part in ("-o", name)]
+    run = attngeo("score", "demo:minilm", "--per-head", "--layers", "2", "--quiet", *options, cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    expected = library.score("demo:minilm", per_head=True, layers=[2])
+    read = {
+        "csv": pd.read_csv(tmp_path / "t.csv"),
+        "json": pd.read_json(tmp_path / "t.json"),
+        "jsonl": pd.read_json(tmp_path / "t.jsonl", lines=True),
+        "parquet": pd.read_parquet(tmp_path / "t.parquet"),
+    }
+    for kind, frame in read.items():
+        assert list(frame.columns) == COLUMNS, kind
+        assert len(frame) == 13
+        assert frame["symmetry"].tolist() == pytest.approx(expected["symmetry"].tolist(), abs=1e-12), kind
+        assert frame["head"].isna().tolist() == [True] + [False] * 12
+    for name in ("t.md", "t.tex", "t.html"):
+        assert "0.582355" in (tmp_path / name).read_text()
+    page = (tmp_path / "t.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "<dt>convention</dt><dd>corrected</dd>" in page
+
+
+def test_several_models_make_one_table_and_one_may_fail(attngeo: Command, tmp_path: Path) -> None:
+    good = write_single(tmp_path / "good")
+    broken = write_single(tmp_path / "broken", weights() | {Q0: torch.ones(23, 24)})
+    run = attngeo("score", good, broken, "demo:minilm", tmp_path / "nothing", "--format", "json", "-o", tmp_path / "t.csv")
+    assert run.returncode == 4
+    rows = json.loads(run.stdout)
+    assert [row["model"] for row in rows] == [str(good)] * 2 + ["demo:minilm"] * 6
+    assert len(pd.read_csv(tmp_path / "t.csv")) == 8
+    first, second = run.stderr.splitlines()
+    assert first.startswith(f"attngeo: {broken}: {Q0} has an output width of 23, expected 24")
+    assert second.startswith(f"attngeo: {tmp_path / 'nothing'}: no such file or folder")
+
+
+def test_nan_and_zero_weights_empty_their_rows_only(attngeo: Command, tmp_path: Path) -> None:
+    tensors = weights()
+    tensors[Q0][7, 3] = torch.nan  # query head 1 of layer 0
+    tensors["model.layers.1.self_attn.k_proj.weight"][:6] = 0  # key head 0 of layer 1, that heads 0 and 1 read
+    run = attngeo("score", write_single(tmp_path / "model", tensors), "--per-head", "--format", "json")
+    assert run.returncode == 0
+    rows = {(row["layer"], row["head"]): row for row in json.loads(run.stdout)}
+    empty = {place for place, row in rows.items() if row["symmetry"] is None}
+    assert empty == {(0, None), (0, 1), (1, 0), (1, 1)}
+    for place in empty:
+        assert rows[place]["directionality"] is None
+        assert rows[place]["symmetry_z"] is None
+    assert "NaN or Inf in the query or key weights" in rows[0, 1]["note"]
+    assert "the form is zero" in rows[1, 0]["note"]
+    assert rows[1, 0]["frobenius_norm"] == 0
+    table = attngeo("score", tmp_path / "model", "--per-head")
+    assert "—" in table.stdout
+    assert "note: the form is zero (decoder 1.0, decoder 1.1)" in table.stdout
+
+
+def test_all_zero_weights(attngeo: Command, tmp_path: Path) -> None:
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in weights().items()}
+    run = attngeo("score", write_single(tmp_path, zeros), "--format", "csv")
+    assert run.returncode == 0
+    assert run.stdout.count("the form is zero") == 2
+
+
+def test_variants_change_the_matrix(attngeo: Command, saved: Callable[[str], Path]) -> None:
+    folder = saved("gpt_neox")
+    plain = library.score(folder)
+    for option, column in (
+        (["--with-bias"], "symmetry"), (["--fold-norm"], "frobenius_norm"), (["--rope-offset", "5"], "symmetry"),
+        (["--gamma", "1"], "directionality"),
+    ):  # fmt: skip
+        run = attngeo("score", folder, "--format", "json", *option)
+        assert run.returncode == 0
+        changed = [row[column] for row in json.loads(run.stdout)]
+        assert changed != pytest.approx(plain[column].tolist(), abs=1e-3), option
+    assert "rotary: relative offset 5" in attngeo("score", folder, "--rope-offset", "5").stdout
+
+
+def test_published_convention_pairs_heads_as_the_tables_did(tmp_path: Path) -> None:
+    """Query head h with key head h mod K: told apart by making one key head stand for itself."""
+    tensors = weights()
+    tensors["model.layers.0.self_attn.k_proj.weight"][6:] = 0  # key head 1
+    folder = write_single(tmp_path, tensors)
+    empty = {}
+    for convention in ("corrected", "published"):
+        frame = library.score(folder, per_head=True, layers=[0], convention=convention)  # type: ignore[arg-type]
+        heads = frame[frame["head"].notna()]
+        empty[convention] = heads[heads["symmetry"].isna()]["head"].tolist()
+        assert heads["key_head"].tolist() == {"corrected": [0, 0, 1, 1], "published": [0, 1, 0, 1]}[convention]
+    assert empty == {"corrected": [2, 3], "published": [1, 3]}
+
+
+@pytest.mark.parametrize("precision", ["float64", "fast"])
+def test_precisions_agree(precision: str) -> None:
+    exact, other = (library.score("demo:minilm", per_head=True, precision=p) for p in ("float32", precision))  # type: ignore[arg-type]
+    tolerance = {"float64": 1e-5, "fast": 5e-3}[precision]
+    assert abs(exact["symmetry"] - other["symmetry"]).max() < tolerance
+    if precision == "float64":
+        assert abs(exact["directionality"] - other["directionality"]).max() < tolerance
+
+
+USAGE = {
+    "an unknown option": (["demo:minilm", "--gama", "2"], "No such option: --gama"),
+    "no model": ([], "Missing argument"),
+    "an unknown convention": (["demo:minilm", "--convention", "printed"], "'printed' is not one of"),
+    "a gamma that is no number": (["demo:minilm", "--gamma", "two"], "unable to parse string as a number"),
+    "an infinite gamma": (["demo:minilm", "--gamma", "inf"], "gamma is inf, expected a finite number"),
+    "layers that are no list": (["demo:minilm", "--layers", "3-1"], "--layers '3-1' is not a list of layers"),
+    "a layer that is not there": (["demo:minilm", "--layers", "5-6"], "has no layer 6, expected from 0 to 5"),
+    "a stack that is not there": (["demo:minilm", "--stack", "decoder"], "has no stack 'decoder', expected one of: encoder"),
+    "a device that is not there": (["demo:minilm", "--device", "cuda:99"], "device 'cuda:99' is not here, expected one of: auto, cpu"),
+    "an unknown file format": (["demo:minilm", "-o", "t.xlsx"], "t.xlsx: no such format, expected a name ending in one of: .csv"),
+    "a folder that is not there": (["demo:minilm", "-o", "no/where/t.csv"], "there is no folder no/where; create it first"),
+    "a file twice": (["demo:minilm", "-o", "t.csv", "-o", "./t.csv"], "the same -o file is given twice"),
+    "a name that is none": (["org/na me"], "'org/na me' names no model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_wrong_usage(case: str, attngeo: Command, tmp_path: Path) -> None:
+    arguments, message = USAGE[case]
+    run = attngeo("score", *arguments, cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr.startswith("attngeo: ")
+    assert message in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_for_an_output_file(attngeo: Command, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").mkdir()
+    run = attngeo("score", "demo:minilm", "-o", tmp_path / "t.csv")
+    assert (run.returncode, run.stderr) == (2, f"attngeo: {tmp_path}/t.csv is a folder, expected a file name\n")
+
+
+def test_a_disk_that_fails_leaves_the_old_file(attngeo: Command, tmp_path: Path) -> None:
+    """A name too long for its temporary neighbour stands in for a disk that refuses."""
+    path = tmp_path / ("n" * 245 + ".csv")
+    path.write_text("old")
+    run = attngeo("score", "demo:minilm", "-o", path)
+    assert run.returncode == 2
+    assert "cannot be written (File name too long)" in run.stderr
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "code", "message"),
+    [
+        (lambda f: None, 3, "no config.json in"),
+        (write_config, 4, "no weights, looked for"),
+        (lambda f: (write_single(f) / "model.safetensors").write_bytes(b"short"), 4, "not a whole safetensors file"),
+    ],
+)
+def test_a_model_that_cannot_be_read(
+    prepare: Callable[[Path], object], code: int, message: str, attngeo: Command, tmp_path: Path
+) -> None:
+    prepare(tmp_path)
+    run = attngeo("score", tmp_path, "-o", tmp_path / "t.csv")
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (code, "", 1)
+    assert message in run.stderr
+    assert not (tmp_path / "t.csv").exists()
+
+
+def test_ctrl_c_exits_130_and_leaves_no_file(tmp_path: Path) -> None:
+    output = tmp_path / "t.csv"
+    output.write_text("old")
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("attngeo"), "score", *["demo:minilm"] * 400, "-o", output],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(5)
+    assert process.poll() is None, "the run was over before it could be interrupted"
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout, stderr) == (130, "", "attngeo: interrupted; nothing was written\n")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_scoring_never_imports_transformers() -> None:
+    code = (
+        "import sys, attngeo; heavy = {'torch', 'transformers', 'pandas', 'plotly'};"
+        "assert not heavy & set(sys.modules);"
+        "attngeo.score('demo:minilm'); assert 'transformers' not in sys.modules; assert 'plotly' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    code = (
+        "import sys; sys.argv = ['attngeo', '--help']\n"
+        "from attngeo.commands.app import main\n"
+        "try: main()\nexcept SystemExit as stop: assert stop.code == 0\n"
+        "assert not {'torch', 'transformers', 'pandas', 'plotly'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_progress_goes_to_stderr_of_a_terminal_only(tmp_path: Path) -> None:
+    """On a terminal the bar names the layer and the bytes; redirected or quiet, nothing of it is left."""
+    pty = pytest.importorskip("pty")
+    leader, follower = pty.openpty()
+    command = [str(Path(sys.executable).with_name("attngeo")), "score", "demo:minilm", "--format", "csv"]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=follower, text=True, check=True)
+    os.close(follower)
+    shown = os.read(leader, 100_000).decode()
+    os.close(leader)
+    assert "encoder" in shown
+    assert "MiB" in shown
+    assert run.stdout.startswith("model,revision")
