@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -39,7 +39,7 @@ INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a model has got: `phase` is "download" (then `what` is a file) or "score" (then it is a stack and layer)."""
+    """How far a model has got: `what` is a file in the phase "download", a stack and layer in the phase "score"."""
 
     phase: Literal["download", "score"]
     what: str
@@ -117,15 +117,22 @@ def score(
 def pick_device(device: str) -> torch.device:
     """The torch device of that name; "auto" is the best one there is. Raises UsageError for one that is not there."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
+        return torch.device(
+            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        )
     kind, _, number = device.partition(":")
     present = {
         "cpu": not number,
-        "cuda": torch.cuda.is_available() and (not number or (number.isdigit() and int(number) < torch.cuda.device_count())),
+        "cuda": torch.cuda.is_available()
+        and (not number or (number.isdigit() and int(number) < torch.cuda.device_count())),
         "mps": torch.backends.mps.is_available() and not number,
     }
     if not present.get(kind, False):
-        there = [name for name, here in {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.items() if here]
+        there = [
+            name
+            for name, here in {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.items()
+            if here
+        ]
         raise UsageError(f"device {device!r} is not here, expected one of: auto, {', '.join(['cpu', *there])}")
     return torch.device(device)
 
@@ -180,16 +187,14 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scal
 
 
 def _layer_scores(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: Scale) -> dict[str, Any]:
-    """The scores of Σ_h Wq_h·Wk_g(h)ᵀ: the queries of each key head are summed first, so its rank is that of the keys."""
+    """The scores of Σ_h Wq_h·Wk_g(h)ᵀ: the queries of a key head are summed first, so the rank is that of the keys."""
     if key_head != list(range(len(k))):
         q = torch.zeros_like(k).index_add_(0, torch.tensor(key_head, device=q.device), q)
     (q, q_factor), (k, k_factor) = rescaled(q.flatten(0, 1)), rescaled(k.flatten(0, 1))
     return _scores(moments(q, k), (q, k), q_factor, k_factor, notes, scale)
 
 
-def _head_scores(
-    q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: Scale
-) -> Iterator[dict[str, Any]]:
+def _head_scores(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: Scale) -> Iterator[dict[str, Any]]:
     (q, q_factors), (k, k_factors) = rescaled(q), rescaled(k)
     stacked = head_moments(q, k, key_head)
     for head, key in enumerate(key_head):
@@ -227,7 +232,7 @@ def _empty(note: str, frobenius_norm: float = math.nan) -> dict[str, Any]:
 
 def _provenance(
     store: TensorStore, skipped: list[str], scale: Scale, variants: Variants, device: torch.device, precision: str
-) -> Mapping[str, Any]:
+) -> dict[Any, Any]:
     """How a table was made, for reports."""
     from attngeo import __version__
 

@@ -18,8 +18,9 @@ from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.geometry.directionality import Convention
 from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
 from attngeo.layouts.assemble import Projections, assemble
+from attngeo.layouts.modules import quantisation
 from attngeo.layouts.rotary import rotary_frequencies
-from attngeo.layouts.sites import AttentionSite, find_sites, quantisation
+from attngeo.layouts.sites import AttentionSite, find_sites
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def projections(
     device: torch.device | str = "cpu",
     ref: str = "",
 ) -> tuple[Tensor, Tensor, list[str]]:
-    """q [heads, head_dim, d_model], k [key_heads, head_dim, d_model] of the asked-for variant, and notes about it."""
+    """The q [heads, head_dim, d_model] and k [key_heads, head_dim, d_model] of a variant, and notes about it."""
     tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
     parts = assemble(site, tensors)
     notes = list(site.notes)

@@ -36,7 +36,7 @@ def families(format: Annotated[Format, typer.Option(help="What to print.")] = Fo
 
 
 def family_rows() -> list[dict[str, str]]:
-    """One row for each family: its model type, its projections and their order, its caveats, and where that was read."""
+    """One row for each family: model type, projections and their order, caveats, and where that was read."""
     from attngeo.layouts.families import COMPOSITES, FAMILIES
 
     rows = [
@@ -100,4 +100,6 @@ def _print(rows: list[dict[str, str]]) -> None:
         table.add_row(row["family"], row["queries and keys"], row["caveats"])
     console = Console()
     console.print(table)
-    console.print("Any other family is read where its tensor names match a rule; see README, Adding a family.", highlight=False)
+    console.print(
+        "Any other family is read where its tensor names match a rule; see README, Adding a family.", highlight=False
+    )

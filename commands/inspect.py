@@ -30,7 +30,7 @@ def inspect(
 ) -> None:
     """Show what would be read of a model, without reading any weights.
 
-    Its stacks, layers and heads, the rule that found them, the tensors, and the bytes to read against the bytes there are.
+    Its stacks, layers and heads, the rule that found them, the tensors, and the bytes to read against the whole.
     """
     from attngeo.checkpoints.opening import open_store
 

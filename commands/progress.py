@@ -5,29 +5,29 @@ from __future__ import annotations
 import sys
 from types import TracebackType
 
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
 from attngeo.scoring import Progress
 
 
 class Bar:
-    """A progress bar for one model: the layer, the bytes read and the time left. Silent if quiet or not on a terminal."""
+    """A progress bar for one model: layer, bytes read, time left. Silent if quiet or not on a terminal."""
 
     def __init__(self, model: str, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
         console = Console(stderr=True)
         self._silent = quiet or not console.is_terminal
         self._model = model
         self._bar = RichProgress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(binary_units=True), TimeRemainingColumn(),
+            TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TimeRemainingColumn(),
             console=console, transient=True, disable=self._silent,
         )  # fmt: skip
-        self._task: int | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Bar:
         if self._silent:
-            from huggingface_hub.utils import disable_progress_bars
+            from huggingface_hub.utils.tqdm import disable_progress_bars
 
             disable_progress_bars()
         return self
@@ -42,7 +42,9 @@ class Bar:
             self._bar.start()
         self._bar.update(self._task, description=description, completed=progress.bytes_read)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bar.stop()
 
 

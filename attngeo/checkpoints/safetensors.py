@@ -58,7 +58,7 @@ class SafetensorsFile:
         info = self.tensors[name]
         first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
         buffer = torch.empty(max(last - first, 0) * info.row_nbytes, dtype=torch.uint8)
-        view = memoryview(buffer.numpy())
+        view = memoryview(buffer.numpy().data)
         offset = self.data_start + info.offset + first * info.row_nbytes
         while view:
             count = os.preadv(self._descriptor, [view], offset)
@@ -79,7 +79,9 @@ def check_header(header: Any, data_size: int | None, where: str) -> dict[str, Te
     `data_size`: bytes after the header, None where the file is remote and only its header was read.
     """
     if not isinstance(header, dict):
-        raise CorruptCheckpointError(f"{where}: the safetensors header is a {type(header).__name__}, expected an object")
+        raise CorruptCheckpointError(
+            f"{where}: the safetensors header is a {type(header).__name__}, expected an object"
+        )
     tensors = {name: _check_entry(name, entry, where) for name, entry in header.items() if name != "__metadata__"}
     end = 0
     for info in sorted(tensors.values(), key=lambda info: (info.offset, info.nbytes)):

@@ -1,4 +1,7 @@
-"""TensorStore: the names, shapes and dtypes of a model's tensors, and reads of one at a time. Nothing is read before it is asked for."""
+"""TensorStore: the names, shapes and dtypes of a model's tensors, and reads of one at a time.
+
+Nothing is read before it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 
 
 class TensorStore(Protocol):
-    """A model's tensors. `ref` is how the user named it, `revision` the commit where there is one, `config` its config.json."""
+    """A model's tensors. `ref` is how the user named it, `revision` the Hub's commit, `config` its config.json."""
 
     ref: str
     revision: str | None
@@ -40,7 +43,7 @@ class TensorStore(Protocol):
         ...
 
     def fetch(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-        """Make sure that these tensors can be read here, downloading the files that hold them; names each file first."""
+        """Make sure that these tensors can be read here, downloading the files that hold them; name each file first."""
         ...
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
@@ -73,7 +76,7 @@ class FileStore:
         weight_map: Mapping[str, str] | None = None,
         total_nbytes: int | None = None,
         revision: str | None = None,
-        remote_header: Callable[[str], Header | None] = lambda file: None,
+        remote_header: Callable[[str], Header | None] = lambda _: None,
     ) -> None:
         self.ref, self.config, self.revision = ref, config, revision
         self._files, self._locate, self._remote_header = tuple(files), locate, remote_header
@@ -101,7 +104,7 @@ class FileStore:
         return self._weight_map
 
     def info(self, name: str) -> TensorInfo:
-        """Shape and dtype of one tensor. Raises CorruptCheckpointError where the index names it and its file does not."""
+        """Shape and dtype of one tensor. Raises CorruptCheckpointError where only the index knows it."""
         file = self._file_of[name]
         try:
             return self._header(file)[name]
@@ -145,12 +148,11 @@ class FileStore:
 class ModuleStore:
     """A TensorStore over a `transformers` model in memory: its module names, its own tensors."""
 
-    revision = None
-
     def __init__(self, model: Any) -> None:
+        self.revision: str | None = None
         self.ref = getattr(model, "name_or_path", "") or type(model).__name__
         self.config = model.config.to_dict()
-        self._state = model.state_dict()
+        self._state: dict[str, torch.Tensor] = model.state_dict()
 
     @property
     def names(self) -> Collection[str]:
@@ -173,7 +175,9 @@ class ModuleStore:
         """One tensor, or rows of it, detached and on the CPU."""
         tensor = self._state[name]
         if tensor.is_meta:
-            raise CorruptCheckpointError(f"{self.ref}: {name} is on the meta device and has no values; load the weights")
+            raise CorruptCheckpointError(
+                f"{self.ref}: {name} is on the meta device and has no values; load the weights"
+            )
         return (tensor[rows] if tensor.ndim else tensor).detach().cpu()
 
     def close(self) -> None:

@@ -20,9 +20,7 @@ EQUAL = 1e-12
 CHUNK = 1024
 
 
-def directionality(
-    wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Convention = "corrected"
-) -> Tensor:
+def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Convention = "corrected") -> Tensor:
     """(r̄ − c̄)/(r̄ + c̄) of M = wq·wkᵀ: negative where columns dominate, positive where rows do.
 
     r̄ sums the Euclidean row norms above their mean plus `gamma` standard deviations, c̄ the column norms; 0 where
@@ -81,7 +79,9 @@ def directionality_of(
     return (rows - columns) / total if total > 0 else torch.zeros_like(total)
 
 
-def _dominance(norms: Tensor, gamma: float, convention: Convention, factors: tuple[Tensor | None, Tensor | None]) -> Tensor:
+def _dominance(
+    norms: Tensor, gamma: float, convention: Convention, factors: tuple[Tensor | None, Tensor | None]
+) -> Tensor:
     """The sum of the norms that stand out, by either convention."""
     own, other = factors
     norms = norms.cpu().double()
@@ -104,6 +104,6 @@ def _exact_norms(own: Tensor, other: Tensor) -> Tensor:
     """‖own_jᵀ·other‖ for every column j of own [rank, m], other [rank, n], in float64."""
     own = own.cpu().double()
     squares = own.new_zeros(own.shape[1])
-    for chunk in other.split(CHUNK, dim=1):
-        squares += (own.T @ chunk.cpu().double()).square().sum(1)
+    for start in range(0, other.shape[1], CHUNK):
+        squares += (own.T @ other[:, start : start + CHUNK].cpu().double()).square().sum(1)
     return squares.sqrt()

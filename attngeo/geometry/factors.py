@@ -128,5 +128,5 @@ def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """x itself, or in float32 where it is a half-precision product that must not be summed as it is."""
+    """The tensor itself, or in float32 where it is a half-precision product that must not be summed as it is."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -31,7 +31,8 @@ def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
     for name, w in (("wq", wq), ("wk", wk)):
         if w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
             raise ShapeError(
-                f"{name} is {w.dtype} {list(w.shape)}, expected floating point [*lead, d_model, head_dim], none of them 0"
+                f"{name} is {w.dtype} {list(w.shape)}, "
+                "expected floating point [*lead, d_model, head_dim], none of them 0"
             )
     if wq.shape[-2:] != wk.shape[-2:]:
         raise ShapeError(
@@ -39,7 +40,7 @@ def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
             "expected the same d_model and head_dim"
         )
     try:
-        return torch.broadcast_shapes(wq.shape[:-2], wk.shape[:-2])
+        return torch.empty(wq.shape[:-2], device="meta").add(torch.empty(wk.shape[:-2], device="meta")).shape
     except RuntimeError:
         raise ShapeError(
             f"leading dimensions {list(wq.shape[:-2])} of wq and {list(wk.shape[:-2])} of wk do not broadcast; "

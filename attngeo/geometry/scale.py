@@ -10,7 +10,7 @@ SMALLEST, LARGEST = 2.0**-20, 2.0**20
 
 
 def rescaled(w: Tensor) -> tuple[Tensor, Tensor]:
-    """w [..., rank, n] and the factor [...] it was divided by: 1 unless its largest entry is extreme.
+    """The tensor w [..., rank, n] and the factor [...] it was divided by: 1 unless its largest entry is extreme.
 
     The factor is the power of two nearest to the largest magnitude, so that dividing rounds nothing; 0 where w is
     all zero, NaN or Inf where w is not finite (w is then returned as it is).

@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
-    """[heads, head_dim, d_model + 1]: the bias as the weights of one more input that is always 1 (zeros without one)."""
+    """[heads, head_dim, d_model + 1]: the bias as the weights of one more input that is always 1 (0 without one)."""
     column = w.new_zeros(w.shape[:2]) if bias is None else bias
     return torch.cat([w, column.unsqueeze(-1)], dim=-1)
 
 
 def fold_input_gain(w: Tensor, gain: Tensor) -> Tensor:
-    """w for inputs before the elementwise gain [d_model] of the normalisation in front of attention."""
+    """Weights for inputs before the elementwise gain [d_model] of the normalisation in front of attention."""
     return w * gain
 
 
@@ -36,14 +36,14 @@ def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool) -> Tensor:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor, *, interleaved: bool, start: int = 0) -> Tensor:
-    """x [heads, head_dim, ...] with the pairs of its slice [start, start + 2·pairs) turned; cosine, sine: [pairs].
+    """Turn the pairs in the slice [start, start + 2·pairs) of x [heads, head_dim, ...]; cosine, sine: [pairs].
 
     Pairs are neighbours (2i, 2i+1) if `interleaved`, else (i, i + pairs): the two layouts of rotary embeddings.
     Source: Su et al. 2021 (arXiv 2104.09864), eq. 34.
     """
     pairs = len(cosine)
     part = x[:, start : start + 2 * pairs]
-    first, second = (part[:, 0::2], part[:, 1::2]) if interleaved else part.split(pairs, dim=1)
+    first, second = (part[:, 0::2], part[:, 1::2]) if interleaved else (part[:, :pairs], part[:, pairs:])
     cosine, sine = (angle.reshape(1, pairs, *[1] * (x.ndim - 2)) for angle in (cosine, sine))
     turned = first * cosine - second * sine, second * cosine + first * sine
     part = torch.stack(turned, dim=2).flatten(1, 2) if interleaved else torch.cat(turned, dim=1)

@@ -66,11 +66,10 @@ def _heads(
         x = x[: site.rows(slots)]
     if x.shape[0] != site.rows(slots):
         raise CorruptCheckpointError(
-            f"{site.tensors[role]} has {x.shape[0]} rows, expected {site.rows(slots)}; the checkpoint contradicts itself"
+            f"{site.tensors[role]} has {x.shape[0]} rows, expected {site.rows(slots)}; "
+            "the checkpoint contradicts itself"
         )
-    return cut(
-        x, slots, letter, heads=site.heads, key_heads=site.key_heads, head_dim=site.head_dim, blocks=blocks
-    )
+    return cut(x, slots, letter, heads=site.heads, key_heads=site.key_heads, head_dim=site.head_dim, blocks=blocks)
 
 
 def _same_layer(weight: str, bias: str) -> bool:

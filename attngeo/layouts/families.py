@@ -15,7 +15,10 @@ HUGGING_FACE = "https://github.com/huggingface/transformers/blob/v5.23.0/src/tra
 HALF, INTERLEAVED = Rotary(), Rotary(interleaved=True)
 LATENT_TAIL = Rotary(interleaved=True, tail=True)
 RMS = HeadNorm()
-BART_NORMS: dict[str, Any] = {"pre_norm": ("self_attn_layer_norm",), "cross_norm": ("encoder_attn_layer_norm",)}
+BART_NORMS: dict[str, Any] = {
+    "pre_norm": ("self_attn_layer_norm",),
+    "cross_norm": ("encoder_attn_layer_norm",),
+}
 INPUT_NORM = ("input_layernorm",)
 C_ATTN_CROSS = QKLayout(
     q="q_attn.weight", k="c_attn.weight", q_bias="q_attn.bias", k_bias="c_attn.bias", k_slots="kv", conv1d=True
@@ -42,7 +45,9 @@ def _llama_like(name: str, heads: int, theta: float = 10_000.0, **more: Any) -> 
     )
 
 
-def _vision(name: str, stack: Any = "encoder", pre_norm: str = "layernorm_before", heads: int = 12, **more: Any) -> Family:
+def _vision(
+    name: str, stack: Any = "encoder", pre_norm: str = "layernorm_before", heads: int = 12, **more: Any
+) -> Family:
     """A pre-norm encoder of image patches."""
     defaults = {"num_attention_heads": heads, **more.pop("defaults", {})}
     return Family(source=_file(name), stack=stack, pre_norm=(pre_norm,), defaults=defaults, **more)
@@ -94,9 +99,15 @@ FAMILIES: dict[str, Family] = {
     ),
     "deberta-v2": _encoder("deberta_v2", heads=24, notes=("relative-position terms left out",)),
     "modernbert": Family(
-        source=_file("modernbert"), layouts=(fused("Wqkv"),), stack="encoder", pre_norm=("attn_norm",), rotary=HALF,
+        source=_file("modernbert"),
+        layouts=(fused("Wqkv"),),
+        stack="encoder",
+        pre_norm=("attn_norm",),
+        rotary=HALF,
         defaults={
-            "num_attention_heads": 12, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0,
+            "num_attention_heads": 12,
+            "global_rope_theta": 160_000.0,
+            "local_rope_theta": 10_000.0,
             "global_attn_every_n_layers": 3,
         },
     ),
@@ -106,27 +117,45 @@ FAMILIES: dict[str, Family] = {
     "mt5": Family(source=_file("mt5"), pre_norm=("layer_norm",), defaults={"num_heads": 6, "d_kv": 64}),
     # Decoders of the GPT line
     "openai-gpt": Family(source=_file("openai"), layouts=(C_ATTN,), defaults={"n_head": 12}),
-    "gpt2": Family(source=_file("gpt2"), layouts=(C_ATTN_CROSS, C_ATTN), pre_norm=("ln_1",), cross_norm=("ln_cross_attn",), defaults={"n_head": 12}),
+    "gpt2": Family(
+        source=_file("gpt2"),
+        layouts=(C_ATTN_CROSS, C_ATTN),
+        pre_norm=("ln_1",),
+        cross_norm=("ln_cross_attn",),
+        defaults={"n_head": 12},
+    ),
     "gpt_bigcode": Family(
         source=_file("gpt_bigcode"),
         layouts=(
             fused("c_attn", when={"multi_query": True}, key_heads="one"),
             fused("c_attn", blocks="key_heads", key_heads="heads"),
         ),
-        pre_norm=("ln_1",), defaults={"n_head": 12, "multi_query": True},
+        pre_norm=("ln_1",),
+        defaults={"n_head": 12, "multi_query": True},
     ),
     "gpt_neo": Family(source=_file("gpt_neo"), pre_norm=("ln_1",), defaults={"num_heads": 16}),
-    "gptj": Family(source=_file("gptj"), pre_norm=("ln_1",), rotary=INTERLEAVED, defaults={"n_head": 16, "rotary_dim": 64}),
+    "gptj": Family(
+        source=_file("gptj"), pre_norm=("ln_1",), rotary=INTERLEAVED, defaults={"n_head": 16, "rotary_dim": 64}
+    ),
     "codegen": Family(
-        source=_file("codegen"), layouts=(fused("qkv_proj", slots="qvk", blocks=4),), pre_norm=("ln_1",), rotary=INTERLEAVED,
+        source=_file("codegen"),
+        layouts=(fused("qkv_proj", slots="qvk", blocks=4),),
+        pre_norm=("ln_1",),
+        rotary=INTERLEAVED,
         defaults={"n_head": 16, "rotary_dim": 64},
     ),
     "gpt_neox": Family(
-        source=_file("gpt_neox"), layouts=(fused("query_key_value", blocks="key_heads"),), pre_norm=INPUT_NORM, rotary=HALF,
+        source=_file("gpt_neox"),
+        layouts=(fused("query_key_value", blocks="key_heads"),),
+        pre_norm=INPUT_NORM,
+        rotary=HALF,
         defaults={"num_attention_heads": 64, "rotary_pct": 0.25, "rope_theta": 10_000.0},
     ),
     "bloom": Family(
-        source=_file("bloom"), layouts=(fused("query_key_value", blocks="key_heads"),), pre_norm=INPUT_NORM, defaults={"n_head": 8},
+        source=_file("bloom"),
+        layouts=(fused("query_key_value", blocks="key_heads"),),
+        pre_norm=INPUT_NORM,
+        defaults={"n_head": 8},
     ),
     "falcon": Family(
         source=_file("falcon"),
@@ -135,12 +164,20 @@ FAMILIES: dict[str, Family] = {
             fused("query_key_value", when={"multi_query": True}, key_heads="one"),
             fused("query_key_value", blocks="key_heads", key_heads="heads"),
         ),
-        pre_norm=("ln_attn", "input_layernorm"), rotary=HALF,
-        defaults={"num_attention_heads": 71, "multi_query": True, "new_decoder_architecture": False, "rope_theta": 10_000.0},
+        pre_norm=("ln_attn", "input_layernorm"),
+        rotary=HALF,
+        defaults={
+            "num_attention_heads": 71,
+            "multi_query": True,
+            "new_decoder_architecture": False,
+            "rope_theta": 10_000.0,
+        },
     ),
     "mpt": Family(source=_file("mpt"), layouts=(fused("Wqkv"),), pre_norm=("norm_1",), defaults={"n_heads": 16}),
     "opt": Family(
-        source=_file("opt"), pre_norm=("self_attn_layer_norm",), pre_norm_when={"do_layer_norm_before": True},
+        source=_file("opt"),
+        pre_norm=("self_attn_layer_norm",),
+        pre_norm_when={"do_layer_norm_before": True},
         defaults={"num_attention_heads": 12, "do_layer_norm_before": True},
     ),
     # Decoders of the LLaMA line
@@ -153,21 +190,40 @@ FAMILIES: dict[str, Family] = {
     "gemma": _llama_like("gemma", 16, input_gain_offset=1, defaults={"head_dim": 256}),
     "gemma2": _llama_like("gemma2", 8, input_gain_offset=1, defaults={"num_key_value_heads": 4, "head_dim": 256}),
     "gemma3_text": _llama_like(
-        "gemma3", 8, 1e6, input_gain_offset=1, head_norm=HeadNorm(gain_offset=1),
-        defaults={"num_key_value_heads": 4, "head_dim": 256, "rope_local_base_freq": 10_000.0, "sliding_window_pattern": 6},
+        "gemma3",
+        8,
+        1e6,
+        input_gain_offset=1,
+        head_norm=HeadNorm(gain_offset=1),
+        defaults={
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "rope_local_base_freq": 10_000.0,
+            "sliding_window_pattern": 6,
+        },
     ),
     "olmo": _llama_like("olmo", 32, pre_norm=()),
     "olmo2": _llama_like("olmo2", 32, pre_norm=(), head_norm=RMS),
     "phi": _llama_like(
-        "phi", 32, head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True), defaults={"partial_rotary_factor": 0.5}
+        "phi",
+        32,
+        head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True),
+        defaults={"partial_rotary_factor": 0.5},
     ),
     "phi3": _llama_like("phi3", 32, layouts=(fused("qkv_proj"),)),
     "stablelm": _llama_like(
-        "stablelm", 32, head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True), defaults={"partial_rotary_factor": 0.25}
+        "stablelm",
+        32,
+        head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True),
+        defaults={"partial_rotary_factor": 0.25},
     ),
     "cohere": _llama_like("cohere", 64, 500_000.0, rotary=INTERLEAVED, head_norm=HeadNorm(centred=True)),
     "gpt_oss": _llama_like(
-        "gpt_oss", 64, 150_000.0, defaults={"num_key_value_heads": 8, "head_dim": 64}, notes=("attention sink left out",)
+        "gpt_oss",
+        64,
+        150_000.0,
+        defaults={"num_key_value_heads": 8, "head_dim": 64},
+        notes=("attention sink left out",),
     ),
     "deepseek_v2": _latent("deepseek_v2", 32),
     "deepseek_v3": _latent("deepseek_v3", 128),
@@ -177,15 +233,27 @@ FAMILIES: dict[str, Family] = {
     "beit": _vision("beit"),
     "dinov2": _vision("dinov2", pre_norm="norm1"),
     "vit_mae": _vision("vit_mae", defaults={"decoder_num_attention_heads": 16}),
-    "imagegpt": Family(source=_file("imagegpt"), layouts=(C_ATTN_CROSS, C_ATTN), pre_norm=("ln_1",), cross_norm=("ln_cross_attn",), defaults={"n_head": 8}),
-    "swin": Family(source=_file("swin"), stack="encoder", pre_norm=("layernorm_before",), defaults={"num_heads": [3, 6, 12, 24]}),
+    "imagegpt": Family(
+        source=_file("imagegpt"),
+        layouts=(C_ATTN_CROSS, C_ATTN),
+        pre_norm=("ln_1",),
+        cross_norm=("ln_cross_attn",),
+        defaults={"n_head": 8},
+    ),
+    "swin": Family(
+        source=_file("swin"), stack="encoder", pre_norm=("layernorm_before",), defaults={"num_heads": [3, 6, 12, 24]}
+    ),
     "detr": _seq2seq("detr", 8, pre_norm=False, notes=("position embeddings are added to queries and keys",)),
     "mask2former": Family(
-        source=_file("mask2former"), defaults={"num_attention_heads": 8}, notes=("position embeddings are added to queries and keys",),
+        source=_file("mask2former"),
+        defaults={"num_attention_heads": 8},
+        notes=("position embeddings are added to queries and keys",),
     ),
     "sam_vision_model": _vision("sam", "vision", "layer_norm1", layouts=(fused("qkv"),)),
     "sam_mask_decoder": Family(
-        source=_file("sam"), layouts=(separate("q_proj", "k_proj", width_from_rows=True),), stack="decoder",
+        source=_file("sam"),
+        layouts=(separate("q_proj", "k_proj", width_from_rows=True),),
+        stack="decoder",
         stacks={
             r"final_attn_token_to_image": "cross_final_token_to_image",
             r"cross_attn_token_to_image": "cross_token_to_image",
@@ -213,7 +281,7 @@ FAMILIES: dict[str, Family] = {
     "speech_to_text": _seq2seq("speech_to_text", 4, pre_norm=True),
     "speecht5": _seq2seq("speecht5", 12, pre_norm=False),
     "musicgen_decoder": Family(source=_file("musicgen"), **BART_NORMS, defaults={"num_attention_heads": 16}),
-}  # fmt: skip
+}
 
 # Families that are nothing but the towers of other families: model type → what its parts are called in the table.
 COMPOSITES: dict[str, tuple[str, ...]] = {

@@ -103,8 +103,9 @@ class Family:
     name → stack, for what the general naming does not cover. pre_norm: names of the normalisation in front of
     attention, in a pre-norm model, relative to any enclosing module; cross_norm: the same for cross-attention where it
     has one of its own; pre_norm_when: configuration fields for which the model is pre-norm. input_gain_offset: 1 where
-    the gain is stored as g − 1. rotary, head_norm: see there. defaults: configuration fields that published checkpoints leave out.
-    shared: configuration fields (layers, groups) of a family whose layers share weights. notes: caveats for the user.
+    the gain is stored as g − 1. rotary, head_norm: see there. defaults: configuration fields that published checkpoints
+    may leave out. shared: configuration fields (layers, groups) of a family whose layers share weights. notes: caveats
+    for the user.
     """
 
     source: str
@@ -175,7 +176,7 @@ def slot_rows(slots: str, *, heads: int, key_heads: int, head_dim: int) -> int:
 def latent_weights(
     tensors: Mapping[str, Tensor], *, heads: int, nope_dim: int, rope_dim: int, bias: bool
 ) -> tuple[Tensor, Tensor]:
-    """q and k, [heads, nope_dim + rope_dim, d_model] each, of multi-head latent attention.
+    """The q and k, [heads, nope_dim + rope_dim, d_model] each, of multi-head latent attention.
 
     `tensors` is keyed by the fields of LatentLayout, already in the dtype to compute in. With `bias` the biases of the
     down-projections are carried through instead, as [heads, nope_dim + rope_dim].

@@ -24,13 +24,13 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     rope = _parameters(fields, layer)
     size = _rotated_dims(fields, rope, family, head_dim)
     base = float(rope["rope_theta"])
-    plain = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    plain: Tensor = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     match kind:
         case "default" | "dynamic" | "mrope":
             return plain
         case "linear":
-            return plain / rope["factor"]
+            return plain / float(rope["factor"])
         case "llama3":
             return _llama3(plain, rope)
         case "yarn":
@@ -64,7 +64,7 @@ def _is_local(fields: Mapping[str, Any], layer: int) -> bool:
     if "global_attn_every_n_layers" in fields:
         return bool(layer % fields["global_attn_every_n_layers"] != 0)
     pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
-    return bool(pattern) and (layer + 1) % pattern != 0
+    return pattern is not None and (layer + 1) % int(pattern) != 0
 
 
 def _rotated_dims(fields: Mapping[str, Any], rope: Mapping[str, Any], family: Family, head_dim: int) -> int:
@@ -78,10 +78,10 @@ def _rotated_dims(fields: Mapping[str, Any], rope: Mapping[str, Any], family: Fa
 
 def _llama3(plain: Tensor, rope: Mapping[str, Any]) -> Tensor:
     """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
-    turns = rope["original_max_position_embeddings"] * plain / (2 * math.pi)
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    turns = float(rope["original_max_position_embeddings"]) * plain / (2 * math.pi)
+    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return plain * (kept + (1 - kept) / rope["factor"])
+    return plain * (kept + (1 - kept) / float(rope["factor"]))
 
 
 def _yarn(plain: Tensor, rope: Mapping[str, Any], fields: Mapping[str, Any], base: float) -> Tensor:
@@ -97,4 +97,4 @@ def _yarn(plain: Tensor, rope: Mapping[str, Any], fields: Mapping[str, Any], bas
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, size - 1)
     stretched = ((torch.arange(len(plain), dtype=torch.float64) - first) / max(last - first, 1e-3)).clamp(0, 1)
-    return plain * (1 - stretched + stretched / factor)
+    return plain * (1 - stretched + stretched / float(factor))

@@ -5,48 +5,46 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
-from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.layout import FUSED_NAMES, RULES, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
+from attngeo.errors import CorruptCheckpointError, ShapeError
+from attngeo.layouts.layout import Family, LatentLayout, QKLayout, Rotary, slot_rows
+from attngeo.layouts.modules import Module, conditions_hold, join, survey_modules
 
-# Parts of a larger model: pattern of the module's name, where the configuration describes the part, the stack's name.
-TOWERS = (
-    (r"(^|\.)pixel_level_module\.encoder\.", ("backbone_config",), "backbone"),
-    (r"(^|\.)(vision_tower|vision_model|vision_encoder|image_encoder|visual|vision)\.", ("vision_config",), "vision"),
-    (r"(^|\.)(text_model|language_model|text_encoder)\.", ("text_config", "text_encoder", "llm_config"), "text"),
-    (r"(^|\.)(audio_tower|audio_model|audio_encoder)\.", ("audio_config", "audio_encoder"), "audio"),
-    (r"(^|\.)mask_decoder\.", ("mask_decoder_config",), "decoder"),
-    (r"^decoder\.", ("decoder",), "decoder"),
-    (r"^encoder\.", ("encoder",), "encoder"),
-)
 CROSS = re.compile(r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention)", re.IGNORECASE)
 DECODER = re.compile(r"(^|\.)\w*decoder\w*\.")
 ENCODER = re.compile(r"(^|\.)\w*encoder\w*\.")
-QUANTISED = re.compile(r"\.(qweight|weight_packed|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
 
 
 class Heads(Protocol):
     """What the configuration says of a stack: see `attngeo.checkpoints.config.AttentionConfig`."""
 
     @property
-    def heads(self) -> int: ...
+    def heads(self) -> int:
+        """Query heads."""
+        ...
+
     @property
-    def key_heads(self) -> int | None: ...
+    def key_heads(self) -> int | None:
+        """Heads of keys; None for as many as heads."""
+        ...
+
     @property
-    def head_dim(self) -> int | None: ...
+    def head_dim(self) -> int | None:
+        """Width of one head; None for the input width divided by heads."""
+        ...
 
 
 @dataclass(frozen=True)
 class AttentionSite:
     """One attention module: where it is in the model, its sizes, and the tensors that hold its projections.
 
-    stack, layer: its place, layers counted from 0 within the stack. module: its name in the checkpoint. heads, key_heads, head_dim, d_model: its
-    sizes (query head h reads key head h // (heads / key_heads)); key_width: the input width of the keys, other than
-    d_model only in cross-attention. tensors: role → tensor name. section: the configuration of its part of the model.
-    rule: how it was found. notes: what a reader of its scores should know.
+    stack, layer: its place, layers counted from 0 within the stack. module: its name in the checkpoint. layout, family:
+    how its projections are cut, and whose. section: the configuration of its part of the model. tensors: role → tensor
+    name. heads, key_heads, head_dim, d_model: its sizes (query head h reads key head h // (heads / key_heads)).
+    key_width: the input width of the keys, other than d_model only in cross-attention. rule: how it was found. notes:
+    what a reader of its scores should know.
     """
 
     stack: str
@@ -89,36 +87,6 @@ class AttentionSite:
         return slot_rows(slots, heads=self.heads, key_heads=self.key_heads, head_dim=self.head_dim)
 
 
-@dataclass(frozen=True)
-class Module:
-    """An attention module by name only, before sizes are known."""
-
-    name: str
-    layout: QKLayout | LatentLayout
-    family: Family
-    section: Mapping[str, Any]
-    tower: str | None
-    rule: str
-
-    @property
-    def indices(self) -> tuple[int, ...]:
-        """The numbers in the name."""
-        return tuple(int(part) for part in self.name.split(".") if part.isdigit())
-
-    @property
-    def template(self) -> str:
-        """The name with its numbers taken out: the same for every layer of a stack."""
-        return re.sub(r"(?<![^.])\d+(?![^.])", "#", self.name)
-
-
-@dataclass
-class Survey:
-    """What was found: `modules` to score, and `skipped`, patterns of attention that has no known query-key form."""
-
-    modules: list[Module] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-
 def find_sites(
     names: Collection[str],
     config: Mapping[str, Any],
@@ -130,8 +98,9 @@ def find_sites(
     """The attention sites of a model in the order of stack and layer, and patterns of attention that was left out.
 
     names: all tensor names. config: config.json. shape_of: a tensor's shape by name. heads_of: the head counts of a
-    section of the configuration, for a role, with defaults, at a stage. Raises UnsupportedModelError where there is no attention, or
-    none of a known form; ShapeError and CorruptCheckpointError where tensors and configuration contradict each other.
+    section of the configuration, for a role, with defaults, at a stage. Raises UnsupportedModelError where there is no
+    attention, or none of a known form; ShapeError and CorruptCheckpointError where tensors and configuration contradict
+    each other.
     """
     names = set(names)
     survey = survey_modules(names, config, ref)
@@ -148,103 +117,8 @@ def find_sites(
     return sites, survey.skipped
 
 
-def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> Survey:
-    """Every module that holds a query and a key projection, by the family's layouts or else by the rules."""
-    survey = Survey()
-    found: dict[str, Module] = {}
-    orphans: list[tuple[Module, str]] = []
-    for tower, section, family, model_type, members in _parts(names, config):
-        layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
-        rule = f"family {model_type}" if model_type in FAMILIES else "rule"
-        for layout in layouts:
-            anchor, partner = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
-            for name in members:
-                if name != anchor and not name.endswith(f".{anchor}"):
-                    continue
-                path = name[: -len(anchor)].rstrip(".")
-                module = Module(path, layout, family, section, tower, f"{rule}: {anchor} / {partner}")
-                if path in found:
-                    continue
-                if _join(path, partner) in names:
-                    found[path] = module
-                else:
-                    orphans.append((module, _join(path, partner)))
-    templates = {module.template for module in found.values()}
-    for module, missing in orphans:
-        if module.template in templates and module.name not in found:
-            raise CorruptCheckpointError(f"{ref}: {module.name} has queries but {missing} is missing; download it again")
-    survey.modules = list(found.values())
-    survey.skipped = _left_out(names, found)
-    if not found:
-        raise _nothing_found(names, config, survey.skipped, ref)
-    return survey
-
-
-def _parts(
-    names: Iterable[str], config: Mapping[str, Any]
-) -> list[tuple[str | None, Mapping[str, Any], Family, str, list[str]]]:
-    """The model cut into its towers: (tower, its configuration, its family, its model type, its tensor names)."""
-    members: dict[str | None, list[str]] = defaultdict(list)
-    sections: dict[str | None, tuple[Mapping[str, Any], str]] = {}
-    for name in names:
-        tower, section, key = _tower(name, config)
-        members[tower].append(name)
-        sections[tower] = (section, key)
-    parts = []
-    for tower, tower_names in members.items():
-        section, key = sections[tower]
-        model_type = _model_type(section, key, config)
-        family = FAMILIES.get(model_type) or _unlisted(model_type, config)
-        parts.append((tower, section, family, model_type, sorted(tower_names)))
-    return parts
-
-
-def _tower(name: str, config: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any], str]:
-    for pattern, keys, tower in TOWERS:
-        if re.search(pattern, name):
-            key = next((key for key in keys if isinstance(config.get(key), Mapping)), None)
-            if key is not None:
-                return tower, config[key], key
-            if tower not in ("encoder", "decoder"):
-                return tower, config, ""
-    # A multimodal model whose text layers have no prefix of their own: the configuration still keeps them apart.
-    if isinstance(config.get("text_config"), Mapping) and not {"hidden_size", "d_model", "n_embd"} & config.keys():
-        return "text", config["text_config"], "text_config"
-    return None, config, ""
-
-
-def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
-    """The section's own model type, else one made of the whole model's type and the section's name."""
-    own = section.get("model_type")
-    if own or not key:
-        return str(own or "")
-    made = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
-    return next((name for name in (made, f"{made}_model") if name in FAMILIES), made)
-
-
-def _unlisted(model_type: str, config: Mapping[str, Any]) -> Family:
-    """The stand-in for a family that is not in the table: the rules, and a note that says so."""
-    architectures = config.get("architectures") or [""]
-    causal = bool(config.get("is_decoder")) or str(architectures[0]).endswith(("CausalLM", "LMHeadModel"))
-    return Family(
-        source="",
-        stack="decoder" if causal else "encoder",
-        head_norm=HeadNorm(),
-        notes=(f"{model_type or 'model type'} is not in the table of families; names matched a rule",),
-    )
-
-
-def _holds(layout: QKLayout | LatentLayout, section: Mapping[str, Any], family: Family) -> bool:
-    return isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
-
-
-def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family: Family) -> bool:
-    """Whether the configuration, with the family's defaults, has these values."""
-    return all(section.get(name, family.defaults.get(name)) == value for name, value in when.items())
-
-
 def _stacks(modules: Iterable[Module]) -> dict[str, list[Module]]:
-    """The modules by stack: one stack for each pattern of names, told apart by what differs where two would be called alike."""
+    """The modules by stack: one for each pattern of names, the pattern in its name where two would be called alike."""
     by_template: dict[str, list[Module]] = defaultdict(list)
     for module in modules:
         by_template[module.template].append(module)
@@ -300,7 +174,7 @@ def _measure(
     ref: str,
 ) -> AttentionSite:
     """The site with its sizes, checked against the shapes of its tensors."""
-    tensors = _tensors(module, names)
+    tensors = _tensors(module, heads.heads, names)
     if isinstance(module.layout, LatentLayout):
         count, key_heads, head_dim, width, key_width = _latent_sizes(module, heads, tensors, shape_of, ref)
     else:
@@ -312,16 +186,16 @@ def _measure(
     )  # fmt: skip
 
 
-def _tensors(module: Module, names: Collection[str]) -> dict[str, str]:
+def _tensors(module: Module, heads: int, names: Collection[str]) -> dict[str, str]:
     """Role → name of each tensor of the module that the checkpoint has."""
     layout, family = module.layout, module.family
     fields = ("q", "k", "q_bias", "k_bias") if isinstance(layout, QKLayout) else LatentLayout.__dataclass_fields__
-    wanted = {role: _join(module.name, getattr(layout, role)) for role in fields if getattr(layout, role)}
+    wanted = {role: join(module.name, getattr(layout, role)) for role in fields if getattr(layout, role)}
     if family.head_norm is not None:
         for role, norm in (("q_gain", family.head_norm.q), ("k_gain", family.head_norm.k)):
-            path = _join(module.name, norm)
+            path = join(module.name, norm)
             wanted[role] = f"{path}.weight"
-            wanted |= {f"{role}.{name[len(path) + 7 : -7]}": name for name in names if name.startswith(f"{path}.norms.")}
+            wanted |= {f"{role}.{head}": f"{path}.norms.{head}.weight" for head in range(heads)}
     if family.pre_norm and conditions_hold(family.pre_norm_when, module.section, family):
         cross = bool(CROSS.search(module.name))
         wanted |= _pre_norm(module.name, (family.cross_norm if cross else ()) or family.pre_norm, names)
@@ -333,7 +207,7 @@ def _pre_norm(module: str, candidates: Sequence[str], names: Collection[str]) ->
     parts = module.split(".")
     for depth in range(len(parts) - 1, -1, -1):
         for candidate in candidates:
-            path = _join(".".join(parts[:depth]), candidate)
+            path = join(".".join(parts[:depth]), candidate)
             if f"{path}.weight" in names:
                 return {"pre_norm": f"{path}.weight", "pre_norm_bias": f"{path}.bias"}
         if parts[depth].isdigit():
@@ -357,18 +231,16 @@ def _sizes(
         head_dim = rows // heads
     if head_dim is None and width % heads == 0:
         head_dim = width // heads
-    if head_dim is None or heads % key_heads:
-        what = f"{key_heads} key heads" if head_dim is not None else f"an input width of {width}"
-        raise ShapeError(
-            f"{ref}: {module.name}: {heads} heads do not divide {what}" if head_dim is None
-            else f"{ref}: {module.name}: {heads} heads cannot share {what} evenly"
-        )  # fmt: skip
+    if head_dim is None:
+        raise ShapeError(f"{ref}: {module.name}: {heads} heads do not divide an input width of {width}")
+    if heads % key_heads:
+        raise ShapeError(f"{ref}: {module.name}: {heads} heads cannot share {key_heads} key heads evenly")
     for role, slots, got in (("q", layout.slots, rows), ("k", layout.k_slots, k_rows)):
         want = slot_rows(slots, heads=heads, key_heads=key_heads, head_dim=head_dim)
         if got != want:
             raise ShapeError(
-                f"{ref}: {tensors[role]} has an output width of {got}, expected {want} "
-                f"({slots}: {heads} heads, {key_heads} key heads of {head_dim}); config.json and weights do not belong together"
+                f"{ref}: {tensors[role]} has an output width of {got}, expected {want} ({slots}: {heads} heads, "
+                f"{key_heads} key heads of {head_dim}); config.json and weights do not belong together"
             )
     return heads, key_heads, head_dim, width, key_width
 
@@ -381,7 +253,7 @@ def _latent_sizes(
     if not (isinstance(nope, int) and isinstance(rope, int) and isinstance(value, int)):
         raise CorruptCheckpointError(f"{ref}: config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim")
     rank, width = shape_of(tensors["kv_norm"])[0], shape_of(tensors["kv_a"])[-1]
-    want = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
+    want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
     if "q_a" in tensors:
         query_rank = shape_of(tensors["q_a"])[0]
         want |= {"q_a": (query_rank, width), "q_b": (heads * (nope + rope), query_rank), "q_norm": (query_rank,)}
@@ -389,7 +261,7 @@ def _latent_sizes(
         want["q"] = (heads * (nope + rope), width)
     for role, shape in want.items():
         if role not in tensors:
-            raise CorruptCheckpointError(f"{ref}: {_join(module.name, getattr(module.layout, role))} is missing")
+            raise CorruptCheckpointError(f"{ref}: {join(module.name, getattr(module.layout, role))} is missing")
         if tuple(shape_of(tensors[role])) != shape:
             raise ShapeError(f"{ref}: {tensors[role]} is {list(shape_of(tensors[role]))}, expected {list(shape)}")
     return heads, heads, nope + rope, width, width
@@ -419,47 +291,3 @@ def _times_applied(module: Module, layers_field: str, groups_field: str) -> int:
     layers, groups = section.get(layers_field, 0), section.get(groups_field, 1)
     group = module.indices[0] if module.indices else 0
     return sum(int(layer / (layers / groups)) == group for layer in range(layers))
-
-
-def _left_out(names: Iterable[str], found: Mapping[str, Module]) -> list[str]:
-    """Patterns of fused projections and quantised weights that no layout reads, so that they are not passed over in silence."""
-    ends = tuple(f"{name}{end}" for name in FUSED_NAMES for end in (".weight", ".qweight", ""))
-    layouts = [(module.name, module.layout) for module in found.values() if isinstance(module.layout, QKLayout)]
-    read = {_join(path, name) for path, layout in layouts for name in (layout.q, layout.k)}
-    patterns = {
-        re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
-        for name in names
-        if re.search(r"att|qkv", name, re.IGNORECASE) and name not in read and _ends_with_component(name, ends)
-    }
-    return sorted(patterns)
-
-
-def _ends_with_component(name: str, ends: Iterable[str]) -> bool:
-    return any(name == end or name.endswith(f".{end}") for end in ends)
-
-
-def _nothing_found(names: Collection[str], config: Mapping[str, Any], skipped: list[str], ref: str) -> Exception:
-    model_type = config.get("model_type") or "unknown"
-    if any(QUANTISED.search(name) for name in names):
-        return UnsupportedModelError(f"{ref}: {quantisation(config)} weights are not supported yet; name the unquantised model")
-    if skipped:
-        return UnsupportedModelError(
-            f"{ref}: family {model_type!r} is not supported: {skipped[0]} fuses queries and keys in an order that is not known; "
-            "declare it in attngeo/layouts/families.py"
-        )
-    looked_for = ", ".join(f"{rule.q.removesuffix('.weight')}/{rule.k.removesuffix('.weight')}" for rule in RULES)
-    hints = sorted({re.sub(r"(?<![^.])\d+(?![^.])", "#", name) for name in names if re.search(r"att", name, re.IGNORECASE)})
-    seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
-    return UnsupportedModelError(
-        f"{ref}: no query-key attention in this {model_type!r} model: looked for {looked_for}; {seen}"
-    )
-
-
-def quantisation(config: Mapping[str, Any]) -> str:
-    """The name of the quantisation that config.json states."""
-    stated = config.get("quantization_config")
-    return str(stated.get("quant_method") or "quantised") if isinstance(stated, Mapping) else "quantised"
-
-
-def _join(module: str, name: str) -> str:
-    return f"{module}.{name}" if module else name

@@ -1,7 +1,7 @@
 """The bars for speed and memory, each a ratio against a named baseline that is timed in the same run (`make bench`).
 
-Baselines and subjects take turns, so that a machine that slows down slows both. The ratio of the medians is asserted and
-stored with the result as `extra_info`.
+Baselines and subjects take turns, so that a machine that slows down slows both. The ratio of the medians is asserted
+and stored with the result as `extra_info`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from attngeo.weights import Variants, projections, read, sites_of
 # One layer of Mistral-7B: https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
 D, H, K, DH = 4096, 32, 8, 128
 CONFIG = {
-    "model_type": "mistral", "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K, "head_dim": DH, "rope_theta": 1e4,
+    "model_type": "mistral", "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K, "head_dim": DH,
 }  # fmt: skip
 LAYERS = 32
 
@@ -102,7 +102,7 @@ def factored_layer(site: AttentionSite, tensors: dict[str, Tensor], dtype: torch
 
 
 def test_a_layer_against_forming_every_matrix(mistral: Path, benchmark: BenchmarkFixture) -> None:
-    """At least 20 times faster in float32, all heads and the layer, and faster again in bfloat16 where the CPU has units for it."""
+    """At least 20 times faster in float32, all heads and the layer; faster again in bfloat16 where the CPU can."""
     site, tensors = layer_of(mistral)
     with torch.inference_mode():
         dense, factored, fast = by_turns(
@@ -144,7 +144,10 @@ def test_a_checkpoint_against_computing_alone(mistral: Path, benchmark: Benchmar
     in_memory.clear()
     benchmark.pedantic(attngeo.score, args=(mistral,), kwargs={"precision": precision}, rounds=1)
     benchmark.extra_info |= {"baseline: computing alone, s": alone, "whole, s": whole, "times": whole / alone}
-    print(f"\n32 layers, {precision}: computing alone {alone:.2f} s, from the file {whole:.2f} s ({whole / alone:.2f} times)")
+    print(
+        f"\n32 layers, {precision}: computing alone {alone:.2f} s, "
+        f"from the file {whole:.2f} s ({whole / alone:.2f} times)"
+    )
     assert whole / alone < 1.3
 
 

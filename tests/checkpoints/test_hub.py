@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import Command
 from support.checkpoints import CONFIG, write_config, write_sharded, write_single
 from support.hub_server import COMMIT, Hub, serve
-
-from conftest import Command
 
 
 @pytest.fixture
@@ -83,7 +82,8 @@ def test_a_token_opens_a_gated_model(hub: Hub, online: dict[str, str], attngeo: 
     refused = attngeo("score", "org/gated", **online)
     assert refused.returncode == 3
     assert refused.stderr == (
-        f"attngeo: org/gated: gated; accept its terms at {hub.url}/org/gated and set HF_TOKEN to a token of that account\n"
+        f"attngeo: org/gated: gated; accept its terms at {hub.url}/org/gated "
+        "and set HF_TOKEN to a token of that account\n"
     )
     assert attngeo("score", "org/gated", **online, HF_TOKEN="hf_secret").returncode == 0
 
@@ -95,9 +95,17 @@ def test_what_is_not_there(hub: Hub, online: dict[str, str], attngeo: Command, t
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     hub.repositories["org/weightless"] = write_config(tmp_path / "weightless", CONFIG)
     for model, code, message in (
-        ("org/other", 3, f"org/other: no such model at {hub.url}, and no such folder here; a private one needs HF_TOKEN"),
+        (
+            "org/other",
+            3,
+            f"org/other: no such model at {hub.url}, and no such folder here; a private one needs HF_TOKEN",
+        ),
         ("org/name@v9", 3, "org/name@v9: the model has no revision 'v9'"),
-        ("org/adapter", 3, "org/adapter: the repository has no config.json; it holds a PEFT adapter: name its base model"),
+        (
+            "org/adapter",
+            3,
+            "org/adapter: the repository has no config.json; it holds a PEFT adapter: name its base model",
+        ),
         ("org/weightless", 4, "org/weightless: no weights, looked for model.safetensors.index.json, model.safetensors"),
     ):
         run = attngeo("score", model, **online)

@@ -121,109 +121,211 @@ def truncate(path: Path, keep: int) -> None:
 
 BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], str]] = {
     "no config": (lambda f: (f / "model.safetensors").write_bytes(b""), ModelNotFoundError, "no config.json in"),
-    "config not JSON": (lambda f: (f / "config.json").write_text("{"), CorruptCheckpointError, "config.json is not readable"),
+    "config not JSON": (
+        lambda f: (f / "config.json").write_text("{"),
+        CorruptCheckpointError,
+        "config.json is not readable",
+    ),
     "config a list": (lambda f: (f / "config.json").write_text("[]"), CorruptCheckpointError, "holds a list"),
     "no weights": (write_config, CorruptCheckpointError, "no weights, looked for model.safetensors.index.json"),
     "two weight files": (
         lambda f: [write_header(write_config(f) / name, {}) for name in ("a.safetensors", "b.safetensors")],
-        CorruptCheckpointError, "several weight files",
+        CorruptCheckpointError,
+        "several weight files",
     ),
     "a lone shard": (
         lambda f: write_header(write_config(f) / "model-00001-of-00003.safetensors", {}),
-        CorruptCheckpointError, "one of 3 shards and there is no index",
+        CorruptCheckpointError,
+        "one of 3 shards and there is no index",
     ),
     "a missing shard": (
         lambda f: (write_sharded(f) / "model-00002-of-00003.safetensors").unlink(),
-        CorruptCheckpointError, r"model-00002-of-00003.safetensors is missing \(2 of 3",
+        CorruptCheckpointError,
+        r"model-00002-of-00003.safetensors is missing \(2 of 3",
     ),
     "a truncated shard": (
         lambda f: truncate(write_sharded(f) / "model-00003-of-00003.safetensors", 2000),
-        CorruptCheckpointError, "the file holds",
+        CorruptCheckpointError,
+        "the file holds",
     ),
-    "truncated inside the header": (lambda f: truncate(write_single(f) / "model.safetensors", 40), CorruptCheckpointError, "first 8 bytes"),
-    "empty": (lambda f: truncate(write_single(f) / "model.safetensors", 0), CorruptCheckpointError, "not a whole safetensors file"),
+    "truncated inside the header": (
+        lambda f: truncate(write_single(f) / "model.safetensors", 40),
+        CorruptCheckpointError,
+        "first 8 bytes",
+    ),
+    "empty": (
+        lambda f: truncate(write_single(f) / "model.safetensors", 0),
+        CorruptCheckpointError,
+        "not a whole safetensors file",
+    ),
     "an absurd header length": (
         lambda f: write_header(write_config(f) / "model.safetensors", {}, length=2**62),
-        CorruptCheckpointError, "announce a header of 4,611,686,018,427,387,904 bytes",
+        CorruptCheckpointError,
+        "announce a header of 4,611,686,018,427,387,904 bytes",
     ),
     "a header that is not JSON": (
-        lambda f: write_header(write_config(f) / "model.safetensors", b"\xff\xfe{"), CorruptCheckpointError, "not readable JSON",
+        lambda f: write_header(write_config(f) / "model.safetensors", b"\xff\xfe{"),
+        CorruptCheckpointError,
+        "not readable JSON",
     ),
-    "a header that is a list": (lambda f: write_header(write_config(f) / "model.safetensors", []), CorruptCheckpointError, "is a list"),
+    "a header that is a list": (
+        lambda f: write_header(write_config(f) / "model.safetensors", []),
+        CorruptCheckpointError,
+        "is a list",
+    ),
     "a header with a name twice": (
-        lambda f: write_header(write_config(f) / "model.safetensors", b'{"a": 1, "a": 2}'), CorruptCheckpointError, "a key appears twice",
+        lambda f: write_header(write_config(f) / "model.safetensors", b'{"a": 1, "a": 2}'),
+        CorruptCheckpointError,
+        "a key appears twice",
     ),
     "offsets past the end": (
-        lambda f: corrupt_header(write_config(f), data_offsets=[0, 99999]), CorruptCheckpointError, "lies about offsets",
+        lambda f: corrupt_header(write_config(f), data_offsets=[0, 99999]),
+        CorruptCheckpointError,
+        "lies about offsets",
     ),
     "offsets that leave a hole": (
-        lambda f: corrupt_header(write_config(f), data_offsets=[4, 2308]), CorruptCheckpointError, "starts at byte 4 of the data, expected 0",
+        lambda f: corrupt_header(write_config(f), data_offsets=[4, 2308]),
+        CorruptCheckpointError,
+        "starts at byte 4 of the data, expected 0",
     ),
-    "negative offsets": (lambda f: corrupt_header(write_config(f), data_offsets=[-2304, 0]), CorruptCheckpointError, "lies about offsets"),
-    "a shape that does not fit": (lambda f: corrupt_header(write_config(f), shape=[24, 25]), CorruptCheckpointError, "needs 2400 bytes"),
-    "a negative shape": (lambda f: corrupt_header(write_config(f), shape=[-24, -24]), CorruptCheckpointError, "expected dtype, shape"),
+    "negative offsets": (
+        lambda f: corrupt_header(write_config(f), data_offsets=[-2304, 0]),
+        CorruptCheckpointError,
+        "lies about offsets",
+    ),
+    "a shape that does not fit": (
+        lambda f: corrupt_header(write_config(f), shape=[24, 25]),
+        CorruptCheckpointError,
+        "needs 2400 bytes",
+    ),
+    "a negative shape": (
+        lambda f: corrupt_header(write_config(f), shape=[-24, -24]),
+        CorruptCheckpointError,
+        "expected dtype, shape",
+    ),
     "an entry that is no entry": (
-        lambda f: write_header(write_config(f) / "model.safetensors", {Q0: 5}), CorruptCheckpointError, "expected dtype, shape",
+        lambda f: write_header(write_config(f) / "model.safetensors", {Q0: 5}),
+        CorruptCheckpointError,
+        "expected dtype, shape",
     ),
-    "an index outside its folder": (lambda f: flip_index(f, "../secret.safetensors"), CorruptCheckpointError, r"'../secret.safetensors', outside"),
-    "an index with an absolute path": (lambda f: flip_index(f, "/etc/x.safetensors"), CorruptCheckpointError, "outside its folder"),
-    "an index to another format": (lambda f: flip_index(f, "weights.npz"), UnsupportedModelError, "expected .safetensors or .bin"),
+    "an index outside its folder": (
+        lambda f: flip_index(f, "../secret.safetensors"),
+        CorruptCheckpointError,
+        r"'../secret.safetensors', outside",
+    ),
+    "an index with an absolute path": (
+        lambda f: flip_index(f, "/etc/x.safetensors"),
+        CorruptCheckpointError,
+        "outside its folder",
+    ),
+    "an index to another format": (
+        lambda f: flip_index(f, "weights.npz"),
+        UnsupportedModelError,
+        "expected .safetensors or .bin",
+    ),
     "an index to the wrong shard": (
-        lambda f: flip_index(f, "model-00001-of-00003.safetensors"), CorruptCheckpointError, "which does not hold it",
+        lambda f: flip_index(f, "model-00001-of-00003.safetensors"),
+        CorruptCheckpointError,
+        "which does not hold it",
     ),
     "an index without a map": (
-        lambda f: (write_config(f) / "model.safetensors.index.json").write_text("{}"), CorruptCheckpointError, "has no weight_map",
+        lambda f: (write_config(f) / "model.safetensors.index.json").write_text("{}"),
+        CorruptCheckpointError,
+        "has no weight_map",
     ),
     "a bin that is no zip": (
-        lambda f: (write_config(f) / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00."), CorruptCheckpointError, "save it again as safetensors",
+        lambda f: (write_config(f) / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00."),
+        CorruptCheckpointError,
+        "save it again as safetensors",
     ),
     "a bin without tensors": (
-        lambda f: torch.save({"a": 1}, write_config(f) / "pytorch_model.bin"), CorruptCheckpointError, "holds no tensors",
+        lambda f: torch.save({"a": 1}, write_config(f) / "pytorch_model.bin"),
+        CorruptCheckpointError,
+        "holds no tensors",
     ),
-    "a bin that is a list": (lambda f: torch.save([torch.ones(2)], write_config(f) / "pytorch_model.bin"), CorruptCheckpointError, "holds a list"),
+    "a bin that is a list": (
+        lambda f: torch.save([torch.ones(2)], write_config(f) / "pytorch_model.bin"),
+        CorruptCheckpointError,
+        "holds a list",
+    ),
     "a wrong shape": (
-        lambda f: write_single(f, weights() | {Q0: torch.ones(23, 24)}), ShapeError, r"has an output width of 23, expected 24",
+        lambda f: write_single(f, weights() | {Q0: torch.ones(23, 24)}),
+        ShapeError,
+        r"has an output width of 23, expected 24",
     ),
-    "a vector for a matrix": (lambda f: write_single(f, weights() | {Q0: torch.ones(24)}), ShapeError, r"is \[24\], expected a matrix"),
+    "a vector for a matrix": (
+        lambda f: write_single(f, weights() | {Q0: torch.ones(24)}),
+        ShapeError,
+        r"is \[24\], expected a matrix",
+    ),
     "heads that do not divide": (
-        lambda f: write_single(f, config=CONFIG | {"num_key_value_heads": 3}), ShapeError, "4 heads cannot share 3 key heads evenly",
+        lambda f: write_single(f, config=CONFIG | {"num_key_value_heads": 3}),
+        ShapeError,
+        "4 heads cannot share 3 key heads evenly",
     ),
     "heads that do not divide the width": (
-        lambda f: write_single(f, config={"model_type": "llama", "num_attention_heads": 7}), ShapeError, "7 heads do not divide an input width of 24",
+        lambda f: write_single(f, config={"model_type": "llama", "num_attention_heads": 7}),
+        ShapeError,
+        "7 heads do not divide an input width of 24",
     ),
     "heads that are no number": (
-        lambda f: write_single(f, config=CONFIG | {"num_attention_heads": "four"}), CorruptCheckpointError, "num_attention_heads = 'four'",
+        lambda f: write_single(f, config=CONFIG | {"num_attention_heads": "four"}),
+        CorruptCheckpointError,
+        "num_attention_heads = 'four'",
     ),
-    "zero heads": (lambda f: write_single(f, config=CONFIG | {"num_attention_heads": 0}), CorruptCheckpointError, "expected a positive integer"),
+    "zero heads": (
+        lambda f: write_single(f, config=CONFIG | {"num_attention_heads": 0}),
+        CorruptCheckpointError,
+        "expected a positive integer",
+    ),
     "a key that is missing": (
         lambda f: write_single(f, {n: t for n, t in weights().items() if n != Q0.replace("q_proj", "k_proj")}),
-        CorruptCheckpointError, r"layers.0.self_attn.k_proj.weight is missing",
+        CorruptCheckpointError,
+        r"layers.0.self_attn.k_proj.weight is missing",
     ),
     "integers for weights": (
-        lambda f: write_single(f, {n: t.to(torch.int8) for n, t in weights().items()}, CONFIG | {"quantization_config": {"quant_method": "bitsandbytes"}}),
-        UnsupportedModelError, r"stored as I8 \(bitsandbytes\)",
+        lambda f: write_single(
+            f,
+            {n: t.to(torch.int8) for n, t in weights().items()},
+            CONFIG | {"quantization_config": {"quant_method": "bitsandbytes"}},
+        ),
+        UnsupportedModelError,
+        r"stored as I8 \(bitsandbytes\)",
     ),
     "float8 weights": (
-        lambda f: write_single(f, {n: t.to(torch.float8_e4m3fn) for n, t in weights().items()}, CONFIG | {"quantization_config": {"quant_method": "fp8"}}),
-        UnsupportedModelError, r"stored as F8_E4M3 \(fp8\)",
+        lambda f: write_single(
+            f,
+            {n: t.to(torch.float8_e4m3fn) for n, t in weights().items()},
+            CONFIG | {"quantization_config": {"quant_method": "fp8"}},
+        ),
+        UnsupportedModelError,
+        r"stored as F8_E4M3 \(fp8\)",
     ),
     "packed weights": (
-        lambda f: write_single(f, {n.replace("weight", "qweight"): t.int() for n, t in weights().items()}, CONFIG | {"quantization_config": {"quant_method": "gptq"}}),
-        UnsupportedModelError, "gptq weights are not supported yet",
+        lambda f: write_single(
+            f,
+            {n.replace("weight", "qweight"): t.int() for n, t in weights().items()},
+            CONFIG | {"quantization_config": {"quant_method": "gptq"}},
+        ),
+        UnsupportedModelError,
+        "gptq weights are not supported yet",
     ),
     "an unknown fused order": (
         lambda f: write_single(f, {"h.0.attn.query_key_value.weight": torch.ones(72, 24)}, {"model_type": "mystery"}),
-        UnsupportedModelError, r"family 'mystery' is not supported: h.#.attn.query_key_value.weight fuses",
+        UnsupportedModelError,
+        r"family 'mystery' is not supported: h.#.attn.query_key_value.weight fuses",
     ),
     "no attention": (
         lambda f: write_single(f, {"layers.0.mixer.in_proj.weight": torch.ones(4, 4)}, {"model_type": "mamba"}),
-        UnsupportedModelError, r"no query-key attention in this 'mamba' model: looked for q_proj/k_proj.*no tensor is named after attention",
+        UnsupportedModelError,
+        r"no query-key attention in this 'mamba' model: looked for q_proj/k_proj.*no tensor is named after attention",
     ),
     "attention of another kind": (
         lambda f: write_single(f, {"layers.0.attention.mix.weight": torch.ones(4, 4)}, {"model_type": "odd"}),
-        UnsupportedModelError, r"names with 'att' found: layers.#.attention.mix.weight",
+        UnsupportedModelError,
+        r"names with 'att' found: layers.#.attention.mix.weight",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -256,7 +358,10 @@ def test_an_unsafe_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
 def test_remote_code_is_never_run(tmp_path: Path) -> None:
     """A checkpoint may point to Python files of its own; they are data nobody reads."""
     marker = tmp_path / "it ran"
-    config = CONFIG | {"model_type": "custom", "auto_map": {"AutoModel": "modeling.Model", "AutoConfig": "modeling.Config"}}
+    config = CONFIG | {
+        "model_type": "custom",
+        "auto_map": {"AutoModel": "modeling.Model", "AutoConfig": "modeling.Config"},
+    }
     folder = write_single(tmp_path / "model", config=config)
     (folder / "modeling.py").write_text(f"import os; os.mkdir({str(marker)!r})")
     frame = attngeo.score(folder)

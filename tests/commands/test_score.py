@@ -14,10 +14,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from conftest import Command
 from support.checkpoints import weights, write_config, write_single
 
 import attngeo as library
-from conftest import Command
 
 COLUMNS = [
     "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim",
@@ -87,7 +87,9 @@ def test_every_file_format_holds_the_same_rows(attngeo: Command, tmp_path: Path)
 def test_several_models_make_one_table_and_one_may_fail(attngeo: Command, tmp_path: Path) -> None:
     good = write_single(tmp_path / "good")
     broken = write_single(tmp_path / "broken", weights() | {Q0: torch.ones(23, 24)})
-    run = attngeo("score", good, broken, "demo:minilm", tmp_path / "nothing", "--format", "json", "-o", tmp_path / "t.csv")
+    run = attngeo(
+        "score", good, broken, "demo:minilm", tmp_path / "nothing", "--format", "json", "-o", tmp_path / "t.csv"
+    )
     assert run.returncode == 4
     rows = json.loads(run.stdout)
     assert [row["model"] for row in rows] == [str(good)] * 2 + ["demo:minilm"] * 6
@@ -169,13 +171,25 @@ USAGE = {
     "an infinite gamma": (["demo:minilm", "--gamma", "inf"], "gamma is inf, expected a finite number"),
     "layers that are no list": (["demo:minilm", "--layers", "3-1"], "--layers '3-1' is not a list of layers"),
     "a layer that is not there": (["demo:minilm", "--layers", "5-6"], "has no layer 6, expected from 0 to 5"),
-    "a stack that is not there": (["demo:minilm", "--stack", "decoder"], "has no stack 'decoder', expected one of: encoder"),
-    "a device that is not there": (["demo:minilm", "--device", "cuda:99"], "device 'cuda:99' is not here, expected one of: auto, cpu"),
-    "an unknown file format": (["demo:minilm", "-o", "t.xlsx"], "t.xlsx: no such format, expected a name ending in one of: .csv"),
-    "a folder that is not there": (["demo:minilm", "-o", "no/where/t.csv"], "there is no folder no/where; create it first"),
+    "a stack that is not there": (
+        ["demo:minilm", "--stack", "decoder"],
+        "has no stack 'decoder', expected one of: encoder",
+    ),
+    "a device that is not there": (
+        ["demo:minilm", "--device", "cuda:99"],
+        "device 'cuda:99' is not here, expected one of: auto, cpu",
+    ),
+    "an unknown file format": (
+        ["demo:minilm", "-o", "t.xlsx"],
+        "t.xlsx: no such format, expected a name ending in one of: .csv",
+    ),
+    "a folder that is not there": (
+        ["demo:minilm", "-o", "no/where/t.csv"],
+        "there is no folder no/where; create it first",
+    ),
     "a file twice": (["demo:minilm", "-o", "t.csv", "-o", "./t.csv"], "the same -o file is given twice"),
     "a name that is none": (["org/na me"], "'org/na me' names no model"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", USAGE)
@@ -209,7 +223,7 @@ def test_a_disk_that_fails_leaves_the_old_file(attngeo: Command, tmp_path: Path)
 @pytest.mark.parametrize(
     ("prepare", "code", "message"),
     [
-        (lambda f: None, 3, "no config.json in"),
+        (lambda _: None, 3, "no config.json in"),
         (write_config, 4, "no weights, looked for"),
         (lambda f: (write_single(f) / "model.safetensors").write_bytes(b"short"), 4, "not a whole safetensors file"),
     ],
@@ -255,7 +269,7 @@ def test_scoring_never_imports_transformers() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_progress_goes_to_stderr_of_a_terminal_only(tmp_path: Path) -> None:
+def test_progress_goes_to_stderr_of_a_terminal_only() -> None:
     """On a terminal the bar names the layer and the bytes; redirected or quiet, nothing of it is left."""
     pty = pytest.importorskip("pty")
     leader, follower = pty.openpty()

@@ -47,7 +47,7 @@ def test_factored_forms_agree_with_the_dense_definition(d: int, rank: int, dtype
 
 
 def test_rounding_moves_no_norm_across_the_threshold() -> None:
-    """In float32 about one matrix in some hundred would be off by a whole norm, if near misses were not computed again."""
+    """In float32 some of these would be off by a whole norm, if near misses were not computed again."""
     for seed in range(150):
         generator = torch.Generator().manual_seed(seed)
         wq, wk = (1 + 0.01 * torch.randn(400, 8, generator=generator) for _ in range(2))

@@ -9,34 +9,49 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from support.running_model import Attended, record_tiny
+from support.running_model import assert_same_logits, inputs_of, record_tiny
 from support.tiny_models import TINY_MODELS
 from torch import Tensor
-from torch.nn.functional import normalize
 
 import attngeo
 from attngeo.layouts.families import COMPOSITES, FAMILIES
-from attngeo.layouts.layout import LatentLayout
-from attngeo.layouts.sites import AttentionSite
 
 Build = Callable[[str], Any]
 ROTARY = [
-    "gptj", "gpt_neox", "codegen", "falcon-new", "llama", "mistral", "qwen3", "gemma", "gemma3_text", "olmo2", "phi", "phi3",
-    "stablelm", "cohere", "gpt_oss", "modernbert", "deepseek_v2", "deepseek_v3",
-]  # fmt: skip
+    "gptj",
+    "gpt_neox",
+    "codegen",
+    "falcon-new",
+    "llama",
+    "mistral",
+    "qwen3",
+    "gemma",
+    "gemma3_text",
+    "olmo2",
+    "phi",
+    "phi3",
+    "stablelm",
+    "cohere",
+    "gpt_oss",
+    "modernbert",
+    "deepseek_v2",
+    "deepseek_v3",
+]
 
+ENCODER_DECODERS = ("bart", "whisper", "speech_to_text", "speecht5", "t5", "mt5")
 # What each family must report: stack → layers. The rest of the families have two layers in one stack.
 STACKS = {
     "modernbert": {"encoder": 3},
     "gemma3_text": {"decoder": 6},
-    **dict.fromkeys(("bart", "whisper", "speech_to_text", "speecht5", "t5", "mt5"), {"encoder": 2, "decoder": 3, "cross": 3}),
+    **{name: {"encoder": 2, "decoder": 3, "cross": 3} for name in ENCODER_DECODERS},
     "gpt2-cross": {"decoder": 2, "cross": 2},
     "gemma3": {"text": 2, "vision": 2},
     "vit_mae": {"encoder": 2, "decoder": 1},
     "swin": {"encoder": 3},
     "detr": {"encoder": 2, "decoder": 2, "cross": 2},
     "sam": {
-        "vision": 2, "decoder": 2, "cross_token_to_image": 2, "cross_image_to_token": 2, "cross_final_token_to_image": 1,
+        "vision": 2, "decoder": 2, "cross_token_to_image": 2, "cross_image_to_token": 2,
+        "cross_final_token_to_image": 1,
     },
     "mask2former": {"backbone": 4, "decoder": 2, "cross": 2},
     "clip": {"text": 2, "vision": 2},
@@ -45,48 +60,6 @@ STACKS = {
     "mllama": {"text": 2, "cross": 2, "vision": 2, "vision_global": 2},
     "musicgen": {"text": 2, "decoder": 3, "cross": 3},
 }  # fmt: skip
-
-
-def assert_same_logits(
-    site: AttentionSite, wq: Tensor, wk: Tensor, xq: Tensor, xk: Tensor, ran: Attended, offset: int | None = None
-) -> None:
-    """The logits of every head from weights and inputs are those that ran, up to the model's one scaling factor.
-
-    With an `offset`, only those of a query `offset` tokens after its key.
-    """
-    assert ran.query is not None
-    assert ran.key is not None
-    xq, xk = (x.reshape(-1, tokens.shape[1], x.shape[-1]) for x, tokens in ((xq, ran.query), (xk, ran.key)))
-    if wq.shape[1] > xq.shape[-1]:
-        xq, xk = (torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) for x in (xq, xk))
-    queries = torch.einsum("btd,hdk->bhtk", xq, wq).flatten(0, 1)
-    keys = torch.einsum("btd,hdk->bhtk", xk, wk.repeat_interleave(site.heads // site.key_heads, 0)).flatten(0, 1)
-    expected, got = (ran.query, ran.key), (queries, keys)
-    if "QK-norm: bilinear part, gain folded" in site.notes:
-        # The norm also divides by each token's length, which no bilinear form has: compare directions.
-        expected, got = tuple(normalize(x, dim=-1) for x in expected), tuple(normalize(x, dim=-1) for x in got)
-    want, have = expected[0] @ expected[1].mT, got[0] @ got[1].mT
-    assert want.shape == have.shape
-    if offset is not None:
-        want, have = (x.diagonal(-offset, dim1=1, dim2=2) for x in (want, have))
-    scale = (want * have).sum() / have.square().sum()
-    assert scale > 0
-    assert (scale * have - want).norm() / want.norm() < 1e-4
-
-
-def inputs_of(site: AttentionSite, ran: Attended) -> tuple[Tensor, Tensor]:
-    """What the site's query and key layers were given."""
-    roles = ("q", "k")
-    if isinstance(site.layout, LatentLayout):
-        roles = ("q_a" if "q_a" in site.tensors else "q", "kv_a")
-    names = [site.tensors[role].removeprefix(f"{site.module}.").rpartition(".")[0] for role in roles]
-    given = [ran.inputs.get(name) for name in names]
-    if given[0] is None:  # torch's attention function is given the weights: no layers of their own
-        own = site.tensors["q"].endswith("in_proj_weight")  # nn.MultiheadAttention is called with query, key, value
-        given = [ran.arguments[0], ran.arguments[1 if own else 0]]
-    assert given[0] is not None
-    assert given[1] is not None
-    return given[0], given[1]
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
@@ -157,9 +130,28 @@ def without_gain(norm: torch.nn.Module, x: Tensor) -> Tensor:
 
 def test_pre_norm_families_are_known_as_such() -> None:
     expected = {
-        "gpt2", "gpt_neo", "gptj", "gpt_neox", "codegen", "bloom", "falcon", "mpt", "llama", "mistral", "gemma3_text", "phi",
-        "cohere", "deepseek_v3", "t5", "whisper", "vit", "swin", "clip_text_model", "modernbert", "musicgen_decoder",
-    }  # fmt: skip
+        "gpt2",
+        "gpt_neo",
+        "gptj",
+        "gpt_neox",
+        "codegen",
+        "bloom",
+        "falcon",
+        "mpt",
+        "llama",
+        "mistral",
+        "gemma3_text",
+        "phi",
+        "cohere",
+        "deepseek_v3",
+        "t5",
+        "whisper",
+        "vit",
+        "swin",
+        "clip_text_model",
+        "modernbert",
+        "musicgen_decoder",
+    }
     assert expected <= {name for name, family in FAMILIES.items() if family.pre_norm}
     assert not {"bert", "bart", "olmo2", "openai-gpt", "detr"} & {n for n, f in FAMILIES.items() if f.pre_norm}
 

@@ -12,18 +12,31 @@ from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.rotary import rotary_frequencies
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "max_position_embeddings": 8192,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 8192,
+}
 SCALED: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "llama3": {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 512,
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 512,
     },
     "yarn": {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 512},
     "yarn, not truncated": {
-        "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 256, "truncate": False, "beta_fast": 16.0, "beta_slow": 2.0,
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "original_max_position_embeddings": 256,
+        "truncate": False,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
     },
-}  # fmt: skip
+}
 
 
 def of_transformers(config: dict[str, Any], rope: dict[str, Any]) -> torch.Tensor:
@@ -60,7 +73,11 @@ def test_missing_and_null_fields_mean_the_defaults() -> None:
     ("family", "section", "bases"),
     [
         # As the checkpoints were published, before transformers 5 renamed the fields.
-        ("gemma3_text", {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6}, [1e4] * 5 + [1e6]),
+        (
+            "gemma3_text",
+            {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6},
+            [1e4] * 5 + [1e6],
+        ),
         ("modernbert", {"global_rope_theta": 160_000.0, "local_rope_theta": 1e4}, [160_000.0, 1e4, 1e4, 160_000.0]),
     ],
 )

@@ -15,8 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attngeo.layouts.layout import LatentLayout
+from attngeo.layouts.sites import AttentionSite
 from support.tiny_models import TinyModel
 
 BATCHED = {torch.ops.aten.bmm.default: (0, 1), torch.ops.aten.baddbmm.default: (1, 2)}
@@ -72,7 +75,7 @@ class _Recorder(TorchDispatchMode):
             parent, _, child = name.rpartition(".")
             self.seen.setdefault(parent, Attended()).inputs.setdefault(child, tensors[0].detach().clone())
 
-    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, *_: Any) -> None:
         self.running.pop()
 
 
@@ -87,7 +90,7 @@ def record(model: torch.nn.Module, inputs: dict[str, Any]) -> dict[str, Attended
 
 @contextmanager
 def linear_latent_norms(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, the norms on the latents of multi-head latent attention only multiply by their gain, and do not divide."""
+    """Inside, the norms on the latents of multi-head latent attention multiply by their gain and do not divide."""
     latents = [m for name, m in model.named_modules() if name.endswith(("q_a_layernorm", "kv_a_layernorm"))]
     with ExitStack() as hooks:
         for norm in latents:
@@ -100,12 +103,16 @@ def record_tiny(tiny: TinyModel, model: Any, position: int | None = 0) -> dict[s
     inputs = inputs_for(tiny.inputs, model)
     if "input_ids" in inputs and "position_ids" in inspect.signature(model.forward).parameters:
         ids = inputs["input_ids"]
-        inputs["position_ids"] = torch.arange(ids.shape[1])[None] if position is None else torch.full_like(ids, position)
+        inputs["position_ids"] = (
+            torch.arange(ids.shape[1])[None] if position is None else torch.full_like(ids, position)
+        )
     with linear_latent_norms(model):
         return record(model, inputs)
 
 
-def inputs_for(kind: str, model: Any, *, tokens: int = 7, seed: int = 1) -> dict[str, Any]:
+def inputs_for(  # noqa: C901 - one case a kind
+    kind: str, model: Any, *, tokens: int = 7, seed: int = 1
+) -> dict[str, Any]:
     """Random inputs of the kind that a `TinyModel` names."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(10, 60, (1, tokens), generator=generator)
@@ -153,3 +160,45 @@ def inputs_for(kind: str, model: Any, *, tokens: int = 7, seed: int = 1) -> dict
         case "music":
             return {"input_ids": ids, "decoder_input_ids": torch.randint(0, 16, (2, tokens), generator=generator)}
     raise ValueError(kind)
+
+
+def assert_same_logits(
+    site: AttentionSite, wq: Tensor, wk: Tensor, xq: Tensor, xk: Tensor, ran: Attended, offset: int | None = None
+) -> None:
+    """The logits of every head from weights and inputs are those that ran, up to the model's one scaling factor.
+
+    With an `offset`, only those of a query `offset` tokens after its key.
+    """
+    assert ran.query is not None
+    assert ran.key is not None
+    xq, xk = (x.reshape(-1, tokens.shape[1], x.shape[-1]) for x, tokens in ((xq, ran.query), (xk, ran.key)))
+    if wq.shape[1] > xq.shape[-1]:
+        xq, xk = (torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) for x in (xq, xk))
+    queries = torch.einsum("btd,hdk->bhtk", xq, wq).flatten(0, 1)
+    keys = torch.einsum("btd,hdk->bhtk", xk, wk.repeat_interleave(site.heads // site.key_heads, 0)).flatten(0, 1)
+    expected, got = (ran.query, ran.key), (queries, keys)
+    if "QK-norm: bilinear part, gain folded" in site.notes:
+        # The norm also divides by each token's length, which no bilinear form has: compare directions.
+        expected, got = tuple(normalize(x, dim=-1) for x in expected), tuple(normalize(x, dim=-1) for x in got)
+    want, have = expected[0] @ expected[1].mT, got[0] @ got[1].mT
+    assert want.shape == have.shape
+    if offset is not None:
+        want, have = (x.diagonal(-offset, dim1=1, dim2=2) for x in (want, have))
+    scale = (want * have).sum() / have.square().sum()
+    assert scale > 0
+    assert (scale * have - want).norm() / want.norm() < 1e-4
+
+
+def inputs_of(site: AttentionSite, ran: Attended) -> tuple[Tensor, Tensor]:
+    """What the site's query and key layers were given."""
+    roles = ("q", "k")
+    if isinstance(site.layout, LatentLayout):
+        roles = ("q_a" if "q_a" in site.tensors else "q", "kv_a")
+    names = [site.tensors[role].removeprefix(f"{site.module}.").rpartition(".")[0] for role in roles]
+    given = [ran.inputs.get(name) for name in names]
+    if given[0] is None:  # torch's attention function is given the weights: no layers of their own
+        own = site.tensors["q"].endswith("in_proj_weight")  # nn.MultiheadAttention is called with query, key, value
+        given = [ran.arguments[0], ran.arguments[1 if own else 0]]
+    assert given[0] is not None
+    assert given[1] is not None
+    return given[0], given[1]

@@ -1,0 +1,42 @@
+# Each target makes what it needs: a virtual environment with the versions of constraints.txt, once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test test-slow lint bench readme clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(INSTALLED)  ## Score a real pretrained model, layers and heads.
+	$(BIN)/attngeo inspect demo:minilm
+	$(BIN)/attngeo score demo:minilm
+
+test: $(INSTALLED)  ## Run the tests.
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-slow: $(INSTALLED)  ## Run the tests that take more than a minute.
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)  ## Check style, types and which module imports which.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports --no-logo
+
+bench: $(INSTALLED)  ## Measure speed and memory against named baselines.
+	$(BIN)/python -m pytest tests/benchmarks -s --benchmark-only --benchmark-columns=median,rounds
+
+readme: $(INSTALLED)  ## Write the generated parts of README.md anew.
+	$(BIN)/python tests/support/readme.py README.md
+
+clean:  ## Remove the virtual environment and what tools left behind.
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build *.egg-info

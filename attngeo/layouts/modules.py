@@ -1,0 +1,205 @@
+"""Tensor names and the configuration, to the attention modules of a model: the layout and the tower of each."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.layouts.families import FAMILIES
+from attngeo.layouts.layout import FUSED_NAMES, RULES, Family, HeadNorm, LatentLayout, QKLayout
+
+# Parts of a larger model: pattern of the module's name, where the configuration describes the part, the stack's name.
+TOWERS = (
+    (r"(^|\.)pixel_level_module\.encoder\.", ("backbone_config",), "backbone"),
+    (r"(^|\.)(vision_tower|vision_model|vision_encoder|image_encoder|visual|vision)\.", ("vision_config",), "vision"),
+    (r"(^|\.)(text_model|language_model|text_encoder)\.", ("text_config", "text_encoder", "llm_config"), "text"),
+    (r"(^|\.)(audio_tower|audio_model|audio_encoder)\.", ("audio_config", "audio_encoder"), "audio"),
+    (r"(^|\.)mask_decoder\.", ("mask_decoder_config",), "decoder"),
+    (r"^decoder\.", ("decoder",), "decoder"),
+    (r"^encoder\.", ("encoder",), "encoder"),
+)
+QUANTISED = re.compile(r"\.(qweight|weight_packed|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@dataclass(frozen=True)
+class Module:
+    """An attention module by name only, before sizes are known."""
+
+    name: str
+    layout: QKLayout | LatentLayout
+    family: Family
+    section: Mapping[str, Any]
+    tower: str | None
+    rule: str
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The numbers in the name."""
+        return tuple(int(part) for part in self.name.split(".") if part.isdigit())
+
+    @property
+    def template(self) -> str:
+        """The name with its numbers taken out: the same for every layer of a stack."""
+        return pattern_of(self.name)
+
+
+@dataclass
+class Survey:
+    """What was found: `modules` to score, and `skipped`, patterns of attention that has no known query-key form."""
+
+    modules: list[Module] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> Survey:
+    """Every module that holds a query and a key projection, by the family's layouts or else by the rules."""
+    survey = Survey()
+    found: dict[str, Module] = {}
+    orphans: list[tuple[Module, str]] = []
+    for tower, section, family, model_type, members in _parts(names, config):
+        layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
+        rule = f"family {model_type}" if model_type in FAMILIES else "rule"
+        for layout in layouts:
+            anchor, partner = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
+            for name in members:
+                if name != anchor and not name.endswith(f".{anchor}"):
+                    continue
+                path = name[: -len(anchor)].rstrip(".")
+                module = Module(path, layout, family, section, tower, f"{rule}: {anchor} / {partner}")
+                if path in found:
+                    continue
+                if join(path, partner) in names:
+                    found[path] = module
+                else:
+                    orphans.append((module, join(path, partner)))
+    templates = {module.template for module in found.values()}
+    for module, missing in orphans:
+        if module.template in templates and module.name not in found:
+            raise CorruptCheckpointError(
+                f"{ref}: {module.name} has queries but {missing} is missing; download it again"
+            )
+    survey.modules = list(found.values())
+    survey.skipped = _left_out(names, found)
+    if not found:
+        raise _nothing_found(names, config, survey.skipped, ref)
+    return survey
+
+
+def _parts(
+    names: Iterable[str], config: Mapping[str, Any]
+) -> list[tuple[str | None, Mapping[str, Any], Family, str, list[str]]]:
+    """The model cut into its towers: (tower, its configuration, its family, its model type, its tensor names)."""
+    members: dict[str | None, list[str]] = defaultdict(list)
+    sections: dict[str | None, tuple[Mapping[str, Any], str]] = {}
+    for name in names:
+        tower, section, key = _tower(name, config)
+        members[tower].append(name)
+        sections[tower] = (section, key)
+    parts = []
+    for tower, tower_names in members.items():
+        section, key = sections[tower]
+        model_type = _model_type(section, key, config)
+        family = FAMILIES.get(model_type) or _unlisted(model_type, config)
+        parts.append((tower, section, family, model_type, sorted(tower_names)))
+    return parts
+
+
+def _tower(name: str, config: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any], str]:
+    for pattern, keys, tower in TOWERS:
+        if re.search(pattern, name):
+            key = next((key for key in keys if isinstance(config.get(key), Mapping)), None)
+            if key is not None:
+                return tower, config[key], key
+            if tower not in ("encoder", "decoder"):
+                return tower, config, ""
+    # A multimodal model whose text layers have no prefix of their own: the configuration still keeps them apart.
+    if isinstance(config.get("text_config"), Mapping) and not {"hidden_size", "d_model", "n_embd"} & config.keys():
+        return "text", config["text_config"], "text_config"
+    return None, config, ""
+
+
+def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
+    """The section's own model type, else one made of the whole model's type and the section's name."""
+    own = section.get("model_type")
+    if own or not key:
+        return str(own or "")
+    made = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
+    return next((name for name in (made, f"{made}_model") if name in FAMILIES), made)
+
+
+def _unlisted(model_type: str, config: Mapping[str, Any]) -> Family:
+    """The stand-in for a family that is not in the table: the rules, and a note that says so."""
+    architectures = config.get("architectures") or [""]
+    causal = bool(config.get("is_decoder")) or str(architectures[0]).endswith(("CausalLM", "LMHeadModel"))
+    return Family(
+        source="",
+        stack="decoder" if causal else "encoder",
+        head_norm=HeadNorm(),
+        notes=(f"{model_type or 'model type'} is not in the table of families; names matched a rule",),
+    )
+
+
+def _holds(layout: QKLayout | LatentLayout, section: Mapping[str, Any], family: Family) -> bool:
+    return isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
+
+
+def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family: Family) -> bool:
+    """Whether the configuration, with the family's defaults, has these values."""
+    return all(section.get(name, family.defaults.get(name)) == value for name, value in when.items())
+
+
+def _left_out(names: Iterable[str], found: Mapping[str, Module]) -> list[str]:
+    """Patterns of fused projections that no layout reads, so that they are not passed over in silence."""
+    ends = tuple(f"{name}{end}" for name in FUSED_NAMES for end in (".weight", ".qweight", ""))
+    layouts = [(module.name, module.layout) for module in found.values() if isinstance(module.layout, QKLayout)]
+    read = {join(path, name) for path, layout in layouts for name in (layout.q, layout.k)}
+    patterns = {
+        pattern_of(name)
+        for name in names
+        if re.search(r"att|qkv", name, re.IGNORECASE) and name not in read and _ends_with_component(name, ends)
+    }
+    return sorted(patterns)
+
+
+def _ends_with_component(name: str, ends: Iterable[str]) -> bool:
+    return any(name == end or name.endswith(f".{end}") for end in ends)
+
+
+def _nothing_found(names: Collection[str], config: Mapping[str, Any], skipped: list[str], ref: str) -> AttnGeoError:
+    model_type = config.get("model_type") or "unknown"
+    if any(QUANTISED.search(name) for name in names):
+        return UnsupportedModelError(
+            f"{ref}: {quantisation(config)} weights are not supported yet; name the unquantised model"
+        )
+    if skipped:
+        return UnsupportedModelError(
+            f"{ref}: family {model_type!r} is not supported: {skipped[0]} fuses queries and keys in an order that is "
+            "not known; declare it in attngeo/layouts/families.py"
+        )
+    looked_for = ", ".join(f"{rule.q.removesuffix('.weight')}/{rule.k.removesuffix('.weight')}" for rule in RULES)
+    hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
+    seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
+    return UnsupportedModelError(
+        f"{ref}: no query-key attention in this {model_type!r} model: looked for {looked_for}; {seen}"
+    )
+
+
+def quantisation(config: Mapping[str, Any]) -> str:
+    """The name of the quantisation that config.json states."""
+    stated = config.get("quantization_config")
+    return str(stated.get("quant_method") or "quantised") if isinstance(stated, Mapping) else "quantised"
+
+
+def pattern_of(name: str) -> str:
+    """The name with its numbers taken out: the same for every layer of a stack."""
+    return NUMBER.sub("#", name)
+
+
+def join(module: str, name: str) -> str:
+    """The full name of a tensor or module inside `module`."""
+    return f"{module}.{name}" if module else name

@@ -1,0 +1,189 @@
+"""Models that the table does not list, and configurations as they were really published: read by rule, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checkpoints import write_single
+from support.running_model import assert_same_logits, inputs_of, record_tiny
+from support.tiny_models import BERT, LLAMA, SEQ2SEQ, TEXT, TinyModel, build
+
+import attngeo
+from attngeo.errors import UnsupportedModelError
+
+BY_RULE = {
+    "starcoder2": TinyModel("starcoder2", "Starcoder2ForCausalLM", BERT | {"num_key_value_heads": 2}),
+    "glm": TinyModel("glm", "GlmForCausalLM", LLAMA | {"head_dim": 8}),
+    "olmoe": TinyModel(
+        "olmoe", "OlmoeForCausalLM", BERT | {"num_key_value_heads": 2, "num_experts": 2, "num_experts_per_tok": 1}
+    ),
+    "marian": TinyModel("marian", "MarianMTModel", SEQ2SEQ | {"forced_eos_token_id": None}),
+    "camembert": TinyModel("camembert", "CamembertModel", BERT),
+    "xglm": TinyModel(
+        "xglm", "XGLMModel", TEXT | {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 24}
+    ),
+    "ctrl": TinyModel("ctrl", "CTRLModel", {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 24}),
+}
+
+
+@pytest.mark.parametrize("name", BY_RULE)
+@pytest.mark.filterwarnings("ignore")
+def test_other_families_are_read_by_rule(name: str) -> None:
+    """Compared with the running model like those of the table, and marked in the notes."""
+    tiny = BY_RULE[name]
+    model = build(tiny)
+    ran = record_tiny(tiny, model)
+    sites = list(attngeo.attention_sites(model, with_bias=True))
+    assert len(sites) >= 2
+    for site, wq, wk in sites:
+        assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module])
+        assert f"{name} is not in the table of families; names matched a rule" in site.notes
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_hybrid_scores_the_layers_that_attend(tmp_path: Path) -> None:
+    config = BERT | {
+        "num_hidden_layers": 4, "num_key_value_heads": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
+        "expert_layer_period": 8, "expert_layer_offset": 7, "num_experts": 2, "mamba_d_state": 4, "mamba_dt_rank": 4,
+        "use_mamba_kernels": False,
+    }  # fmt: skip
+    build(TinyModel("jamba", "JambaForCausalLM", config)).save_pretrained(tmp_path)
+    assert attngeo.score(tmp_path)["layer"].tolist() == [1, 3]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_without_attention_is_refused_by_name(tmp_path: Path) -> None:
+    config = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "use_mambapy": False}
+    build(TinyModel("mamba", "MambaForCausalLM", config)).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="no query-key attention in this 'mamba' model"):
+        attngeo.score(tmp_path)
+
+
+def projections(prefix: str, d: int, rows: int | None = None, q: str = "q_proj", k: str = "k_proj") -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(len(prefix))
+    return {
+        f"{prefix}.{q}.weight": torch.randn(d, d, generator=generator),
+        f"{prefix}.{k}.weight": torch.randn(rows or d, d, generator=generator),
+    }
+
+
+# A configuration as a Hub repository has it, tensors with its names, and the sizes that must be found:
+# stack → (layers, heads, key heads, head_dim).
+PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, int, int, int]]]] = {
+    # google/siglip-base-patch16-224 leaves every number to the defaults.
+    "siglip": (
+        {
+            "model_type": "siglip",
+            "text_config": {"model_type": "siglip_text_model"},
+            "vision_config": {"model_type": "siglip_vision_model"},
+        },
+        projections("text_model.encoder.layers.0.self_attn", 768)
+        | projections("vision_model.encoder.layers.0.self_attn", 768),
+        {"text": (1, 12, 12, 64), "vision": (1, 12, 12, 64)},
+    ),
+    # google/gemma-3-4b-it says nothing of its text heads.
+    "gemma3": (
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 64}},
+        {
+            "language_model.model.layers.0.self_attn.q_proj.weight": torch.randn(8 * 256, 64),
+            "language_model.model.layers.0.self_attn.k_proj.weight": torch.randn(4 * 256, 64),
+        },
+        {"text": (1, 8, 4, 256)},
+    ),
+    # llava-hf/llava-1.5-7b-hf: a LLaMA and a CLIP inside a family that is not in the table.
+    "llava": (
+        {
+            "model_type": "llava",
+            "text_config": {"model_type": "llama"},
+            "vision_config": {"model_type": "clip_vision_model", "num_attention_heads": 16},
+        },
+        projections("language_model.model.layers.0.self_attn", 64)
+        | projections("vision_tower.vision_model.encoder.layers.0.self_attn", 64),
+        {"text": (1, 32, 32, 2), "vision": (1, 16, 16, 4)},
+    ),
+    # facebook/sam-vit-base has sections whose model type is empty.
+    "sam": (
+        {"model_type": "sam", "vision_config": {"model_type": "", "num_attention_heads": 2}, "mask_decoder_config": {}},
+        {"vision_encoder.layers.0.attn.qkv.weight": torch.randn(96, 32)}
+        | projections("mask_decoder.transformer.layers.0.self_attn", 32),
+        {"vision": (1, 2, 2, 16), "decoder": (1, 8, 8, 4)},
+    ),
+    # Two BERTs in an encoder-decoder, the second with cross-attention.
+    "encoder-decoder": (
+        {
+            "model_type": "encoder-decoder",
+            "encoder": {"model_type": "bert", "num_attention_heads": 2},
+            "decoder": {"model_type": "bert", "num_attention_heads": 4, "is_decoder": True},
+        },
+        projections("encoder.encoder.layer.0.attention.self", 16, q="query", k="key")
+        | projections("decoder.bert.encoder.layer.0.attention.self", 16, q="query", k="key")
+        | projections("decoder.bert.encoder.layer.0.crossattention.self", 16, q="query", k="key"),
+        {"encoder": (1, 2, 2, 8), "decoder": (1, 4, 4, 4), "cross": (1, 4, 4, 4)},
+    ),
+    # A layer past the last drafts tokens ahead and is no part of the model that answers.
+    "multi-token prediction": (
+        {"model_type": "qwen2", "num_attention_heads": 4, "num_hidden_layers": 1, "num_nextn_predict_layers": 1,
+         "num_key_value_heads": 4},
+        projections("model.layers.0.self_attn", 16) | projections("model.layers.1.self_attn", 16),
+        {"decoder": (1, 4, 4, 4)},
+    ),
+    # T5 as PyTorch saved it before there were heads in its configuration.
+    "t5": (
+        {"model_type": "t5"},
+        {
+            f"encoder.block.0.layer.0.SelfAttention.{name}.weight": torch.randn(512, 32) for name in ("q", "k")
+        },
+        {"encoder": (1, 8, 8, 64)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configurations(name: str, tmp_path: Path) -> None:
+    config, tensors, expected = PUBLISHED[name]
+    frame = attngeo.score(write_single(tmp_path, tensors, config), per_head=True)
+    sizes = {}
+    for stack, rows in frame.groupby("stack"):
+        heads = rows[rows["head"].notna()]
+        sizes[stack] = (
+            rows["layer"].nunique(), len(heads) // rows["layer"].nunique(), heads["key_head"].nunique(), rows["head_dim"].iloc[0],
+        )  # fmt: skip
+    assert sizes == expected
+
+
+def test_a_tower_of_unknown_form_is_not_passed_over_in_silence(tmp_path: Path, attngeo: Callable[..., Any]) -> None:
+    tensors = projections("model.layers.0.self_attn", 16) | {"visual.blocks.0.attn.qkv.weight": torch.randn(48, 16)}
+    folder = write_single(tmp_path, tensors, {"model_type": "qwen2_vl", "num_attention_heads": 4})
+    run = attngeo("score", folder, "--format", "csv")
+    assert run.returncode == 0
+    assert run.stderr == f"attngeo: {folder}: left out, no known query-key form: visual.blocks.#.attn.qkv.weight\n"
+    assert attngeo("score", folder, "--quiet", "--format", "csv").stderr == ""
+
+
+def test_albert_reports_its_shared_layer_once(saved: Callable[[str], Path]) -> None:
+    frame = attngeo.score(saved("albert"))
+    assert frame["layer"].tolist() == [0, 1]
+    assert ["applied 3 times" in frame["note"][0], "applied 2 times" in frame["note"][1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("deepseek_v3", "latent attention: low-rank factors multiplied out, latent norm gains folded"),
+        ("qwen3", "QK-norm: bilinear part, gain folded"),
+        ("olmo2", "QK-norm: bilinear part, gain folded"),
+        ("llama", "rotary: relative offset 0"),
+        ("gpt_oss", "attention sink left out"),
+        ("deberta-v2", "relative-position terms left out"),
+    ],
+)
+def test_caveats_are_noted(name: str, note: str, saved: Callable[[str], Path]) -> None:
+    assert note in attngeo.score(saved(name))["note"][0].split("; ")
+
+
+def test_families_without_caveats_have_no_note(saved: Callable[[str], Path]) -> None:
+    assert attngeo.score(saved("bert"))["note"].tolist() == ["", ""]

@@ -1,0 +1,70 @@
+"""What is installed, what is documented, and which imports may not be."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points, version
+from pathlib import Path
+
+import attngeo
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_package_is_listed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "attngeo").rglob("__init__.py")}
+    assert set(listed) == folders | {"attngeo.commands"}
+
+
+def test_commands_is_no_top_level_module() -> None:
+    code = (
+        "from importlib.util import find_spec; print(find_spec('commands'), find_spec('attngeo.commands') is not None)"
+    )
+    found = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert found.stdout == "None True\n"
+    assert entry_points(group="console_scripts")["attngeo"].value == "attngeo.commands.app:main"
+
+
+def test_nothing_in_the_library_imports_the_commands_or_prints() -> None:
+    for path in (ROOT / "attngeo").rglob("*.py"):
+        code = path.read_text("utf-8")
+        assert not re.search(r"attngeo\.commands|from commands|^\s*print\(|sys\.exit", code, re.MULTILINE), path
+
+
+def test_the_version_is_one() -> None:
+    assert attngeo.__version__ == version("attngeo")
+    command = subprocess.run(
+        [Path(sys.executable).with_name("attngeo"), "--version"], capture_output=True, text=True, check=True
+    )
+    assert command.stdout == f"attngeo {attngeo.__version__}\n"
+    for file in ("CITATION.cff", "CHANGELOG.md"):
+        assert attngeo.__version__ in (ROOT / file).read_text("utf-8"), file
+
+
+def test_public_names_are_there_and_documented() -> None:
+    assert set(attngeo.__all__) == set(dir(attngeo))
+    for name in attngeo.__all__:
+        value = getattr(attngeo, name)
+        assert name == "__version__" or value.__doc__, name
+
+
+def test_the_generated_parts_of_the_readme_are_fresh() -> None:
+    from support.readme import filled
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert filled(readme) == readme, "run `make readme`"
+
+
+def test_the_readme_names_every_column_and_exit_code() -> None:
+    from attngeo import errors
+    from attngeo.scoring import COLUMNS
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert all(f"`{column}`" in readme for column in COLUMNS)
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    assert {error.exit_code for error in classes} == {2, 3, 4}
+    assert all(error.__name__ in str(errors.__doc__) for error in classes)
