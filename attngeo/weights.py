@@ -112,6 +112,8 @@ def select(
         if absent := sorted(set(layers) - set(present)):
             raise UsageError(f"{ref} has no layer {absent[0]}, expected from {present[0]} to {present[-1]}")
         chosen = [site for site in chosen if site.layer in layers]
+    if not chosen:
+        raise UsageError(f"{ref}: no layers are asked for, expected at least one")
     return chosen
 
 
@@ -144,12 +146,12 @@ def projections(
         parts, note = _fold_norm(site, tensors, parts)
         notes += note
     parts = _fold_head_norm(site, parts)
-    if site.rotary is not None:
-        notes.append(f"rotary: relative offset {variants.rope_offset}")
-        if variants.rope_offset:
-            parts = _rotate(site, parts, variants.rope_offset, ref)
+    parts, note = _rotate(site, parts, variants.rope_offset, ref)
+    notes += note
     q, k = parts.q, parts.k
-    if variants.with_bias and (parts.q_bias is not None or parts.k_bias is not None):
+    if variants.with_bias and parts.q_bias is None and parts.k_bias is None:
+        notes.append("no biases to count")
+    elif variants.with_bias:
         q, k = append_bias(q, parts.q_bias), append_bias(k, parts.k_bias)
     return q, k, notes
 
@@ -157,7 +159,8 @@ def projections(
 def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> tuple[Projections, list[str]]:
     """Fold the gain, and where biases count the shift, of the normalisation in front of attention into the weights."""
     if "pre_norm" not in site.tensors:
-        return parts, ["no gain in front of attention to fold"]
+        known = "no gain in front of attention to fold" if site.family.source else "input norm not known: not folded"
+        return parts, [known]
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
 
@@ -190,17 +193,25 @@ def _fold_head_norm(site: AttentionSite, parts: Projections) -> Projections:
     )
 
 
-def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> Projections:
+def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> tuple[Projections, list[str]]:
     """Turn the queries by the relative offset, which is what rotary embeddings amount to between two positions."""
     rotary = site.rotary
     if rotary is None:
-        return parts
+        if offset and not site.family.source and any("rope" in name for name in site.section):
+            raise UnsupportedModelError(
+                f"{ref}: how {site.section.get('model_type')!r} pairs its rotary dimensions is not known; "
+                "score without --rope-offset"
+            )
+        return parts, ["no rotary embeddings: the offset changes nothing"] if offset else []
+    notes = [f"rotary: relative offset {offset}"]
+    if not offset:
+        return parts, notes
     angles = offset * rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
-    angles = angles.to("cpu" if parts.q.device.type == "mps" else parts.q.device)
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
     cosine, sine = angles.cos().to(parts.q), angles.sin().to(parts.q)
 
     def turned(x: Tensor) -> Tensor:
         return rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start)
 
-    return parts._replace(q=turned(parts.q), q_bias=None if parts.q_bias is None else turned(parts.q_bias))
+    bias = None if parts.q_bias is None else turned(parts.q_bias)
+    return parts._replace(q=turned(parts.q), q_bias=bias), notes

@@ -1,4 +1,4 @@
-"""Models that the table does not list, and configurations as they were really published: read by rule, or refused by name."""
+"""Models that the table does not list, and configurations as they were really published."""
 
 from __future__ import annotations
 
@@ -149,9 +149,8 @@ def test_published_configurations(name: str, tmp_path: Path) -> None:
     sizes = {}
     for stack, rows in frame.groupby("stack"):
         heads = rows[rows["head"].notna()]
-        sizes[stack] = (
-            rows["layer"].nunique(), len(heads) // rows["layer"].nunique(), heads["key_head"].nunique(), rows["head_dim"].iloc[0],
-        )  # fmt: skip
+        layers = rows["layer"].nunique()
+        sizes[stack] = (layers, len(heads) // layers, heads["key_head"].nunique(), rows["head_dim"].iloc[0])
     assert sizes == expected
 
 
@@ -187,3 +186,20 @@ def test_caveats_are_noted(name: str, note: str, saved: Callable[[str], Path]) -
 
 def test_families_without_caveats_have_no_note(saved: Callable[[str], Path]) -> None:
     assert attngeo.score(saved("bert"))["note"].tolist() == ["", ""]
+
+
+def test_what_is_not_known_of_a_family_is_said(tmp_path: Path) -> None:
+    """Rotary pairing and input norm cannot be read off names: no variant is made up, and none ignored in silence."""
+    config = {"model_type": "mystery", "num_attention_heads": 4, "rope_theta": 10_000.0}
+    folder = write_single(tmp_path, projections("model.layers.0.self_attn", 16), config)
+    with pytest.raises(UnsupportedModelError, match="how 'mystery' pairs its rotary dimensions is not known"):
+        attngeo.score(folder, rope_offset=1)
+    assert "input norm not known: not folded" in attngeo.score(folder, fold_norm=True)["note"][0]
+
+
+def test_variants_that_change_nothing_are_said(saved: Callable[[str], Path]) -> None:
+    plain = attngeo.score(saved("t5"))
+    asked = attngeo.score(saved("t5"), with_bias=True, rope_offset=3)
+    assert asked["symmetry"].tolist() == plain["symmetry"].tolist()
+    assert asked["note"][0] == "no rotary embeddings: the offset changes nothing; no biases to count"
+    assert "no gain in front of attention to fold" in attngeo.score(saved("bert"), fold_norm=True)["note"][0]

@@ -1,4 +1,4 @@
-"""The parts of README.md that are generated, so that they cannot go stale: `make readme` writes them, a test checks them."""
+"""The generated parts of README.md: `make readme` writes them, and a test checks that they are fresh."""
 
 from __future__ import annotations
 
