@@ -96,9 +96,9 @@ def _print(found: dict[str, Any]) -> None:
         if first["source"]:
             console.print(f"  read from {first['source']}", highlight=False, style="dim", soft_wrap=True)
         for name, info in first["tensors"].items():
-            console.print(f"  {name}  {info['dtype']} {info['shape']}", highlight=False, markup=False)
+            console.print(f"  {name}  {info['dtype']} {info['shape']}", highlight=False, markup=False, soft_wrap=True)
         for text in dict.fromkeys(text for site in sites for text in site["notes"]):
-            console.print(f"  note: {text}", highlight=False, style="dim")
+            console.print(f"  note: {text}", highlight=False, style="dim", soft_wrap=True)
     for pattern in found["left_out"]:
         console.print(f"left out, no known query-key form: {pattern}", highlight=False, markup=False)
 

@@ -67,7 +67,10 @@ def _bar(value: float) -> str:
 
 
 def _number(value: Any, form: str) -> str:
-    return "—" if _missing(value) else f"{value:{form}}".replace("-", "−")
+    if _missing(value):
+        return "—"
+    text = f"{value:{form}}"
+    return text.replace("-", "+" if float(text) == 0 else "−")
 
 
 def _missing(value: Any) -> bool:
