@@ -33,6 +33,8 @@ __all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "errors":
+        return import_module("attngeo.errors")
     if name not in _HOMES:
         raise AttributeError(f"module 'attngeo' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -107,11 +107,18 @@ def score(
         common = {"model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type")}
         for site, tensors in _read_ahead(store, sites, report):
             q, k, notes = projections(site, tensors, variants, dtype=dtype, device=target, ref=store.ref)
+            notes += _unusual(scale)
             tensors.clear()
             rows += [common | row for row in score_site(site, q, k, notes, scale) if per_head or row["head"] is None]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame.attrs = _provenance(store, skipped, scale, variants, target, precision)
     return frame
+
+
+def _unusual(scale: Scale) -> list[str]:
+    """Notes that tell rows from those of the default scale, wherever they are written to."""
+    notes = [] if scale.convention == "corrected" else [f"{scale.convention} convention"]
+    return notes if scale.gamma == Scale.gamma else [*notes, f"gamma {scale.gamma:g}"]
 
 
 def pick_device(device: str) -> torch.device:

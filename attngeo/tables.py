@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1c2024}"
-    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
+    "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1c2024}"
+    "div{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
     "th,td{padding:.3rem .6rem;border-bottom:1px solid #e2e4e8;text-align:right;white-space:nowrap}"
     "th{position:sticky;top:0;background:#fff;border-bottom:2px solid #9aa1ab}"
     "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}"
@@ -41,13 +41,12 @@ def to_jsonl(frame: pd.DataFrame) -> str:
 
 def to_markdown(frame: pd.DataFrame) -> str:
     """A pipe table, scores to six decimals."""
-    text = frame.astype(object).where(frame.notna(), "")
-    return str(text.to_markdown(index=False, floatfmt=".6f", disable_numparse=False)) + "\n"
+    return str(_for_people(frame).to_markdown(index=False, disable_numparse=True)) + "\n"
 
 
 def to_latex(frame: pd.DataFrame) -> str:
     """A booktabs tabular, scores to six decimals."""
-    return frame.to_latex(index=False, escape=True, float_format="%.6f", na_rep="")
+    return _for_people(frame).to_latex(index=False, escape=True) + "\n"
 
 
 def to_html(frame: pd.DataFrame) -> str:
@@ -57,11 +56,27 @@ def to_html(frame: pd.DataFrame) -> str:
         for name, value in frame.attrs.items()
         if value not in (None, [], "")
     )
-    table = frame.to_html(index=False, border=0, na_rep="", float_format="{:.6f}".format)
+    table = _for_people(frame).to_html(index=False, border=0)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>attngeo</title><style>{STYLE}</style>'
-        f"</head><body>\n<h1>Attention scores</h1>\n<dl>{made}</dl>\n{table}\n</body></html>\n"
+        f"</head><body>\n<h1>Attention scores</h1>\n<div>{table}</div>\n<h2>How it was made</h2>\n<dl>{made}</dl>\n"
+        "</body></html>\n"
     )
+
+
+def _for_people(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as text: scores to six decimals, nothing for a missing value, no column that is empty throughout."""
+    columns = {}
+    for name in frame.columns:
+        values = frame[name]
+        texts = ["" if missing else _text(value) for value, missing in zip(values, values.isna(), strict=True)]
+        if any(texts):
+            columns[name] = texts
+    return type(frame)(columns)
+
+
+def _text(value: object) -> str:
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {

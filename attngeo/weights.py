@@ -107,6 +107,8 @@ def select(
     if stack is not None and stack not in stacks:
         raise UsageError(f"{ref} has no stack {stack!r}, expected one of: {', '.join(stacks)}")
     chosen = [site for site in sites if stack in (None, site.stack)]
+    if isinstance(layers, str):
+        raise UsageError(f"layers is {layers!r}, expected a collection of numbers such as [0, 1, 7]")
     if layers is not None:
         present = sorted({site.layer for site in chosen})
         if absent := sorted(set(layers) - set(present)):
@@ -153,6 +155,7 @@ def projections(
         notes.append("no biases to count")
     elif variants.with_bias:
         q, k = append_bias(q, parts.q_bias), append_bias(k, parts.k_bias)
+        notes.append("biases counted")
     return q, k, notes
 
 
@@ -173,7 +176,7 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projec
     if site.is_cross:
         return parts._replace(q=q, q_bias=q_bias), ["gain folded into queries only: keys read another stack"]
     k, k_bias = folded(parts.k, parts.k_bias)
-    return parts._replace(q=q, k=k, q_bias=q_bias, k_bias=k_bias), []
+    return parts._replace(q=q, k=k, q_bias=q_bias, k_bias=k_bias), ["input gain folded"]
 
 
 def _fold_head_norm(site: AttentionSite, parts: Projections) -> Projections:

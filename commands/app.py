@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -20,7 +21,6 @@ app = typer.Typer(
     help="Read the weights of pretrained transformers and say what their attention has learned.",
     epilog="Exit codes: 0 done, 1 a check did not hold, 2 wrong usage, 3 model not found or not reachable, "
     "4 found but cannot be scored, 130 interrupted.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -51,13 +51,17 @@ def main() -> None:
     if not sys.stderr.isatty():
         # huggingface_hub logs each retry, for people who wait; a log wants only what came of them, one line of ours.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these characters gets "?" instead of a traceback
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
     except AttnGeoError as error:
         fail(str(error), error.exit_code)
     except typer.TyperException as error:
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
-        fail(f"{message} (see attngeo --help)", getattr(error, "exit_code", 2))
+        command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
+        fail(f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         code = 130
     if code == 130:

@@ -40,11 +40,11 @@ def family_rows() -> list[dict[str, str]]:
     from attngeo.layouts.families import COMPOSITES, FAMILIES
 
     rows = [
-        {"family": name, "queries and keys": _projections(family), "caveats": _caveats(family), "source": family.source}
+        {"family": name, "queries_and_keys": _projections(family), "caveats": _caveats(family), "source": family.source}
         for name, family in FAMILIES.items()
     ]
     rows += [
-        {"family": name, "queries and keys": "towers: " + ", ".join(parts), "caveats": "", "source": ""}
+        {"family": name, "queries_and_keys": "towers: " + ", ".join(parts), "caveats": "", "source": ""}
         for name, parts in COMPOSITES.items()
     ]
     return sorted(rows, key=lambda row: row["family"])
@@ -55,7 +55,7 @@ def families_markdown(rows: list[dict[str, str]]) -> str:
     lines = ["| family | queries and keys | caveats |", "| --- | --- | --- |"]
     for row in rows:
         name = f"[{row['family']}]({row['source']})" if row["source"] else row["family"]
-        lines.append(f"| {name} | {row['queries and keys']} | {row['caveats']} |")
+        lines.append(f"| {name} | {row['queries_and_keys']} | {row['caveats']} |")
     return "\n".join(lines) + "\n"
 
 
@@ -97,7 +97,7 @@ def _print(rows: list[dict[str, str]]) -> None:
     for name in ("family", "queries and keys", "caveats"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(row["family"], row["queries and keys"], row["caveats"])
+        table.add_row(row["family"], row["queries_and_keys"], row["caveats"])
     console = Console()
     console.print(table)
     console.print(

@@ -78,7 +78,7 @@ def _print(found: dict[str, Any]) -> None:
     console = Console()
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""
     total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
-    console.print(f"{found['model']}{revision} · {found['model_type']}", highlight=False, style="bold")
+    console.print(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}", highlight=False, style="bold")
     console.print(f"to read: {decimal(found['bytes_to_read'])} of {total}", highlight=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("stack", "layers", "heads", "key heads", "head_dim", "d_model"):

@@ -27,9 +27,11 @@ class Bar:
 
     def __enter__(self) -> Bar:
         if self._silent:
+            from huggingface_hub import logging
             from huggingface_hub.utils.tqdm import disable_progress_bars
 
             disable_progress_bars()
+            logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         return self
 
     def __call__(self, progress: Progress) -> None:

@@ -84,9 +84,11 @@ def score(
             continue
         for pattern in frame.attrs["skipped"]:
             note(f"{model}: left out, no known query-key form: {pattern}", quiet=quiet)
+        if format is not Format.table and (empty := int(frame["symmetry"].isna().sum())):
+            note(f"{model}: {empty} of {len(frame)} layers and heads have no scores; their rows say why", quiet=quiet)
         frames.append(frame)
     if frames:
-        _deliver(frames, outputs, format, per_head)
+        _deliver(frames, outputs, format, per_head=per_head, quiet=quiet)
     for failure in failures:
         sys.stderr.write(f"attngeo: {failure}\n")
     if failures:
@@ -109,18 +111,12 @@ def _check(outputs: list[Path], gamma: float, device: str) -> None:
     pick_device(device)
 
 
-def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, per_head: bool) -> None:
+def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *, per_head: bool, quiet: bool) -> None:
+    """Print the results and write them to files; files first, so that a closed pipe loses nothing."""
     import pandas as pd
 
     from attngeo import tables
 
-    from .render import print_scores
-
-    if format is Format.table:
-        for frame in frames:
-            print_scores(frame, per_head=per_head)
-    if format is Format.table and not outputs:
-        return
     rows = pd.concat(frames, ignore_index=True)
     if not per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
@@ -128,5 +124,18 @@ def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, pe
     printers = {Format.csv: tables.to_csv, Format.json: tables.to_json, Format.markdown: tables.to_markdown}
     for path in outputs:
         tables.write(rows, path)
-    if format in printers:
+    if format is Format.table:
+        _print_tables(frames, per_head=per_head, quiet=quiet)
+    else:
         sys.stdout.write(printers[format](rows))
+
+
+def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) -> None:
+    from rich.console import Console
+
+    from .render import print_scores, summary
+
+    for frame in frames:
+        print_scores(frame, per_head=per_head, quiet=quiet)
+    if len(frames) > 1:
+        Console().print(summary(frames, name_models=True))

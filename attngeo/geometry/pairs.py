@@ -29,6 +29,8 @@ def each_pair(wq: Tensor, wk: Tensor, score: Callable[[Moments, Tensor, Tensor],
 def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
     """The broadcast leading shape of two [*lead, d_model, head_dim] factors; ShapeError when they do not fit."""
     for name, w in (("wq", wq), ("wk", wk)):
+        if not isinstance(w, Tensor):
+            raise ShapeError(f"{name} is a {type(w).__name__}, expected a torch tensor [*lead, d_model, head_dim]")
         if w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
             raise ShapeError(
                 f"{name} is {w.dtype} {list(w.shape)}, "

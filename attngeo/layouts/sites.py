@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
@@ -50,10 +50,10 @@ class AttentionSite:
     stack: str
     layer: int
     module: str
-    layout: QKLayout | LatentLayout
-    family: Family
-    section: Mapping[str, Any]
-    tensors: Mapping[str, str]
+    layout: QKLayout | LatentLayout = field(repr=False)
+    family: Family = field(repr=False)
+    section: Mapping[str, Any] = field(repr=False)
+    tensors: Mapping[str, str] = field(repr=False)
     heads: int
     key_heads: int
     head_dim: int

@@ -105,6 +105,7 @@ def test_nan_and_zero_weights_empty_their_rows_only(attngeo: Command, tmp_path: 
     tensors["model.layers.1.self_attn.k_proj.weight"][:6] = 0  # key head 0 of layer 1, that heads 0 and 1 read
     run = attngeo("score", write_single(tmp_path / "model", tensors), "--per-head", "--format", "json")
     assert run.returncode == 0
+    assert run.stderr == f"attngeo: {tmp_path / 'model'}: 4 of 10 layers and heads have no scores; their rows say why\n"
     rows = {(row["layer"], row["head"]): row for row in json.loads(run.stdout)}
     empty = {place for place, row in rows.items() if row["symmetry"] is None}
     assert empty == {(0, None), (0, 1), (1, 0), (1, 1)}
@@ -116,7 +117,10 @@ def test_nan_and_zero_weights_empty_their_rows_only(attngeo: Command, tmp_path: 
     assert rows[1, 0]["frobenius_norm"] == 0
     table = attngeo("score", tmp_path / "model", "--per-head")
     assert "—" in table.stdout
-    assert "note: the form is zero (decoder 1.0, decoder 1.1)" in table.stdout
+    assert "note: the form is zero (decoder 1.0, decoder 1.1)" in table.stderr
+    assert "note:" not in table.stdout
+    assert "decoder, 1 of 2 layers" in table.stdout
+    assert "decoder, 5 of 8 heads" in table.stdout
 
 
 def test_all_zero_weights(attngeo: Command, tmp_path: Path) -> None:
@@ -137,7 +141,7 @@ def test_variants_change_the_matrix(attngeo: Command, saved: Callable[[str], Pat
         assert run.returncode == 0
         changed = [row[column] for row in json.loads(run.stdout)]
         assert changed != pytest.approx(plain[column].tolist(), abs=1e-3), option
-    assert "rotary: relative offset 5" in attngeo("score", folder, "--rope-offset", "5").stdout
+    assert "rotary: relative offset 5" in attngeo("score", folder, "--rope-offset", "5").stderr
 
 
 def test_published_convention_pairs_heads_as_the_tables_did(tmp_path: Path) -> None:

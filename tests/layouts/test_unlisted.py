@@ -41,7 +41,7 @@ def test_other_families_are_read_by_rule(name: str) -> None:
     assert len(sites) >= 2
     for site, wq, wk in sites:
         assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module])
-        assert f"{name} is not in the table of families; names matched a rule" in site.notes
+        assert f"{name} is not in the table of families, its names matched a rule" in site.notes
 
 
 @pytest.mark.filterwarnings("ignore")
