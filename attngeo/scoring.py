@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -34,6 +34,8 @@ COLUMNS = (
     "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim",
     "symmetry", "directionality", "frobenius_norm", "symmetry_z", "note",
 )  # fmt: skip
+# Past this many positions float64 no longer knows the angle of a rotation.
+LARGEST_OFFSET = 2**31
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim")
 
 
@@ -60,7 +62,7 @@ def score(
     *,
     per_head: bool = False,
     stack: str | None = None,
-    layers: Collection[int] | None = None,
+    layers: Iterable[int] | None = None,
     gamma: float = 2.0,
     convention: Convention = "corrected",
     with_bias: bool = False,
@@ -95,6 +97,10 @@ def score(
     check_choices(gamma, convention)
     scale, variants = Scale(gamma, convention), Variants(with_bias, fold_norm, rope_offset)
     target, dtype = pick_device(device), pick_dtype(precision)
+    if target.type == "mps" and dtype == torch.float64:
+        raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
+    if abs(rope_offset) > LARGEST_OFFSET:
+        raise UsageError(f"rope_offset is {rope_offset}, expected at most {LARGEST_OFFSET} positions either way")
     with closing(open_store(model, offline=offline)) as store, torch.inference_mode():
         sites, skipped = sites_of(store)
         sites = select(sites, stack, layers, store.ref)
@@ -127,20 +133,11 @@ def pick_device(device: str) -> torch.device:
         return torch.device(
             "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         )
-    kind, _, number = device.partition(":")
-    present = {
-        "cpu": not number,
-        "cuda": torch.cuda.is_available()
-        and (not number or (number.isdigit() and int(number) < torch.cuda.device_count())),
-        "mps": torch.backends.mps.is_available() and not number,
-    }
-    if not present.get(kind, False):
-        there = [
-            name
-            for name, here in {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.items()
-            if here
-        ]
-        raise UsageError(f"device {device!r} is not here, expected one of: auto, {', '.join(['cpu', *there])}")
+    kind, colon, number = device.partition(":")
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if int(number) >= count.get(kind, 0) if number.isdecimal() else colon or not count.get(kind):
+        there = ", ".join(name for name, here in count.items() if here)
+        raise UsageError(f"device {device!r} is not here, expected one of: auto, {there}")
     return torch.device(device)
 
 
@@ -219,7 +216,7 @@ def _scores(
     squared_norm = float(own.squared_norm)
     if factor == 0 or squared_norm <= 0:
         return _empty("; ".join([*notes, "the form is zero"]), frobenius_norm=0.0)
-    symmetry = float(symmetry_of(own.trace.double().cpu(), own.squared_norm.double().cpu()))
+    symmetry = float(symmetry_of(own.trace.cpu().double(), own.squared_norm.cpu().double()))
     directionality = directionality_of(
         own.row_norms, own.column_norms, gamma=scale.gamma, convention=scale.convention, factors=factors
     )

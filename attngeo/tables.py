@@ -76,7 +76,9 @@ def _for_people(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(value: object) -> str:
-    return f"{value:.6f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.6f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.3e}"
 
 
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
@@ -92,12 +94,15 @@ SUFFIXES = (*WRITERS, ".parquet")
 
 def check_output(path: Path) -> None:
     """Raise OutputError unless a table could be written to `path`: done before the work that fills it."""
-    if path.suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         raise OutputError(f"{path}: no such format, expected a name ending in one of: {' '.join(SUFFIXES)}")
-    if path.is_dir():
-        raise OutputError(f"{path} is a folder, expected a file name")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}; create it first")
+    try:
+        if path.is_dir():
+            raise OutputError(f"{path} is a folder, expected a file name")
+        if not path.parent.is_dir():
+            raise OutputError(f"{path}: there is no folder {path.parent}; create it first")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"{path}: no permission to write in {path.parent}")
 
@@ -110,10 +115,10 @@ def write(frame: pd.DataFrame, path: Path) -> None:
     check_output(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             frame.to_parquet(partial, index=False)
         else:
-            partial.write_text(WRITERS[path.suffix](frame), "utf-8")
+            partial.write_text(WRITERS[path.suffix.lower()](frame), "utf-8")
         partial.replace(path)
     except OSError as error:
         raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from attngeo.checkpoints.config import AttentionConfig, Role, attention_config
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.checkpoints.tensor import FLOATS
-from attngeo.errors import UnsupportedModelError, UsageError
+from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 from attngeo.geometry.directionality import Convention
 from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
 from attngeo.layouts.assemble import Projections, assemble
@@ -51,7 +51,7 @@ def attention_sites(
     model: Any,
     *,
     stack: str | None = None,
-    layers: Collection[int] | None = None,
+    layers: Iterable[int] | None = None,
     with_bias: bool = False,
     fold_norm: bool = False,
     rope_offset: int = 0,
@@ -86,32 +86,32 @@ def sites_of(store: TensorStore) -> tuple[list[AttentionSite], list[str]]:
     ) -> AttentionConfig:
         return attention_config(section, role, defaults=defaults, stage=stage, ref=store.ref)
 
-    sites, skipped = find_sites(
-        store.names, store.config, shape_of=lambda name: store.info(name).shape, heads_of=heads_of, ref=store.ref
-    )
-    for site in sites:
-        for name in site.tensors.values():
-            if (dtype := store.info(name).dtype) not in FLOATS:
-                raise UnsupportedModelError(
-                    f"{store.ref}: {name} is stored as {dtype} ({quantisation(store.config)}), expected one of "
-                    f"{', '.join(FLOATS)}; quantised weights are not supported yet, name the unquantised model"
-                )
-    return sites, skipped
+    def shape_of(name: str) -> tuple[int, ...]:
+        info = store.info(name)
+        if info.dtype not in FLOATS:
+            raise UnsupportedModelError(
+                f"{store.ref}: {name} is stored as {info.dtype} ({quantisation(store.config)}), expected one of "
+                f"{', '.join(FLOATS)}; quantised weights are not supported yet, name the unquantised model"
+            )
+        return info.shape
+
+    return find_sites(store.names, store.config, shape_of=shape_of, heads_of=heads_of, ref=store.ref)
 
 
 def select(
-    sites: list[AttentionSite], stack: str | None, layers: Collection[int] | None, ref: str
+    sites: list[AttentionSite], stack: str | None, layers: Iterable[int] | None, ref: str
 ) -> list[AttentionSite]:
     """The sites of one stack and of some layers. Raises UsageError, with what there is, where none is left."""
     stacks = list(dict.fromkeys(site.stack for site in sites))
     if stack is not None and stack not in stacks:
         raise UsageError(f"{ref} has no stack {stack!r}, expected one of: {', '.join(stacks)}")
     chosen = [site for site in sites if stack in (None, site.stack)]
-    if isinstance(layers, str):
+    if isinstance(layers, str) or not isinstance(layers, Iterable | None):
         raise UsageError(f"layers is {layers!r}, expected a collection of numbers such as [0, 1, 7]")
     if layers is not None:
+        layers = set(layers)
         present = sorted({site.layer for site in chosen})
-        if absent := sorted(set(layers) - set(present)):
+        if absent := sorted(layers - set(present)):
             raise UsageError(f"{ref} has no layer {absent[0]}, expected from {present[0]} to {present[-1]}")
         chosen = [site for site in chosen if site.layer in layers]
     if not chosen:
@@ -182,17 +182,15 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projec
 def _fold_head_norm(site: AttentionSite, parts: Projections) -> Projections:
     """The linear part of QK-norm: its gain, and for LayerNorm its centring."""
     norm = site.family.head_norm
-    if norm is None or parts.q_gain is None or parts.k_gain is None:
-        return parts
 
-    def folded(x: Tensor | None, gain: Tensor) -> Tensor | None:
-        return None if x is None else fold_head_norm(x, gain, centred=norm.centred)
+    def folded(x: Tensor, gain: Tensor | None) -> Tensor:
+        return x if gain is None or norm is None else fold_head_norm(x, gain, centred=norm.centred)
 
     return parts._replace(
-        q=fold_head_norm(parts.q, parts.q_gain, centred=norm.centred),
-        k=fold_head_norm(parts.k, parts.k_gain, centred=norm.centred),
-        q_bias=folded(parts.q_bias, parts.q_gain),
-        k_bias=folded(parts.k_bias, parts.k_gain),
+        q=folded(parts.q, parts.q_gain),
+        k=folded(parts.k, parts.k_gain),
+        q_bias=None if parts.q_bias is None else folded(parts.q_bias, parts.q_gain),
+        k_bias=None if parts.k_bias is None else folded(parts.k_bias, parts.k_gain),
     )
 
 
@@ -209,7 +207,18 @@ def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> t
     notes = [f"rotary: relative offset {offset}"]
     if not offset:
         return parts, notes
-    angles = offset * rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
+    try:
+        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
+        if not frequencies.isfinite().all():
+            raise ValueError("its frequencies are not finite")
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CorruptCheckpointError(
+            f"{ref}: config.json describes no rotary embedding ({type(error).__name__}: {error}); "
+            "score without --rope-offset"
+        ) from None
+    if 2 * len(frequencies) > site.head_dim:
+        raise ShapeError(f"{ref}: {2 * len(frequencies)} dimensions rotate, but a head has {site.head_dim}")
+    angles = offset * frequencies
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
     cosine, sine = angles.cos().to(parts.q), angles.sin().to(parts.q)
 

@@ -10,11 +10,14 @@ from typing import Annotated
 import typer
 
 from attngeo import __version__
-from attngeo.errors import AttnGeoError
+from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
 from .families import families
 from .inspect import inspect
+from .messages import TRACEBACK, say, unexpected
 from .score import score
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="attngeo",
@@ -48,28 +51,41 @@ def _options(
 
 def main() -> None:
     """The console script: run the app, print an error as one line, exit with its code."""
+    _prepare_streams()
     if not sys.stderr.isatty():
         # huggingface_hub logs each retry, for people who wait; a log wants only what came of them, one line of ours.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without these characters gets "?" instead of a traceback
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
-    except AttnGeoError as error:
-        fail(str(error), error.exit_code)
-    except typer.TyperException as error:
-        message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
-        command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
-        fail(f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2))
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        text, code = _explained(error)
+        say(text)
     except KeyboardInterrupt:
-        code = 130
-    if code == 130:
-        fail("interrupted; nothing was written", 130)
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        say("interrupted; nothing was written")
     sys.exit(code or 0)
 
 
-def fail(message: str, code: int) -> None:
-    """Print one line on stderr and exit with `code`."""
-    sys.stderr.write(f"attngeo: {message}\n")
-    sys.exit(code)
+def _explained(error: Exception) -> tuple[str, int]:
+    """The line that says what went wrong, and the exit code."""
+    if isinstance(error, AttnGeoError):
+        return str(error), error.exit_code
+    if isinstance(error, typer.TyperException):
+        message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
+        command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
+        return f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2)
+    if isinstance(error, OSError):
+        return f"output failed: {error.strerror or error}", OutputError.exit_code
+    return unexpected(error), CheckpointError.exit_code
+
+
+def _prepare_streams() -> None:
+    """A closed stdout takes nothing, and a terminal without some character gets "?" instead of a traceback."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .messages import printable
 from .options import Model, Offline
 
 if TYPE_CHECKING:
@@ -74,8 +75,9 @@ def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.filesize import decimal
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    console = Console(markup=False)
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""
     total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
     console.print(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}", highlight=False, style="bold")
@@ -88,7 +90,7 @@ def _print(found: dict[str, Any]) -> None:
         stacks.setdefault(site["stack"], []).append(site)
     for stack, sites in stacks.items():
         sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
-        table.add_row(stack, str(len(sites)), *sizes)
+        table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
     console.print(table)
     for stack, sites in stacks.items():
         first = sites[0]
@@ -96,11 +98,11 @@ def _print(found: dict[str, Any]) -> None:
         if first["source"]:
             console.print(f"  read from {first['source']}", highlight=False, style="dim", soft_wrap=True)
         for name, info in first["tensors"].items():
-            console.print(f"  {name}  {info['dtype']} {info['shape']}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"  {printable(name)}  {info['dtype']} {info['shape']}", highlight=False, soft_wrap=True)
         for text in dict.fromkeys(text for site in sites for text in site["notes"]):
             console.print(f"  note: {text}", highlight=False, style="dim", soft_wrap=True)
     for pattern in found["left_out"]:
-        console.print(f"left out, no known query-key form: {pattern}", highlight=False, markup=False)
+        console.print(f"left out, no known query-key form: {printable(pattern)}", highlight=False)
 
 
 def _range(sites: list[dict[str, Any]], name: str) -> str:

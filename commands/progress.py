@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import TracebackType
 
 from rich.console import Console
@@ -20,7 +19,8 @@ class Bar:
         self._silent = quiet or not console.is_terminal
         self._model = model
         self._bar = RichProgress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
+            DownloadColumn(), TimeRemainingColumn(),
             console=console, transient=True, disable=self._silent,
         )  # fmt: skip
         self._task: TaskID | None = None
@@ -48,9 +48,3 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
-
-
-def note(text: str, *, quiet: bool) -> None:
-    """One line on stderr, unless quiet."""
-    if not quiet:
-        sys.stderr.write(f"attngeo: {text}\n")

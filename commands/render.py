@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .messages import printable
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -31,7 +33,7 @@ DEFAULTS = {"with_bias": False, "fold_norm": False, "rope_offset": 0, "precision
 def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     """One table of a model's layers (and heads), then what is typical of each stack, and on stderr the notes."""
     console = Console()
-    console.print(_title(frame), style="bold", highlight=False)
+    console.print(_title(frame), style="bold", highlight=False, markup=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("stack", overflow="fold", min_width=7)
     for name in ("layer", "head") if per_head else ("layer",):
@@ -46,7 +48,7 @@ def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
         if previous not in (None, row["stack"]):
             table.add_section()
         table.add_row(
-            *_cells(row, per_head, first=row["stack"] != previous, bars=console.width >= WIDTH_OF_BARS),
+            *map(Text, _cells(row, per_head, first=row["stack"] != previous, bars=console.width >= WIDTH_OF_BARS)),
             style="bold" if per_head and _missing(row["head"]) else "",
         )
         previous = row["stack"]
@@ -55,17 +57,19 @@ def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     console.print()
     if not quiet:
         for line in footnotes(frame):
-            sys.stderr.write(f"{line}\n")
+            sys.stderr.write(f"{printable(line)}\n")
 
 
 def _title(frame: pd.DataFrame) -> str:
     own = frame.attrs
     changed = [text.format(own[name]) for name, text in SHOWN.items() if own[name] != DEFAULTS[name]]
-    return " · ".join(map(str, filter(None, [own["model"], frame["model_type"].iloc[0], own["convention"], *changed])))
+    return printable(
+        " · ".join(map(str, filter(None, [own["model"], frame["model_type"].iloc[0], own["convention"], *changed])))
+    )
 
 
 def _cells(row: dict[Any, Any], per_head: bool, *, first: bool, bars: bool) -> list[str]:
-    cells = [row["stack"] if first else "", str(row["layer"])]
+    cells = [printable(row["stack"]) if first else "", str(row["layer"])]
     if per_head:
         cells.append("all" if _missing(row["head"]) else str(row["head"]))
     symmetry, directionality = (
@@ -105,7 +109,7 @@ def summary(frames: Iterable[pd.DataFrame], *, name_models: bool = False) -> Tab
         for stack, own in frame.groupby("stack", sort=False):
             for what, some in (("layer", own[own["head"].isna()]), ("head", own[own["head"].notna()])):
                 spreads = (_spread(some[name]) for name in ("symmetry", "directionality"))
-                table.add_row(f"{stack}, {_count(some['symmetry'], what)}", *spreads)
+                table.add_row(*map(Text, (f"{stack}, {_count(some['symmetry'], what)}", *spreads)))
     return table
 
 

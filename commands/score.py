@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attngeo.errors import AttnGeoError, UsageError
 
+from .messages import TRACEBACK, say, unexpected
 from .options import MODEL_HELP, Convention, Format, Offline, Precision, parse_layers
 
 if TYPE_CHECKING:
@@ -59,40 +61,44 @@ def score(
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
     where a few columns dominate, positive where a few rows do.
     """
-    chosen = parse_layers(layers)
     outputs = output or []
     _check(outputs, gamma, device)
-
-    from attngeo.scoring import score as score_model
-
-    from .progress import Bar, note
-
+    options = {
+        "stack": stack, "layers": parse_layers(layers), "gamma": gamma, "convention": convention.value,
+        "with_bias": with_bias, "fold_norm": fold_norm, "rope_offset": rope_offset, "device": device,
+        "precision": precision.value, "offline": offline,
+    }  # fmt: skip
     frames: list[pd.DataFrame] = []
-    failures: list[AttnGeoError] = []
+    failures: list[str] = []
     for model in models:
         try:
-            with Bar(model, quiet=quiet) as progress:
-                frame = score_model(
-                    model, per_head=True, stack=stack, layers=chosen, gamma=gamma, convention=convention.value,
-                    with_bias=with_bias, fold_norm=fold_norm, rope_offset=rope_offset, device=device,
-                    precision=precision.value, offline=offline, progress=progress,
-                )  # fmt: skip
-        except AttnGeoError as error:
-            if len(models) == 1:
+            frames.append(_score_one(model, options, quiet=quiet, to_people=format is Format.table))
+        except Exception as error:
+            if len(models) == 1 or os.environ.get(TRACEBACK):
                 raise
-            failures.append(error)
-            continue
-        for pattern in frame.attrs["skipped"]:
-            note(f"{model}: left out, no known query-key form: {pattern}", quiet=quiet)
-        if format is not Format.table and (empty := int(frame["symmetry"].isna().sum())):
-            note(f"{model}: {empty} of {len(frame)} layers and heads have no scores; their rows say why", quiet=quiet)
-        frames.append(frame)
+            failures.append(str(error) if isinstance(error, AttnGeoError) else f"{model}: {unexpected(error)}")
     if frames:
         _deliver(frames, outputs, format, per_head=per_head, quiet=quiet)
     for failure in failures:
-        sys.stderr.write(f"attngeo: {failure}\n")
+        say(failure)
     if failures:
         raise typer.Exit(SEVERAL_FAILED)
+
+
+def _score_one(model: str, options: dict[str, Any], *, quiet: bool, to_people: bool) -> pd.DataFrame:
+    """The rows of one model, heads included; says on stderr what they do not tell."""
+    from attngeo.scoring import score as score_model
+
+    from .progress import Bar
+
+    with Bar(model, quiet=quiet) as progress:
+        frame = score_model(model, per_head=True, progress=progress, **options)
+    if not quiet:
+        for pattern in frame.attrs["skipped"]:
+            say(f"{model}: left out, no known query-key form: {pattern}")
+        if not to_people and (empty := int(frame["symmetry"].isna().sum())):
+            say(f"{model}: {empty} of {len(frame)} layers and heads have no scores; their rows say why")
+    return frame
 
 
 def _check(outputs: list[Path], gamma: float, device: str) -> None:

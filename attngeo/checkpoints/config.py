@@ -74,11 +74,16 @@ def attention_config(
 def _positive(
     names: Sequence[str], section: Mapping[str, Any], defaults: Mapping[str, Any], stage: int | None, ref: str
 ) -> int | None:
+    stated_as_null = False
     for source in (section, defaults):
+        if stated_as_null:  # null means "derive it", not "what the family usually has"
+            return None
         for name in names:
             value = source.get(name)
             if isinstance(value, list) and stage is not None and stage < len(value):
                 value = value[stage]
+            if value is None and name in source and source is section:
+                stated_as_null = True
             if value is None:
                 continue
             if type(value) is not int or value < 1:

@@ -70,7 +70,8 @@ def _open(folder: Path, name: str, ref: str, config: dict[str, object]) -> FileS
 def _only_weights(folder: Path, ref: str) -> str:
     """The one weights file or index in a folder that has none of the usual names."""
     for pattern in ("*.safetensors.index.json", "*.safetensors", "*.bin.index.json", "*.bin"):
-        found = sorted(path.name for path in folder.glob(pattern) if path.name != "training_args.bin")
+        paths = (path for path in folder.glob(pattern) if path.is_file())
+        found = sorted(path.name for path in paths if path.name != "training_args.bin")
         if len(found) == 1:
             return found[0]
         if found:

@@ -16,7 +16,7 @@ def open_store(model: Any, *, offline: bool = False) -> TensorStore:
 
     Raises ModelUnavailableError where it cannot be found or reached, CheckpointError where it cannot be read.
     """
-    if hasattr(model, "state_dict") and hasattr(model, "config"):
+    if hasattr(model, "state_dict") and hasattr(getattr(model, "config", None), "to_dict"):
         return ModuleStore(model)
     if not isinstance(model, str | Path | ModelRef):
         raise UsageError(

@@ -38,9 +38,12 @@ class ModelRef:
         text = str(text)
         if text.startswith("demo:"):
             return cls(text, "demo", text.removeprefix("demo:"))
-        path = Path(text).expanduser()
-        if text and path.exists():
-            return cls(text, "folder" if path.is_dir() else "file", str(path))
+        try:
+            path = Path(text).expanduser()
+            if text and path.exists():
+                return cls(text, "folder" if path.is_dir() else "file", str(path))
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ModelNotFoundError(f"{text[:80]}: no such file or folder ({error})"[:300]) from None
         name, at, revision = text.partition("@")
         if is_path(name):
             raise ModelNotFoundError(

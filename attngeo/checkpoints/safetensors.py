@@ -19,6 +19,7 @@ from attngeo.errors import CorruptCheckpointError
 
 # The limit that the reference implementation sets, so that a forged length cannot exhaust memory.
 LONGEST_HEADER = 100_000_000
+LARGEST_SIZE = 2**40
 
 
 class SafetensorsFile:
@@ -26,6 +27,8 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not path.is_file():
+            raise CorruptCheckpointError(f"{path}: not a file; download it again")
         try:
             self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
@@ -101,7 +104,7 @@ def check_header(header: Any, data_size: int | None, where: str) -> dict[str, Te
 def _check_entry(name: str, entry: Any, where: str) -> TensorInfo:
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if all(
-            type(size) is int and size >= 0 for size in shape
+            type(size) is int and 0 <= size < LARGEST_SIZE for size in shape
         ):
             needed = expected_nbytes(dtype, shape)
             if 0 <= start <= stop and needed in (None, stop - start):

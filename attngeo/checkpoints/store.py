@@ -18,6 +18,7 @@ from attngeo.checkpoints.tensor import TensorInfo, info_of
 from attngeo.checkpoints.torch_bin import TorchFile
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
+LONGEST_NAME = 200
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 
 
@@ -191,13 +192,13 @@ def read_index(path: Path, ref: str) -> tuple[dict[str, str], int | None]:
     """
     try:
         index = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"{ref}: {path.name} is not readable JSON ({error})") from None
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise CorruptCheckpointError(f"{ref}: {path.name} has no weight_map of tensor name → file")
     for file in set(weight_map.values()):
-        if PurePosixPath(file).name != file or "\\" in file or file in ("", ".", ".."):
+        if PurePosixPath(file).name != file or "\\" in file or file in ("", ".", "..") or len(file) > LONGEST_NAME:
             raise CorruptCheckpointError(
                 f"{ref}: {path.name} points to {file!r}, outside its folder; expected plain file names"
             )
@@ -205,7 +206,7 @@ def read_index(path: Path, ref: str) -> tuple[dict[str, str], int | None]:
             raise UnsupportedModelError(f"{ref}: {path.name} points to {file!r}, expected .safetensors or .bin files")
     metadata = index.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return weight_map, int(total) if isinstance(total, int | float) else None
+    return weight_map, total if type(total) is int else None
 
 
 def refuse_incomplete(file: str, ref: str) -> None:

@@ -20,7 +20,11 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._state = {name: value for name, value in _load(path).items() if isinstance(value, torch.Tensor)}
+        self._state = {
+            name: value
+            for name, value in _load(path).items()
+            if isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout is torch.strided
+        }
         if not self._state:
             raise CorruptCheckpointError(f"{path}: holds no tensors, expected a state dict of name → tensor")
         self.tensors = {name: info_of(name, tensor) for name, tensor in self._state.items()}
@@ -35,11 +39,11 @@ class TorchFile:
         self._state = {}
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[Any, Any]:
+    if not path.is_file():
+        raise CorruptCheckpointError(f"{path}: not a file; download it again")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except FileNotFoundError:
-        raise CorruptCheckpointError(f"{path}: no such file; download the checkpoint again") from None
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
             f"{path}: refused: it is not a plain state dict, and loading it could run code ({_reason(error)}); "
@@ -52,7 +56,7 @@ def _load(path: Path) -> dict[str, Any]:
                 "damaged); save it again as safetensors"
             ) from None
         raise CorruptCheckpointError(f"{path}: not a readable PyTorch file ({_reason(error)})") from None
-    except (OSError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # a forged pickle fails in any way it likes
         raise CorruptCheckpointError(f"{path}: not a readable PyTorch file ({_reason(error)})") from None
     if not isinstance(state, dict):
         raise CorruptCheckpointError(f"{path}: holds a {type(state).__name__}, expected a state dict of name → tensor")

@@ -51,7 +51,7 @@ def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Co
 
 def check_choices(gamma: float, convention: str) -> None:
     """Raise UsageError unless `gamma` is finite and `convention` one that exists."""
-    if not math.isfinite(gamma):
+    if not isinstance(gamma, int | float) or not math.isfinite(gamma):
         raise UsageError(f"gamma is {gamma}, expected a finite number of standard deviations such as 2")
     if convention not in get_args(Convention):
         raise UsageError(f"convention is {convention!r}, expected one of: {', '.join(get_args(Convention))}")
@@ -97,7 +97,8 @@ def _dominance(
 
 
 def _threshold(norms: Tensor, gamma: float, published: bool) -> Tensor:
-    return norms.mean() + gamma * norms.std(correction=1 if published else 0)
+    deviation = norms.std(correction=1 if published else 0) if len(norms) > 1 else 0.0
+    return norms.mean() + gamma * deviation
 
 
 def _exact_norms(own: Tensor, other: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ SMALLEST, LARGEST = 2.0**-20, 2.0**20
 def rescaled(w: Tensor) -> tuple[Tensor, Tensor]:
     """The tensor w [..., rank, n] and the factor [...] it was divided by: 1 unless its largest entry is extreme.
 
-    The factor is the power of two nearest to the largest magnitude, so that dividing rounds nothing; 0 where w is
+    The factor is the power of two below the largest magnitude, so that dividing rounds nothing; 0 where w is
     all zero, NaN or Inf where w is not finite (w is then returned as it is).
     """
     largest = torch.linalg.vector_norm(w, ord=float("inf"), dim=(-2, -1))
@@ -20,5 +20,5 @@ def rescaled(w: Tensor) -> tuple[Tensor, Tensor]:
     usable = largest.isfinite() & (largest > 0)
     if bool((ordinary | ~usable).all()):
         return w, torch.ones_like(largest).where(usable, largest)
-    factor = torch.exp2(largest.log2().round()).where(usable & ~ordinary, torch.ones_like(largest))
+    factor = torch.exp2(largest.log2().floor()).where(usable & ~ordinary, torch.ones_like(largest))
     return w / factor[..., None, None], factor.where(usable, largest)

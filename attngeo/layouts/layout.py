@@ -3,7 +3,7 @@
 The output axis of a projection is a row of slots, each `head_dim` wide. A layout gives the order of the slots as
 letters, the letters standing for runs of heads:
 
-    "q"  the H query heads     "k"  the K key heads     "v"  the K value heads     "g"  H gates
+    "q"  the H query heads     "k"  the K key heads     "v"  the K value heads
 
 in each of `blocks` equal blocks. So "qkv" in one block is Q…Q K…K V…V; in as many blocks as key heads it is
 (Q…Q K V) once per group, which with one query per group is the interleaving of GPT-NeoX and BLOOM.
@@ -151,16 +151,11 @@ RULES = (
         q="in_proj_weight", k="in_proj_weight", q_bias="in_proj_bias", k_bias="in_proj_bias", slots="qkv", k_slots="qkv"
     ),
 )
-# Fused projections that exist: without a declared order they are refused, by name, rather than guessed.
-FUSED_NAMES = (
-    "c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv", "in_proj", "att_proj", "W_pack",
-    "qkvqk_proj", "kqv_proj",
-)  # fmt: skip
 
 
 def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_dim: int, blocks: int) -> Tensor:
     """The slots `letter` of x, [its heads, head_dim, ...] of a tensor [slots·head_dim, ...], in the order of heads."""
-    counts = {"q": heads, "g": heads, "k": key_heads, "v": key_heads}
+    counts = {"q": heads, "k": key_heads, "v": key_heads}
     runs = [counts[slot] // blocks for slot in slots]
     start = sum(runs[: slots.index(letter)])
     by_block = x.reshape(blocks, sum(runs), head_dim, *x.shape[1:])
@@ -169,7 +164,7 @@ def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_
 
 def slot_rows(slots: str, *, heads: int, key_heads: int, head_dim: int) -> int:
     """The output width of a projection with these slots."""
-    counts = {"q": heads, "g": heads, "k": key_heads, "v": key_heads}
+    counts = {"q": heads, "k": key_heads, "v": key_heads}
     return sum(counts[slot] for slot in slots) * head_dim
 
 

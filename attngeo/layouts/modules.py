@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.layout import FUSED_NAMES, RULES, Family, HeadNorm, LatentLayout, QKLayout
+from attngeo.layouts.layout import RULES, Family, HeadNorm, LatentLayout, QKLayout
 
 # Parts of a larger model: pattern of the module's name, where the configuration describes the part, the stack's name.
 TOWERS = (
@@ -23,7 +23,12 @@ TOWERS = (
     (r"^encoder\.", ("encoder",), "encoder"),
 )
 QUANTISED = re.compile(r"\.(qweight|weight_packed|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
-NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
+# What else a quantised layer keeps in the place of its weight.
+PACKED = ("qweight", "weight_packed", "weight_q")
+# Names of projections whose order or partner no layout knows, below a module that attends.
+UNREAD = re.compile(r"(^|\.)([\w]*(qkv|kqv)[\w]*|q|q_[\w]+|query|query_[\w]+)\.(weight|qweight|weight_packed)$")
+NORM = re.compile(r"norm|(^|[._])ln[._]")
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Module:
     @property
     def indices(self) -> tuple[int, ...]:
         """The numbers in the name."""
-        return tuple(int(part) for part in self.name.split(".") if part.isdigit())
+        return tuple(int(part) for part in self.name.split(".") if NUMBER.fullmatch(part))
 
     @property
     def template(self) -> str:
@@ -48,46 +53,59 @@ class Module:
         return pattern_of(self.name)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Survey:
     """What was found: `modules` to score, and `skipped`, patterns of attention that has no known query-key form."""
 
-    modules: list[Module] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    modules: list[Module]
+    skipped: list[str]
 
 
 def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> Survey:
     """Every module that holds a query and a key projection, by the family's layouts or else by the rules."""
-    survey = Survey()
     found: dict[str, Module] = {}
-    orphans: list[tuple[Module, str]] = []
+    halves: list[tuple[Module, str]] = []
     for tower, section, family, model_type, members in _parts(names, config):
         layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
         rule = f"family {model_type}" if model_type in FAMILIES else "rule"
         for layout in layouts:
-            anchor, partner = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
-            for name in members:
-                if name != anchor and not name.endswith(f".{anchor}"):
+            pair = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
+            for name, (own, partner) in ((name, ends) for name in members for ends in (pair, pair[::-1])):
+                if name != own and not name.endswith(f".{own}"):
                     continue
-                path = name[: -len(anchor)].rstrip(".")
-                module = Module(path, layout, family, section, tower, f"{rule}: {anchor} / {partner}")
-                if path in found:
-                    continue
-                if join(path, partner) in names:
-                    found[path] = module
-                else:
-                    orphans.append((module, join(path, partner)))
-    templates = {module.template for module in found.values()}
-    for module, missing in orphans:
-        if module.template in templates and module.name not in found:
-            raise CorruptCheckpointError(
-                f"{ref}: {module.name} has queries but {missing} is missing; download it again"
-            )
-    survey.modules = list(found.values())
-    survey.skipped = _left_out(names, found)
+                path = name[: -len(own)].rstrip(".")
+                if path not in found:
+                    module = Module(path, layout, family, section, tower, f"{rule}: {pair[0]} / {pair[1]}")
+                    if join(path, partner) in names:
+                        found[path] = module
+                    else:
+                        halves.append((module, join(path, partner)))
+    _refuse_halves(halves, found, names, config, ref)
+    skipped = _left_out(names, found)
     if not found:
-        raise _nothing_found(names, config, survey.skipped, ref)
-    return survey
+        raise _nothing_found(names, config, skipped, ref)
+    return Survey(list(found.values()), skipped)
+
+
+def _refuse_halves(
+    halves: Iterable[tuple[Module, str]],
+    found: Mapping[str, Module],
+    names: Collection[str],
+    config: Mapping[str, Any],
+    ref: str,
+) -> None:
+    """Refuse a layer that lacks its queries or its keys, or has them quantised, where others of its stack are whole."""
+    patterns = {module.template for module in found.values()}
+    for module, missing in halves:
+        if module.template in patterns and module.name not in found:
+            raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
+    for name in names:
+        layer, _, last = name.rpartition(".")
+        if last in PACKED and pattern_of(layer.rpartition(".")[0]) in patterns:
+            raise UnsupportedModelError(
+                f"{ref}: {name} is quantised ({quantisation(config)}), which is not supported yet; "
+                "name the unquantised model"
+            )
 
 
 def _parts(
@@ -117,6 +135,10 @@ def _tower(name: str, config: Mapping[str, Any]) -> tuple[str | None, Mapping[st
                 return tower, config[key], key
             if tower not in ("encoder", "decoder"):
                 return tower, config, ""
+    for key, section in config.items():
+        own = isinstance(section, Mapping) and "num_attention_heads" in section
+        if own and key.endswith("_config") and f".{key[:-7]}." in f".{name}":
+            return key[:-7], section, key
     # A multimodal model whose text layers have no prefix of their own: the configuration still keeps them apart.
     if isinstance(config.get("text_config"), Mapping) and not {"hidden_size", "d_model", "n_embd"} & config.keys():
         return "text", config["text_config"], "text_config"
@@ -134,8 +156,9 @@ def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any])
 
 def _unlisted(model_type: str, config: Mapping[str, Any]) -> Family:
     """The stand-in for a family that is not in the table: the rules, and a note that says so."""
-    architectures = config.get("architectures") or [""]
-    causal = bool(config.get("is_decoder")) or str(architectures[0]).endswith(("CausalLM", "LMHeadModel"))
+    architectures = config.get("architectures")
+    first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    causal = bool(config.get("is_decoder")) or first.endswith(("CausalLM", "LMHeadModel"))
     return Family(
         source="",
         stack="decoder" if causal else "encoder",
@@ -154,20 +177,21 @@ def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family:
 
 
 def _left_out(names: Iterable[str], found: Mapping[str, Module]) -> list[str]:
-    """Patterns of fused projections that no layout reads, so that they are not passed over in silence."""
-    ends = tuple(f"{name}{end}" for name in FUSED_NAMES for end in (".weight", ".qweight", ""))
-    layouts = [(module.name, module.layout) for module in found.values() if isinstance(module.layout, QKLayout)]
-    read = {join(path, name) for path, layout in layouts for name in (layout.q, layout.k)}
-    patterns = {
-        pattern_of(name)
-        for name in names
-        if re.search(r"att|qkv", name, re.IGNORECASE) and name not in read and _ends_with_component(name, ends)
-    }
-    return sorted(patterns)
+    """Patterns of projections below a module that attends which no layout reads: none is passed over in silence."""
+    read = {join(module.name, name) for module in found.values() for name in _weights(module.layout)}
+    return sorted(
+        {
+            pattern_of(name)
+            for name in names
+            if name not in read and "att" in name.lower() and not NORM.search(name) and UNREAD.search(name)
+        }
+    )
 
 
-def _ends_with_component(name: str, ends: Iterable[str]) -> bool:
-    return any(name == end or name.endswith(f".{end}") for end in ends)
+def _weights(layout: QKLayout | LatentLayout) -> tuple[str, ...]:
+    if isinstance(layout, QKLayout):
+        return layout.q, layout.k
+    return layout.q, layout.q_a, layout.q_b, layout.kv_a, layout.kv_b
 
 
 def _nothing_found(names: Collection[str], config: Mapping[str, Any], skipped: list[str], ref: str) -> AttnGeoError:
@@ -178,8 +202,8 @@ def _nothing_found(names: Collection[str], config: Mapping[str, Any], skipped: l
         )
     if skipped:
         return UnsupportedModelError(
-            f"{ref}: family {model_type!r} is not supported: {skipped[0]} fuses queries and keys in an order that is "
-            "not known; declare it in attngeo/layouts/families.py"
+            f"{ref}: family {model_type!r} is not supported: how {skipped[0]} holds queries and keys is not known; "
+            "declare it in attngeo/layouts/families.py"
         )
     looked_for = ", ".join(f"{rule.q.removesuffix('.weight')}/{rule.k.removesuffix('.weight')}" for rule in RULES)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})

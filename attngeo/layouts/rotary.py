@@ -20,8 +20,9 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     of scaling that is not known. Source: Su et al. 2021 (arXiv 2104.09864); linear: Chen et al. 2023 (2306.15595);
     yarn: Peng et al. 2023 (2309.00071); llama3: the Llama 3.1 release; longrope: Ding et al. 2024 (2402.13753).
     """
-    fields = {**family.defaults, **{name: value for name, value in section.items() if value is not None}}
-    rope = _parameters(fields, layer)
+    stated = {name: value for name, value in section.items() if value is not None}
+    fields = {**family.defaults, **stated}
+    rope = _parameters(stated, fields, layer)
     size = _rotated_dims(fields, rope, family, head_dim)
     base = float(rope["rope_theta"])
     plain: Tensor = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
@@ -36,11 +37,14 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
         case "yarn":
             return _yarn(plain, rope, fields, base)
         case "longrope" | "su":
-            return plain / torch.tensor(rope["short_factor"], dtype=torch.float64)
+            factors = torch.tensor(rope["short_factor"], dtype=torch.float64)
+            if factors.shape != plain.shape:
+                raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
+            return plain / factors
     raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is not supported; score without --rope-offset")
 
 
-def _parameters(fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
+def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
     """The rotary parameters at one layer, from the configurations of transformers 5 (`rope_parameters`) or before."""
     rope = dict(fields.get("rope_parameters") or {})
     local = _is_local(fields, layer)
@@ -52,7 +56,9 @@ def _parameters(fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
     if "rope_theta" not in rope:
         older = ("local_rope_theta", "rope_local_base_freq") if local else ("global_rope_theta",)
         names = (*older, "rope_theta", "rotary_emb_base")
-        rope["rope_theta"] = next((fields[name] for name in names if name in fields), 10_000.0)
+        rope["rope_theta"] = next(
+            (known[name] for known in (stated, fields) for name in names if name in known), 10_000.0
+        )
     return rope
 
 

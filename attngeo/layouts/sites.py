@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.layout import Family, LatentLayout, QKLayout, Rotary, slot_rows
 from attngeo.layouts.modules import Module, conditions_hold, join, survey_modules
 
+# More than any model has: a forged configuration must not be counted up to.
+MOST_LAYERS = 10_000
 CROSS = re.compile(r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention)", re.IGNORECASE)
 DECODER = re.compile(r"(^|\.)\w*decoder\w*\.")
 ENCODER = re.compile(r"(^|\.)\w*encoder\w*\.")
@@ -179,6 +182,7 @@ def _measure(
         count, key_heads, head_dim, width, key_width = _latent_sizes(module, heads, tensors, shape_of, ref)
     else:
         count, key_heads, head_dim, width, key_width = _sizes(module, module.layout, heads, tensors, shape_of, ref)
+    _check_vectors(tensors, (count, key_heads, head_dim, width), shape_of, ref)
     return AttentionSite(
         stack, layer, module.name, module.layout, module.family, module.section, tensors,
         heads=count, key_heads=key_heads, head_dim=head_dim, d_model=width, key_width=key_width,
@@ -235,6 +239,8 @@ def _sizes(
         raise ShapeError(f"{ref}: {module.name}: {heads} heads do not divide an input width of {width}")
     if heads % key_heads:
         raise ShapeError(f"{ref}: {module.name}: {heads} heads cannot share {key_heads} key heads evenly")
+    if isinstance(layout.blocks, int) and (heads % layout.blocks or key_heads % layout.blocks):
+        raise ShapeError(f"{ref}: {module.name}: {heads} heads do not divide into {layout.blocks} blocks")
     for role, slots, got in (("q", layout.slots, rows), ("k", layout.k_slots, k_rows)):
         want = slot_rows(slots, heads=heads, key_heads=key_heads, head_dim=head_dim)
         if got != want:
@@ -252,10 +258,12 @@ def _latent_sizes(
     nope, rope, value = (section.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     if not (isinstance(nope, int) and isinstance(rope, int) and isinstance(value, int)):
         raise CorruptCheckpointError(f"{ref}: config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim")
-    rank, width = shape_of(tensors["kv_norm"])[0], shape_of(tensors["kv_a"])[-1]
+    if "kv_norm" not in tensors:
+        raise CorruptCheckpointError(f"{ref}: {join(module.name, LatentLayout.kv_norm)} is missing")
+    rank, width = math.prod(shape_of(tensors["kv_norm"])), _out_in(tensors["kv_a"], shape_of, False, ref)[1]
     want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
     if "q_a" in tensors:
-        query_rank = shape_of(tensors["q_a"])[0]
+        query_rank, _ = _out_in(tensors["q_a"], shape_of, False, ref)
         want |= {"q_a": (query_rank, width), "q_b": (heads * (nope + rope), query_rank), "q_norm": (query_rank,)}
     else:
         want["q"] = (heads * (nope + rope), width)
@@ -265,6 +273,28 @@ def _latent_sizes(
         if tuple(shape_of(tensors[role])) != shape:
             raise ShapeError(f"{ref}: {tensors[role]} is {list(shape_of(tensors[role]))}, expected {list(shape)}")
     return heads, heads, nope + rope, width, width
+
+
+def _check_vectors(
+    tensors: Mapping[str, str], sizes: tuple[int, int, int, int], shape_of: Callable[[str], Sequence[int]], ref: str
+) -> None:
+    """Biases and gains must fit the projections that they belong to."""
+    heads, key_heads, head_dim, width = sizes
+    for role, name in tensors.items():
+        shape = tuple(shape_of(name)) if role.endswith(("_bias", "norm")) or "_gain" in role else ()
+        if role in ("pre_norm", "pre_norm_bias"):
+            fits = shape == (width,)
+        elif "_gain" in role:
+            fits = math.prod(shape) in (head_dim, head_dim * (heads if role.startswith("q") else key_heads))
+        elif role in ("q_bias", "k_bias"):
+            fits = len(shape) == 1 and shape[0] % head_dim == 0
+        else:
+            fits = True
+        if not fits:
+            raise ShapeError(
+                f"{ref}: {name} is {list(shape)}, which does not fit {heads} heads and {key_heads} key heads of "
+                f"{head_dim} over an input of {width}"
+            )
 
 
 def _out_in(name: str, shape_of: Callable[[str], Sequence[int]], conv1d: bool, ref: str) -> tuple[int, int]:
@@ -278,7 +308,7 @@ def _notes(module: Module, tensors: Mapping[str, str]) -> tuple[str, ...]:
     family, notes = module.family, list(module.family.notes)
     if isinstance(module.layout, LatentLayout):
         notes.append("latent attention: low-rank factors multiplied out, latent norm gains folded")
-    if "q_gain" in tensors or any(role.startswith("q_gain.") for role in tensors):
+    if any(role.startswith(("q_gain", "k_gain")) for role in tensors):
         notes.append("QK-norm: bilinear part, gain folded")
     if family.shared is not None and (applied := _times_applied(module, *family.shared)) > 1:
         notes.append(f"shared weights, applied {applied} times")
@@ -288,6 +318,8 @@ def _notes(module: Module, tensors: Mapping[str, str]) -> tuple[str, ...]:
 def _times_applied(module: Module, layers_field: str, groups_field: str) -> int:
     """How many layers use this one: layer l uses group int(l / (layers / groups))."""
     section = {**module.family.defaults, **module.section}
-    layers, groups = section.get(layers_field, 0), section.get(groups_field, 1)
+    layers, groups = section.get(layers_field), section.get(groups_field, 1)
+    if type(layers) is not int or type(groups) is not int or not 1 <= groups <= layers <= MOST_LAYERS:
+        return 1
     group = module.indices[0] if module.indices else 0
     return sum(int(layer / (layers / groups)) == group for layer in range(layers))

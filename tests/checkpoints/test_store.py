@@ -313,7 +313,63 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], str]] = {
     "an unknown fused order": (
         lambda f: write_single(f, {"h.0.attn.query_key_value.weight": torch.ones(72, 24)}, {"model_type": "mystery"}),
         UnsupportedModelError,
-        r"family 'mystery' is not supported: h.#.attn.query_key_value.weight fuses",
+        r"family 'mystery' is not supported: how h.#.attn.query_key_value.weight holds",
+    ),
+    "one layer quantised": (
+        lambda f: write_single(
+            f,
+            {n.replace("weight", "qweight") if ".1." in n else n: t for n, t in weights().items()},
+            CONFIG | {"quantization_config": {"quant_method": "awq"}},
+        ),
+        UnsupportedModelError,
+        r"layers.1.self_attn.[qk]_proj.qweight is quantised \(awq\)",
+    ),
+    "a query that is missing": (
+        lambda f: write_single(f, {n: t for n, t in weights().items() if n != Q0}),
+        CorruptCheckpointError,
+        "model.layers.0.self_attn.q_proj.weight is missing",
+    ),
+    "a bias that does not fit": (
+        lambda f: write_single(f, weights() | {Q0.replace("weight", "bias"): torch.ones(25)}),
+        ShapeError,
+        r"q_proj.bias is \[25\], which does not fit 4 heads and 2 key heads of 6 over an input of 24",
+    ),
+    "an input gain that does not fit": (
+        lambda f: write_single(f, weights() | {"model.layers.0.input_layernorm.weight": torch.ones(2, 24)}),
+        ShapeError,
+        r"input_layernorm.weight is \[2, 24\], which does not fit",
+    ),
+    "a gain of queries that does not fit": (
+        lambda f: write_single(
+            f, weights() | {Q0.replace("q_proj", "q_norm"): torch.ones(7)}, CONFIG | {"model_type": "qwen3"}
+        ),
+        ShapeError,
+        r"q_norm.weight is \[7\], which does not fit",
+    ),
+    "a folder for a file": (
+        lambda f: (write_config(f) / "model.safetensors").mkdir(),
+        CorruptCheckpointError,
+        "no weights, looked for",
+    ),
+    "a shard that is a folder": (
+        lambda f: [
+            (write_sharded(f) / "model-00002-of-00003.safetensors").unlink(),
+            (f / "model-00002-of-00003.safetensors").mkdir(),
+        ],
+        CorruptCheckpointError,
+        "model-00002-of-00003.safetensors is missing",
+    ),
+    "a forged pickle": (
+        lambda f: torch.save({5: 6}, write_config(f) / "pytorch_model.bin"),
+        CorruptCheckpointError,
+        "holds no tensors",
+    ),
+    "heads that do not divide into blocks": (
+        lambda f: write_single(
+            f, {"h.0.attn.qkv_proj.weight": torch.ones(96, 32)}, {"model_type": "codegen", "n_head": 2}
+        ),
+        ShapeError,
+        "2 heads do not divide into 4 blocks",
     ),
     "no attention": (
         lambda f: write_single(f, {"layers.0.mixer.in_proj.weight": torch.ones(4, 4)}, {"model_type": "mamba"}),
@@ -337,6 +393,48 @@ def test_broken_checkpoints_are_refused(case: str, tmp_path: Path) -> None:
     assert type(caught.value) is error
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value) or "model.layers" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_hidden_layers": "two"},
+        {"num_hidden_layers": 10**12},
+        {"architectures": {"a": 1}},
+        {"text_config": None},
+        {"quantization_config": 5},
+        {"rope_scaling": "much"},
+    ],
+)
+@pytest.mark.parametrize("model_type", ["llama", "albert", "mystery"])
+def test_fields_that_do_not_matter_may_be_anything(fields: dict[str, Any], model_type: str, tmp_path: Path) -> None:
+    folder = write_single(tmp_path, config=CONFIG | {"model_type": model_type} | fields)
+    assert len(attngeo.score(folder)) == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_scaling": "much"},
+        {"rope_scaling": {"rope_type": "linear"}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 0}},
+        {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
+        {"rope_parameters": ["x"]},
+        {"rope_theta": "abc"},
+        {"partial_rotary_factor": 5},
+    ],
+)
+def test_a_rotary_embedding_that_makes_no_sense_is_refused(fields: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_single(tmp_path, config=CONFIG | fields)
+    with pytest.raises(AttnGeoError, match=r"describes no rotary embedding|dimensions rotate"):
+        attngeo.score(folder, rope_offset=1)
+
+
+def test_null_key_heads_mean_as_many_as_heads(tmp_path: Path) -> None:
+    """As transformers has it: a null is derived, only an absent field takes what the family usually has."""
+    tensors = {name: torch.randn(24, 24) for name in weights() if "proj" in name}
+    config = {"model_type": "mistral", "num_attention_heads": 4, "num_key_value_heads": None}
+    assert attngeo.score(write_single(tmp_path, tensors, config), per_head=True)["key_head"].nunique() == 4
 
 
 def test_an_unsafe_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
@@ -391,6 +489,8 @@ def test_references(text: str, kind: str, name: str, revision: str | None) -> No
         ("/no/where", ModelNotFoundError),
         ("a/b/c/d", ModelNotFoundError),
         ("weights.safetensors", ModelNotFoundError),
+        ("n" * 5000, ModelNotFoundError),
+        ("~nobody-of-this-name/x", ModelNotFoundError),
         ("", UsageError),
         ("org/na me", UsageError),
         ("org/name@", UsageError),

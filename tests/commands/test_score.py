@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Command
-from support.checkpoints import weights, write_config, write_single
+from support.checkpoints import CONFIG, weights, write_config, write_single
 
 import attngeo as library
 
@@ -191,6 +191,9 @@ USAGE = {
         ["demo:minilm", "-o", "no/where/t.csv"],
         "there is no folder no/where; create it first",
     ),
+    "a name that is too long": (["demo:minilm", "-o", "n" * 300 + ".csv"], "cannot be written (File name too long)"),
+    "an offset past all sense": (["demo:minilm", "--rope-offset", "9" * 12], "expected at most 2147483648 positions"),
+    "a device without its number": (["demo:minilm", "--device", "cpu:"], "device 'cpu:' is not here"),
     "a file twice": (["demo:minilm", "-o", "t.csv", "-o", "./t.csv"], "the same -o file is given twice"),
     "a name that is none": (["org/na me"], "'org/na me' names no model"),
 }
@@ -255,6 +258,46 @@ def test_ctrl_c_exits_130_and_leaves_no_file(tmp_path: Path) -> None:
     stdout, stderr = process.communicate(timeout=30)
     assert (process.returncode, stdout, stderr) == (130, "", "attngeo: interrupted; nothing was written\n")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_names_from_a_checkpoint_are_shown_and_not_obeyed(attngeo: Command, tmp_path: Path) -> None:
+    """Markup in a path or a name is text; an escape sequence is taken out."""
+    tensors = weights() | {"\x1b[31mred.att.qkv.weight": torch.ones(4, 4)}
+    folder = write_single(tmp_path / "[/bold]", tensors, CONFIG | {"model_type": "[/red]x"})
+    for command in ("score", "inspect"):
+        run = attngeo(command, folder)
+        assert run.returncode == 0, run.stderr
+        assert "[/red]x" in run.stdout
+        assert "\x1b[31m" not in run.stdout + run.stderr
+        assert "red.att.qkv.weight" in run.stdout + run.stderr
+
+
+def test_output_that_cannot_be_printed_loses_no_file(attngeo: Command, tmp_path: Path) -> None:
+    """A terminal without the characters, a full one, a closed one: the files are written, and no traceback is shown."""
+    plain = attngeo("score", "demo:minilm", "-o", tmp_path / "a.csv", PYTHONIOENCODING="ascii")
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert "+0.405" in plain.stdout
+    assert "-0.220" in plain.stdout
+    executable = Path(sys.executable).with_name("attngeo")
+    shell = f"{executable} score demo:minilm -o b.csv --format csv > /dev/full"
+    full = subprocess.run(shell, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert full.returncode != 0
+    assert full.stderr.count("\n") == 1
+    shell = f"{executable} score demo:minilm -o c.csv --format csv >&-"
+    closed = subprocess.run(shell, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert closed.stderr == ""
+    assert len({(tmp_path / name).read_text() for name in ("a.csv", "b.csv", "c.csv")}) == 1
+
+
+def test_rows_of_another_scale_say_so() -> None:
+    frame = library.score("demo:minilm", layers=[0], convention="published", gamma=1.5, with_bias=True)
+    assert frame["note"].item() == "biases counted; published convention; gamma 1.5"
+
+
+def test_no_arguments_print_the_help(attngeo: Command) -> None:
+    run = attngeo()
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("Usage: attngeo [OPTIONS] COMMAND")
 
 
 def test_scoring_never_imports_transformers() -> None:

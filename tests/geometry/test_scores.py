@@ -130,6 +130,19 @@ def test_equal_norms_stand_out_from_nothing() -> None:
     assert directionality(eye, eye, convention="published").item() == 0
 
 
+def test_norms_that_differ_by_rounding_are_equal() -> None:
+    """Every row and column of an orthogonal matrix has norm 1, give or take an ulp."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        turn, _ = torch.linalg.qr(torch.randn(40, 40, dtype=torch.float64, generator=generator))
+        assert directionality(turn, torch.eye(40, dtype=torch.float64)).item() == 0
+
+
+def test_the_largest_finite_weights_have_scores() -> None:
+    wq, wk = torch.full((4, 2), 3e38), torch.ones(4, 2)
+    assert symmetry(wq, wk).item() == pytest.approx(1)
+
+
 @pytest.mark.parametrize("spoil", [0.0, math.nan, math.inf])
 def test_zero_and_non_finite_forms_have_no_score(spoil: float) -> None:
     wq, wk = torch.randn(3, 16, 4), torch.randn(3, 16, 4)
@@ -183,6 +196,11 @@ def test_shapes_that_make_no_form_are_refused(wq: tuple[int, ...], wk: tuple[int
 def test_integers_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"torch\.int64"):
         symmetry(torch.ones(4, 2, dtype=torch.long), torch.ones(4, 2))
+
+
+def test_arrays_are_refused() -> None:
+    with pytest.raises(ShapeError, match="wq is a ndarray, expected a torch tensor"):
+        symmetry(np.ones((4, 2)), torch.ones(4, 2))  # type: ignore[arg-type]
 
 
 def test_choices_are_checked() -> None:

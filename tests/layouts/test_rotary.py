@@ -69,6 +69,12 @@ def test_missing_and_null_fields_mean_the_defaults() -> None:
     assert len(rotary_frequencies({"rotary_pct": 0.25}, FAMILIES["gpt_neox"], 32, 0, "here")) == 4
 
 
+def test_the_older_name_of_the_base_is_read() -> None:
+    """GPT-NeoX called it rotary_emb_base; what a checkpoint states comes before what its family usually has."""
+    got = rotary_frequencies({"rotary_pct": 1.0, "rotary_emb_base": 1e6}, FAMILIES["gpt_neox"], 8, 0, "here")
+    assert got[1].item() == pytest.approx(1e6**-0.25)
+
+
 @pytest.mark.parametrize(
     ("family", "section", "bases"),
     [

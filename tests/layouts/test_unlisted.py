@@ -131,6 +131,17 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
         projections("model.layers.0.self_attn", 16) | projections("model.layers.1.self_attn", 16),
         {"decoder": (1, 4, 4, 4)},
     ),
+    # Salesforce/blip2-opt-2.7b: a section of its own for a part between the towers.
+    "blip-2": (
+        {
+            "model_type": "blip-2",
+            "text_config": {"model_type": "opt", "num_attention_heads": 8},
+            "qformer_config": {"model_type": "blip_2_qformer", "num_attention_heads": 4},
+        },
+        projections("language_model.model.decoder.layers.0.self_attn", 32)
+        | projections("qformer.encoder.layer.0.attention.attention", 32, q="query", k="key"),
+        {"text": (1, 8, 8, 4), "qformer": (1, 4, 4, 8)},
+    ),
     # T5 as PyTorch saved it before there were heads in its configuration.
     "t5": (
         {"model_type": "t5"},
