@@ -102,7 +102,7 @@ def score(
     if abs(rope_offset) > LARGEST_OFFSET:
         raise UsageError(f"rope_offset is {rope_offset}, expected at most {LARGEST_OFFSET} positions either way")
     with closing(open_store(model, offline=offline)) as store, torch.inference_mode():
-        sites, skipped = sites_of(store)
+        sites, skipped = sites_of(store, variants)
         sites = select(sites, stack, layers, store.ref)
         report = progress or (lambda _: None)
         store.fetch(

@@ -40,12 +40,12 @@ def to_jsonl(frame: pd.DataFrame) -> str:
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
-    """A pipe table, scores to six decimals."""
+    """A pipe table, scores to six digits."""
     return str(_for_people(frame).to_markdown(index=False, disable_numparse=True)) + "\n"
 
 
 def to_latex(frame: pd.DataFrame) -> str:
-    """A booktabs tabular, scores to six decimals."""
+    """A booktabs tabular, scores to six digits."""
     return _for_people(frame).to_latex(index=False, escape=True) + "\n"
 
 
@@ -65,7 +65,7 @@ def to_html(frame: pd.DataFrame) -> str:
 
 
 def _for_people(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as text: scores to six decimals, nothing for a missing value, no column that is empty throughout."""
+    """The frame as text: scores to six digits, nothing for a missing value, no column that is empty throughout."""
     columns = {}
     for name in frame.columns:
         values = frame[name]
@@ -76,9 +76,7 @@ def _for_people(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:.6f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.3e}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {

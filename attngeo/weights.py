@@ -70,7 +70,7 @@ def attention_sites(
     """
     variants = Variants(with_bias, fold_norm, rope_offset)
     with closing(open_store(model, offline=offline)) as store:
-        sites, _ = sites_of(store)
+        sites, _ = sites_of(store, variants)
         sites = select(sites, stack, layers, store.ref)
         store.fetch(name for site in sites for name in site.tensors.values())
         for site in sites:
@@ -78,8 +78,11 @@ def attention_sites(
             yield SiteWeights(site, q.mT, k.mT)
 
 
-def sites_of(store: TensorStore) -> tuple[list[AttentionSite], list[str]]:
-    """The attention sites of an open checkpoint, and patterns of attention that no layout reads. Reads no weights."""
+def sites_of(store: TensorStore, variants: Variants = Variants()) -> tuple[list[AttentionSite], list[str]]:
+    """The attention sites of an open checkpoint, and patterns of attention that no layout reads. Reads no weights.
+
+    A site lists the tensors that the variant needs, and no others.
+    """
 
     def heads_of(
         section: Mapping[str, Any], role: Role, defaults: Mapping[str, Any], stage: int | None
@@ -95,7 +98,10 @@ def sites_of(store: TensorStore) -> tuple[list[AttentionSite], list[str]]:
             )
         return info.shape
 
-    return find_sites(store.names, store.config, shape_of=shape_of, heads_of=heads_of, ref=store.ref)
+    return find_sites(
+        store.names, store.config, shape_of=shape_of, heads_of=heads_of, ref=store.ref,
+        biases=variants.with_bias, input_norms=variants.fold_norm,
+    )  # fmt: skip
 
 
 def select(

@@ -97,13 +97,16 @@ def find_sites(
     shape_of: Callable[[str], Sequence[int]],
     heads_of: Callable[[Mapping[str, Any], Literal["encoder", "decoder"], Mapping[str, Any], int | None], Heads],
     ref: str,
+    biases: bool = False,
+    input_norms: bool = False,
 ) -> tuple[list[AttentionSite], list[str]]:
     """The attention sites of a model in the order of stack and layer, and patterns of attention that was left out.
 
     names: all tensor names. config: config.json. shape_of: a tensor's shape by name. heads_of: the head counts of a
-    section of the configuration, for a role, with defaults, at a stage. Raises UnsupportedModelError where there is no
-    attention, or none of a known form; ShapeError and CorruptCheckpointError where tensors and configuration contradict
-    each other.
+    section of the configuration, for a role, with defaults, at a stage. biases, input_norms: whether these tensors are
+    wanted besides the weights; what is not wanted is not looked at, so that its file need not be there.
+    Raises UnsupportedModelError where there is no attention, or none of a known form; ShapeError and
+    CorruptCheckpointError where tensors and configuration contradict each other.
     """
     names = set(names)
     survey = survey_modules(names, config, ref)
@@ -116,7 +119,9 @@ def find_sites(
             role: Literal["encoder", "decoder"] = "decoder" if DECODER.search(module.name) else "encoder"
             stage = module.indices[0] if module.indices else None
             heads = heads_of(module.section, role, module.family.defaults, stage)
-            sites.append(_measure(module, stack, layer, heads, names, shape_of, ref))
+            tensors = _tensors(module, heads.heads, names)
+            wanted = {role: name for role, name in tensors.items() if _wanted(role, biases, input_norms)}
+            sites.append(_measure(module, stack, layer, heads, wanted, shape_of, ref))
     return sites, survey.skipped
 
 
@@ -172,12 +177,11 @@ def _measure(
     stack: str,
     layer: int,
     heads: Heads,
-    names: Collection[str],
+    tensors: Mapping[str, str],
     shape_of: Callable[[str], Sequence[int]],
     ref: str,
 ) -> AttentionSite:
     """The site with its sizes, checked against the shapes of its tensors."""
-    tensors = _tensors(module, heads.heads, names)
     if isinstance(module.layout, LatentLayout):
         count, key_heads, head_dim, width, key_width = _latent_sizes(module, heads, tensors, shape_of, ref)
     else:
@@ -204,6 +208,10 @@ def _tensors(module: Module, heads: int, names: Collection[str]) -> dict[str, st
         cross = bool(CROSS.search(module.name))
         wanted |= _pre_norm(module.name, (family.cross_norm if cross else ()) or family.pre_norm, names)
     return {role: name for role, name in wanted.items() if name in names}
+
+
+def _wanted(role: str, biases: bool, input_norms: bool) -> bool:
+    return (biases or not role.endswith("_bias")) and (input_norms or not role.startswith("pre_norm"))
 
 
 def _pre_norm(module: str, candidates: Sequence[str], names: Collection[str]) -> dict[str, str]:

@@ -51,6 +51,20 @@ def test_one_layer_of_a_sharded_model_downloads_one_shard(
     assert shards == ["model-00003-of-00003.safetensors"]
 
 
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_a_shard_with_nothing_but_norms_is_left_where_it_is(
+    suffix: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    """Unless the variant asks for the gain in front of attention."""
+    folder = hub.repositories["org/name"] = write_sharded(tmp_path / "remote", suffix=suffix, norms=True)
+    first = next(path.name for path in folder.glob(f"*-00001-of-00003.{suffix}"))
+    assert attngeo("score", "org/name", **online).returncode == 0
+    assert first not in hub.downloaded
+    folded = attngeo("score", "org/name", "--fold-norm", **online)
+    assert "note: input gain folded" in folded.stderr
+    assert first in hub.downloaded
+
+
 @pytest.mark.parametrize("revision", ["v1", COMMIT])
 def test_a_single_file_and_a_revision(
     revision: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path

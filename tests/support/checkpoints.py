@@ -41,13 +41,14 @@ def write_single(folder: Path, tensors: Mapping[str, Tensor] | None = None, conf
     return folder
 
 
-def write_sharded(folder: Path, *, suffix: str = "safetensors") -> Path:
-    """A folder with three shards and their index: the embedding, layer 0, layer 1."""
+def write_sharded(folder: Path, *, suffix: str = "safetensors", norms: bool = False) -> Path:
+    """A folder with three shards and their index: the embedding (with `norms` the input gains too), layer 0, layer 1."""
     write_config(folder)
     stem = {"safetensors": "model", "bin": "pytorch_model"}[suffix]
     shards: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in weights().items():
-        number = 1 if "embed" in name else 2 if ".0." in name else 3
+    gains = {f"model.layers.{layer}.input_layernorm.weight": torch.rand(24) for layer in (0, 1)} if norms else {}
+    for name, tensor in (weights() | gains).items():
+        number = 1 if "embed" in name or "norm" in name else 2 if ".0." in name else 3
         shards.setdefault(f"{stem}-{number:05}-of-00003.{suffix}", {})[name] = tensor
     for file, tensors in shards.items():
         save_file(tensors, folder / file) if suffix == "safetensors" else torch.save(tensors, folder / file)
