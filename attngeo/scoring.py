@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -115,7 +116,8 @@ def score(
             q, k, notes = projections(site, tensors, variants, dtype=dtype, device=target, ref=store.ref)
             notes += _unusual(scale)
             tensors.clear()
-            rows += [common | row for row in score_site(site, q, k, notes, scale) if per_head or row["head"] is None]
+            wanted = islice(score_site(site, q, k, notes, scale), None if per_head else 1)
+            rows += [common | row for row in wanted]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame.attrs = _provenance(store, skipped, scale, variants, target, precision)
     return frame
@@ -176,7 +178,7 @@ def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
 
 
 def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scale: Scale) -> Iterator[dict[str, Any]]:
-    """The row of the layer, then one of each head."""
+    """The row of the layer, then one of each head: computed as they are asked for."""
     key_head = key_heads_of(site, scale.convention)
     common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
     if q.shape[-1] != k.shape[-1]:

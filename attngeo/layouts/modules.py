@@ -95,13 +95,18 @@ def _refuse_halves(
     ref: str,
 ) -> None:
     """Refuse a layer that lacks its queries or its keys, or has them quantised, where others of its stack are whole."""
-    patterns = {module.template for module in found.values()}
+    wholes = {module.template: module for module in found.values()}
     for module, missing in halves:
-        if module.template in patterns and module.name not in found:
+        if module.template in wholes and module.name not in found:
             raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
+    packed = {
+        join(pattern, weight.removesuffix("weight") + ending)
+        for pattern, module in wholes.items()
+        for weight in _weights(module.layout)
+        for ending in PACKED
+    }
     for name in names:
-        layer, _, last = name.rpartition(".")
-        if last in PACKED and pattern_of(layer.rpartition(".")[0]) in patterns:
+        if pattern_of(name) in packed:
             raise UnsupportedModelError(
                 f"{ref}: {name} is quantised ({quantisation(config)}), which is not supported yet; "
                 "name the unquantised model"

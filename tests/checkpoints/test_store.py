@@ -437,6 +437,12 @@ def test_a_rotary_embedding_that_makes_no_sense_is_refused(fields: dict[str, Any
         attngeo.score(folder, rope_offset=1)
 
 
+def test_other_projections_may_be_quantised(tmp_path: Path) -> None:
+    """Only queries and keys are read: how the values are stored is of no account."""
+    tensors = {n.replace("v_proj.weight", "v_proj.qweight"): t for n, t in weights().items()}
+    assert len(attngeo.score(write_single(tmp_path, tensors))) == 2
+
+
 def test_null_key_heads_mean_as_many_as_heads(tmp_path: Path) -> None:
     """As transformers has it: a null is derived, only an absent field takes what the family usually has."""
     tensors = {name: torch.randn(24, 24) for name in weights() if "proj" in name}

@@ -42,7 +42,7 @@ def write_single(folder: Path, tensors: Mapping[str, Tensor] | None = None, conf
 
 
 def write_sharded(folder: Path, *, suffix: str = "safetensors", norms: bool = False) -> Path:
-    """A folder with three shards and their index: the embedding (with `norms` the input gains too), layer 0, layer 1."""
+    """A folder with three shards and their index: the embedding (and, with `norms`, the input gains) and each layer."""
     write_config(folder)
     stem = {"safetensors": "model", "bin": "pytorch_model"}[suffix]
     shards: dict[str, dict[str, Tensor]] = {}
