@@ -222,3 +222,13 @@ def test_chance_level_is_what_random_factors_give(rank: int) -> None:
     assert scores.mean().item() == pytest.approx(mean, abs=4 * deviation / math.sqrt(count))
     assert scores.std().item() == pytest.approx(deviation, rel=0.06)
     assert symmetry_z(mean + 3 * deviation, n) == pytest.approx(3)
+
+
+def test_directionality_at_chance_scatters_as_the_readme_says() -> None:
+    """Around 0, with a standard deviation of about 3.4/√d, whatever the rank."""
+    for rank in (32, 384):
+        generator = torch.Generator().manual_seed(rank)
+        wq, wk = (torch.randn(200, 384, rank, generator=generator) for _ in range(2))
+        scores = directionality(wq, wk)
+        assert scores.mean().item() == pytest.approx(0, abs=4 * 0.18 / math.sqrt(200))
+        assert scores.std().item() == pytest.approx(3.4 / math.sqrt(384), rel=0.2)
