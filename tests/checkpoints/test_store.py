@@ -450,19 +450,20 @@ def test_null_key_heads_mean_as_many_as_heads(tmp_path: Path) -> None:
     assert attngeo.score(write_single(tmp_path, tensors, config), per_head=True)["key_head"].nunique() == 4
 
 
-def test_an_unsafe_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_an_unsafe_pickle_is_refused_and_not_run(tmp_path: Path, attngeo: Command) -> None:
     marker = tmp_path / "it ran"
 
     class Attack:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(marker),)
 
-    torch.save({"model.layers.0.self_attn.q_proj.weight": Attack()}, write_config(tmp_path) / "pytorch_model.bin")
-    with pytest.raises(UnsafeCheckpointError, match="loading it could run code"):
-        attngeo.score(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Attack()))
-    with pytest.raises(AttnGeoError):
-        attngeo.score(tmp_path)
+    path = write_config(tmp_path) / "pytorch_model.bin"
+    torch.save({"model.layers.0.self_attn.q_proj.weight": Attack()}, path)
+    run = attngeo("score", tmp_path)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (UnsafeCheckpointError.exit_code, "", 1)
+    assert "refused: it is not a plain state dict, and loading it could run code" in run.stderr
+    path.write_bytes(pickle.dumps(Attack()))
+    assert attngeo("score", tmp_path).returncode == CorruptCheckpointError.exit_code
     assert not marker.exists()
 
 
