@@ -82,7 +82,7 @@ def score(
     with_bias: count the biases, as one more input that is always 1. fold_norm: score the form in front of the
     normalisation's gain. rope_offset: query position minus key position, for rotary embeddings.
     device: "auto", "cpu", "cuda", "cuda:N" or "mps". precision: "float32", "float64", or "fast" for bfloat16 products
-    (norms to about 1e-3). offline: use the Hub's cache only. progress: called before each file and after each layer.
+    (norms to about 1e-3). offline: use the Hub's cache only. progress: called before each file and layer.
 
     Returns a DataFrame of one row per layer (`head` missing) and head, with the columns `COLUMNS`; scores are missing
     where the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.

@@ -65,7 +65,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        say("interrupted; nothing was written")
+        say("interrupted")
     sys.exit(code or 0)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from attngeo.scoring import Scale
+from attngeo.weights import Variants
 
 from .messages import printable
 
@@ -27,7 +31,7 @@ SHOWN = {
     "precision": "{}",
     "gamma": "gamma {}",
 }
-DEFAULTS = {"with_bias": False, "fold_norm": False, "rope_offset": 0, "precision": "float32", "gamma": 2.0}
+DEFAULTS = asdict(Scale()) | asdict(Variants()) | {"precision": "float32"}
 
 
 def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:

@@ -29,7 +29,7 @@ from attngeo.errors import (
 def open_hub(ref: ModelRef, *, offline: bool = False) -> FileStore:
     """The checkpoint `ref` names on the Hub; downloads config.json and the index, weights only as they are needed.
 
-    Raises ModelNotFoundError, AccessError (private or gated) or NetworkError, CorruptCheckpointError without weights.
+    Raises ModelNotFoundError, AccessError (private or gated) or NetworkError, UnsupportedModelError without weights.
     """
     repository = _Repository(ref, offline)
     config_path = repository.download("config.json")

@@ -81,7 +81,7 @@ class FileStore:
     ) -> None:
         self.ref, self.config, self.revision = ref, config, revision
         self._files, self._locate, self._remote_header = tuple(files), locate, remote_header
-        self._weight_map, self._total_nbytes = weight_map, total_nbytes
+        self._weight_map, self._total_nbytes, self._indexed = weight_map, total_nbytes, weight_map is not None
         self._open: dict[str, SafetensorsFile | TorchFile] = {}
         self._headers: dict[str, Header] = {}
 
@@ -93,7 +93,7 @@ class FileStore:
     @property
     def total_nbytes(self) -> int | None:
         """Bytes of all tensors, from the index where it says so, else from the headers."""
-        if self._total_nbytes is None and self._weight_map is None:
+        if self._total_nbytes is None and not self._indexed:
             self._total_nbytes = sum(info.nbytes for file in self._files for info in self._header(file).values())
         return self._total_nbytes
 
@@ -101,7 +101,6 @@ class FileStore:
     def _file_of(self) -> Mapping[str, str]:
         if self._weight_map is None:
             self._weight_map = {name: file for file in self._files for name in self._header(file)}
-            self._total_nbytes = sum(info.nbytes for file in self._files for info in self._header(file).values())
         return self._weight_map
 
     def info(self, name: str) -> TensorInfo:

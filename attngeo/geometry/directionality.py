@@ -63,31 +63,28 @@ def directionality_of(
     *,
     gamma: float,
     convention: Convention,
-    factors: tuple[Tensor, Tensor] | None = None,
+    factors: tuple[Tensor, Tensor],
 ) -> Tensor:
     """The directionality of one matrix from its row and column norms [n], as a float64 scalar on the CPU.
 
-    The definition jumps where a norm crosses the threshold, so rounding could move a norm across. Given the `factors`
-    q, k [rank, n] of a matrix computed in float32, the norms that are near the threshold are computed in float64.
+    The definition jumps where a norm crosses the threshold, so rounding could move a norm across: norms computed in
+    float32 that are near it are computed again in float64, from the `factors` q, k [rank, n].
     """
-    q, k = factors or (None, None)
-    rows = _dominance(row_norms, gamma, convention, (q, k))
-    columns = _dominance(column_norms, gamma, convention, (k, q))
+    q, k = factors
+    rows = _dominance(row_norms, gamma, convention, q, k)
+    columns = _dominance(column_norms, gamma, convention, k, q)
     total = rows + columns
     if not torch.isfinite(total) or not (row_norms > 0).any():
         return total.new_tensor(float("nan"))
     return (rows - columns) / total if total > 0 else torch.zeros_like(total)
 
 
-def _dominance(
-    norms: Tensor, gamma: float, convention: Convention, factors: tuple[Tensor | None, Tensor | None]
-) -> Tensor:
-    """The sum of the norms that stand out, by either convention."""
-    own, other = factors
+def _dominance(norms: Tensor, gamma: float, convention: Convention, own: Tensor, other: Tensor) -> Tensor:
+    """The sum of the norms ‖own_jᵀ·other‖ that stand out, by either convention."""
     norms = norms.cpu().double()
     published = convention == "published"
     threshold = _threshold(norms, gamma, published)
-    if own is not None and other is not None and own.dtype == torch.float32:
+    if own.dtype == torch.float32:
         near = ((norms - threshold).abs() < NEAR * threshold.abs()).nonzero().flatten()
         if len(near):
             norms[near] = _exact_norms(own[:, near.to(own.device)], other)

@@ -22,10 +22,10 @@ TOWERS = (
     (r"^decoder\.", ("decoder",), "decoder"),
     (r"^encoder\.", ("encoder",), "encoder"),
 )
-QUANTISED = re.compile(r"\.(qweight|weight_packed|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
 NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
 # What else a quantised layer keeps in the place of its weight.
 PACKED = ("qweight", "weight_packed", "weight_q")
+QUANTISED = re.compile(rf"\.({'|'.join(PACKED)}|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
 # Names of projections whose order or partner no layout knows, below a module that attends.
 UNREAD = re.compile(r"(^|\.)([\w]*(qkv|kqv)[\w]*|q|q_[\w]+|query|query_[\w]+)\.(weight|qweight|weight_packed)$")
 NORM = re.compile(r"norm|(^|[._])ln[._]")

@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import Command
 from support.checkpoints import CONFIG, weights, write_config, write_single
+from support.dense import dense_directionality, dense_symmetry, form
 
 import attngeo as library
 
@@ -158,6 +159,26 @@ def test_published_convention_pairs_heads_as_the_tables_did(tmp_path: Path) -> N
     assert empty == {"corrected": [2, 3], "published": [1, 3]}
 
 
+@pytest.mark.parametrize("convention", ["corrected", "published"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_and_heads_of_grouped_queries_against_formed_matrices(
+    convention: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Every head's own matrix, and for the layer the sum of them all, formed and scored by the definition."""
+    tensors = weights(dtype=dtype)
+    folder = write_single(tmp_path, tensors)
+    frame = library.score(folder, per_head=True, convention=convention)  # type: ignore[arg-type]
+    for layer in (0, 1):
+        q, k = (tensors[f"model.layers.{layer}.self_attn.{name}_proj.weight"].reshape(-1, 6, 24) for name in "qk")
+        paired = [h // 2 for h in range(4)] if convention == "corrected" else [h % 2 for h in range(4)]
+        heads = [form(q[h].T, k[key].T) for h, key in enumerate(paired)]
+        rows = frame[frame["layer"] == layer].to_dict("records")
+        for row, m in zip(rows, [sum(heads), *heads], strict=True):
+            assert row["symmetry"] == pytest.approx(dense_symmetry(m), abs=1e-5)
+            assert row["directionality"] == pytest.approx(dense_directionality(m, 2.0, convention), abs=1e-5)
+            assert row["frobenius_norm"] == pytest.approx(float((m**2).sum() ** 0.5), rel=1e-5)
+
+
 @pytest.mark.parametrize("precision", ["float64", "fast"])
 def test_precisions_agree(precision: str) -> None:
     exact, other = (library.score("demo:minilm", per_head=True, precision=p) for p in ("float32", precision))  # type: ignore[arg-type]
@@ -256,7 +277,7 @@ def test_ctrl_c_exits_130_and_leaves_no_file(tmp_path: Path) -> None:
     assert process.poll() is None, "the run was over before it could be interrupted"
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stdout, stderr) == (130, "", "attngeo: interrupted; nothing was written\n")
+    assert (process.returncode, stdout, stderr) == (130, "", "attngeo: interrupted\n")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
