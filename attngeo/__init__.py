@@ -2,6 +2,8 @@
 
     score(model)                       symmetry and directionality of every layer and head, as a DataFrame
     attention_sites(model)             each attention site with its query and key weights
+    analogy(models)                    accuracy of embeddings at word analogies, and tests between models
+    nearest(model, words, signs=...)   the words nearest to a sum of words
     symmetry(wq, wk)                   the two scores of any pair of projections
     directionality(wq, wk)
 
@@ -14,6 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from attngeo.analogies.analogy import analogy as analogy
+    from attngeo.analogies.analogy import nearest as nearest
     from attngeo.errors import AttnGeoError as AttnGeoError
     from attngeo.geometry.directionality import directionality as directionality
     from attngeo.geometry.symmetry import symmetry as symmetry
@@ -24,8 +28,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AttnGeoError": "attngeo.errors",
+    "analogy": "attngeo.analogies.analogy",
     "attention_sites": "attngeo.weights",
     "directionality": "attngeo.geometry.directionality",
+    "nearest": "attngeo.analogies.analogy",
     "score": "attngeo.scoring",
     "symmetry": "attngeo.geometry.symmetry",
 }

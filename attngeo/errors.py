@@ -7,6 +7,7 @@
     │   ├── ModelNotFoundError
     │   ├── AccessError                  private, or gated and no token given
     │   └── NetworkError                 no connection, or offline mode
+    ├── QuestionError                4   there is no analogy question, or none that every model knows
     └── CheckpointError              4   found, but cannot be scored
         ├── CorruptCheckpointError       truncated, inconsistent or malformed files
         ├── UnsafeCheckpointError        reading it would run code
@@ -49,6 +50,10 @@ class AccessError(ModelUnavailableError):
 
 class NetworkError(ModelUnavailableError):
     """The Hub cannot be reached, or offline mode is on and the file is not in the cache."""
+
+
+class QuestionError(AttnGeoError):
+    """A question set holds no question, or none whose words every model knows."""
 
 
 class CheckpointError(AttnGeoError):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
+from attngeo.devices import pick_device
 from attngeo.errors import UsageError
 from attngeo.geometry.chance import symmetry_z
 from attngeo.geometry.directionality import Convention, check_choices, directionality_of
@@ -23,6 +24,7 @@ from attngeo.geometry.factors import Moments, head_moments, moments
 from attngeo.geometry.scale import rescaled
 from attngeo.geometry.symmetry import symmetry_of
 from attngeo.layouts.sites import AttentionSite
+from attngeo.progress import Progress
 from attngeo.weights import Variants, key_heads_of, projections, read, select, sites_of
 
 if TYPE_CHECKING:
@@ -38,16 +40,6 @@ COLUMNS = (
 # Past this many positions float64 no longer knows the angle of a rotation.
 LARGEST_OFFSET = 2**31
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a model has got: `what` is a file in the phase "download", a stack and layer in the phase "score"."""
-
-    phase: Literal["download", "score"]
-    what: str
-    bytes_read: int = 0
-    bytes_total: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,20 +119,6 @@ def _unusual(scale: Scale) -> list[str]:
     """Notes that tell rows from those of the default scale, wherever they are written to."""
     notes = [] if scale.convention == "corrected" else [f"{scale.convention} convention"]
     return notes if scale.gamma == Scale.gamma else [*notes, f"gamma {scale.gamma:g}"]
-
-
-def pick_device(device: str) -> torch.device:
-    """The torch device of that name; "auto" is the best one there is. Raises UsageError for one that is not there."""
-    if device == "auto":
-        return torch.device(
-            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        )
-    kind, colon, number = device.partition(":")
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if int(number) >= count.get(kind, 0) if number.isdecimal() else colon or not count.get(kind):
-        there = ", ".join(name for name, here in count.items() if here)
-        raise UsageError(f"device {device!r} is not here, expected one of: auto, {there}")
-    return torch.device(device)
 
 
 def pick_dtype(precision: str) -> torch.dtype:
@@ -243,7 +221,8 @@ def _provenance(
     from attngeo import __version__
 
     return {
-        "attngeo": __version__, "torch": torch.__version__, "platform": platform.platform(), "device": str(device),
+        "title": "Attention scores", "attngeo": __version__, "torch": torch.__version__,
+        "platform": platform.platform(), "device": str(device),
         "precision": precision, "model": store.ref, "revision": store.revision, **asdict(scale), **asdict(variants),
         "skipped": skipped,
     }  # fmt: skip

@@ -50,16 +50,19 @@ def to_latex(frame: pd.DataFrame) -> str:
 
 
 def to_html(frame: pd.DataFrame) -> str:
-    """A page of its own: how the table was made, and the table."""
+    """A page of its own: the table under the title in its `attrs`, and how it was made."""
     made = "".join(
         f"<dt>{html.escape(str(name))}</dt><dd>{html.escape(str(value))}</dd>"
         for name, value in frame.attrs.items()
-        if value not in (None, [], "")
+        if value not in (None, [], "") and name != "title"
     )
-    table = _for_people(frame).to_html(index=False, border=0)
+    table, title = (
+        _for_people(frame).to_html(index=False, border=0),
+        html.escape(str(frame.attrs.get("title", "attngeo"))),
+    )
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>attngeo</title><style>{STYLE}</style>'
-        f"</head><body>\n<h1>Attention scores</h1>\n<div>{table}</div>\n<h2>How it was made</h2>\n<dl>{made}</dl>\n"
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+        f"</head><body>\n<h1>{title}</h1>\n<div>{table}</div>\n<h2>How it was made</h2>\n<dl>{made}</dl>\n"
         "</body></html>\n"
     )
 

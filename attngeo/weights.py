@@ -89,19 +89,21 @@ def sites_of(store: TensorStore, variants: Variants = Variants()) -> tuple[list[
     ) -> AttentionConfig:
         return attention_config(section, role, defaults=defaults, stage=stage, ref=store.ref)
 
-    def shape_of(name: str) -> tuple[int, ...]:
-        info = store.info(name)
-        if info.dtype not in FLOATS:
-            raise UnsupportedModelError(
-                f"{store.ref}: {name} is stored as {info.dtype} ({quantisation(store.config)}), expected one of "
-                f"{', '.join(FLOATS)}; quantised weights are not supported yet, name the unquantised model"
-            )
-        return info.shape
-
     return find_sites(
-        store.names, store.config, shape_of=shape_of, heads_of=heads_of, ref=store.ref,
+        store.names, store.config, shape_of=lambda name: float_shape(store, name), heads_of=heads_of, ref=store.ref,
         biases=variants.with_bias, input_norms=variants.fold_norm,
     )  # fmt: skip
+
+
+def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
+    """The shape of a tensor of floating-point numbers. Raises UnsupportedModelError for any other, quantised ones."""
+    info = store.info(name)
+    if info.dtype not in FLOATS:
+        raise UnsupportedModelError(
+            f"{store.ref}: {name} is stored as {info.dtype} ({quantisation(store.config)}), expected one of "
+            f"{', '.join(FLOATS)}; quantised weights are not supported yet, name the unquantised model"
+        )
+    return info.shape
 
 
 def select(

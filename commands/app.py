@@ -12,9 +12,12 @@ import typer
 from attngeo import __version__
 from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
+from .analogy import analogy
+from .cbow import cbow
 from .families import families
 from .inspect import inspect
 from .messages import TRACEBACK, say, unexpected
+from .nearest import nearest
 from .score import score
 
 INTERRUPTED = 130
@@ -32,6 +35,9 @@ app = typer.Typer(
 app.command()(score)
 app.command()(inspect)
 app.command()(families)
+app.command()(analogy)
+app.command()(nearest)
+app.command()(cbow)
 
 
 def _version(wanted: bool) -> None:

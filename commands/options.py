@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,17 @@ MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the Hub's cache; connect to nothing.")]
+
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda[:n]|mps", help="Where to compute.")]
+Output = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
 
 
 class Convention(StrEnum):

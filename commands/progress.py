@@ -8,16 +8,16 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from attngeo.scoring import Progress
+from attngeo.progress import Progress
 
 
 class Bar:
-    """A progress bar for one model: layer, bytes read, time left. Silent if quiet or not on a terminal."""
+    """A progress bar: what is worked on, bytes done, time left. Silent if quiet or not on a terminal."""
 
-    def __init__(self, model: str, *, quiet: bool) -> None:
+    def __init__(self, name: str, *, quiet: bool) -> None:
         console = Console(stderr=True)
         self._silent = quiet or not console.is_terminal
-        self._model = model
+        self._name = name
         self._bar = RichProgress(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
             DownloadColumn(), TimeRemainingColumn(),
@@ -38,11 +38,15 @@ class Bar:
         """Show how far the model has got. Downloads show huggingface_hub's own bars."""
         if progress.phase == "download":
             return
-        description = f"{self._model}  {progress.what}"
         if self._task is None:
-            self._task = self._bar.add_task(description, total=progress.bytes_total)
+            self._task = self._bar.add_task("")
             self._bar.start()
-        self._bar.update(self._task, description=description, completed=progress.bytes_read)
+        self._bar.update(
+            self._task,
+            description=f"{self._name}  {progress.what}",
+            completed=progress.bytes_read,
+            total=progress.bytes_total or None,
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

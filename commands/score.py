@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.errors import AttnGeoError, UsageError
+from attngeo.errors import AttnGeoError
 
 from .messages import TRACEBACK, say, unexpected
-from .options import MODEL_HELP, Convention, Format, Offline, Precision, parse_layers
+from .options import MODEL_HELP, Convention, Device, Format, Offline, Output, Precision, Quiet, parse_layers
+from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,21 +40,14 @@ def score(
     rope_offset: Annotated[
         int, typer.Option(metavar="Δ", help="Query position minus key position, for rotary embeddings.")
     ] = 0,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda[:n]|mps", help="Where to compute.")] = "auto",
+    device: Device = "auto",
     precision: Annotated[
         Precision, typer.Option(help="What to compute in; fast is bfloat16, norms to about 1e-3.")
     ] = Precision.float32,
-    output: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated.",
-        ),
-    ] = None,
+    output: Output = None,
     format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
     offline: Offline = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score how symmetric and how directional the query-key matrix of every layer is.
 
@@ -103,15 +96,10 @@ def _score_one(model: str, options: dict[str, Any], *, quiet: bool, to_people: b
 
 def _check(outputs: list[Path], gamma: float, device: str) -> None:
     """Refuse what cannot work before anything is read."""
-    from attngeo.tables import check_output
+    check_outputs(outputs)
 
-    for path in outputs:
-        check_output(path)
-    if len({path.resolve() for path in outputs}) < len(outputs):
-        raise UsageError("the same -o file is given twice")
-
+    from attngeo.devices import pick_device
     from attngeo.geometry.directionality import check_choices
-    from attngeo.scoring import pick_device
 
     check_choices(gamma, "corrected")
     pick_device(device)
@@ -127,13 +115,12 @@ def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *,
     if not per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
     rows.attrs = frames[0].attrs | {"model": ", ".join(frame.attrs["model"] for frame in frames)}
-    printers = {Format.csv: tables.to_csv, Format.json: tables.to_json, Format.markdown: tables.to_markdown}
     for path in outputs:
         tables.write(rows, path)
     if format is Format.table:
         _print_tables(frames, per_head=per_head, quiet=quiet)
     else:
-        sys.stdout.write(printers[format](rows))
+        print_rows(rows, format)
 
 
 def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) -> None:

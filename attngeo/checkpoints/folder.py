@@ -50,9 +50,12 @@ def open_file(path: Path, ref: str) -> FileStore:
 
 
 def _open(folder: Path, name: str, ref: str, config: dict[str, object]) -> FileStore:
+    def other(file: str) -> Path | None:
+        return folder / file if (folder / file).is_file() else None
+
     if not name.endswith(".index.json"):
         refuse_incomplete(name, ref)
-        return FileStore(ref, config, [name], lambda file: folder / file)
+        return FileStore(ref, config, [name], lambda file: folder / file, other=other)
     weight_map, total = read_index(folder / name, ref)
     files = sorted(set(weight_map.values()))
 
@@ -64,7 +67,7 @@ def _open(folder: Path, name: str, ref: str, config: dict[str, object]) -> FileS
             )
         return folder / file
 
-    return FileStore(ref, config, files, locate, weight_map=weight_map, total_nbytes=total)
+    return FileStore(ref, config, files, locate, weight_map=weight_map, total_nbytes=total, other=other)
 
 
 def _only_weights(folder: Path, ref: str) -> str:

@@ -118,7 +118,10 @@ class _Repository:
 
     def store(self, config: dict[str, Any], files: list[str], commit: str, **more: Any) -> FileStore:
         """The FileStore over some of the repository's files."""
-        return FileStore(self.ref.text, config, files, self.locate, revision=commit, remote_header=self.header, **more)
+        return FileStore(
+            self.ref.text, config, files, self.locate,
+            revision=commit, remote_header=self.header, other=self.download, **more,
+        )  # fmt: skip
 
     def no_weights(self) -> Exception:
         """What to raise where none of the usual weight files is there."""

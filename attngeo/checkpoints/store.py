@@ -51,6 +51,10 @@ class TensorStore(Protocol):
         """One tensor, or rows of its first dimension, on the CPU in the checkpoint's dtype."""
         ...
 
+    def file(self, name: str) -> Path | None:
+        """The path of another file, such as the tokeniser's, downloaded if need be; None where the model has none."""
+        ...
+
     def close(self) -> None:
         """Close what was opened."""
         ...
@@ -64,7 +68,7 @@ class FileStore:
 
     `weight_map` gives each tensor's file, None where there is one file only and its header tells. `locate` returns a
     file's path, downloading it where it has to; `remote_header` a file's table of contents without downloading it,
-    or None where that cannot be had.
+    or None where that cannot be had; `other` the path of any other file of the model, None where there is none.
     """
 
     def __init__(
@@ -78,9 +82,10 @@ class FileStore:
         total_nbytes: int | None = None,
         revision: str | None = None,
         remote_header: Callable[[str], Header | None] = lambda _: None,
+        other: Callable[[str], Path | None] = lambda _: None,
     ) -> None:
         self.ref, self.config, self.revision = ref, config, revision
-        self._files, self._locate, self._remote_header = tuple(files), locate, remote_header
+        self._files, self._locate, self._remote_header, self._other = tuple(files), locate, remote_header, other
         self._weight_map, self._total_nbytes, self._indexed = weight_map, total_nbytes, weight_map is not None
         self._open: dict[str, SafetensorsFile | TorchFile] = {}
         self._headers: dict[str, Header] = {}
@@ -138,6 +143,10 @@ class FileStore:
         self.info(name)
         return self._file(self._file_of[name]).read(name, rows)
 
+    def file(self, name: str) -> Path | None:
+        """The path of another file of the model, downloaded if need be; None if it has none of that name."""
+        return self._other(name)
+
     def close(self) -> None:
         """Close every file."""
         for file in self._open.values():
@@ -179,6 +188,10 @@ class ModuleStore:
                 f"{self.ref}: {name} is on the meta device and has no values; load the weights"
             )
         return (tensor[rows] if tensor.ndim else tensor).detach().cpu()
+
+    def file(self, name: str) -> Path | None:  # noqa: ARG002 - the protocol's
+        """None: a model in memory has no files."""
+        return None
 
     def close(self) -> None:
         """Nothing to do."""

@@ -1,0 +1,98 @@
+"""Which row of a table stands for a word of a question: candidates, case, and words of several tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attngeo.analogies.questions import Question
+from attngeo.embeddings.embedding import Candidates, Embedding
+from attngeo.errors import UsageError
+
+Case = Literal["auto", "keep", "lower", "ignore"]
+Compose = Literal["none", "mean"]
+FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "ignore": str.casefold}
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """The vectors that may be answers, and how words find theirs.
+
+    embedding: the table; composed: [m, width] vectors of words of several tokens, which follow its rows.
+    candidates: ascending rows of both. row_of: by the word as `fold` writes it. case: the rule, never "auto".
+    """
+
+    embedding: Embedding
+    composed: Tensor
+    composed_words: tuple[str, ...]
+    candidates: Tensor
+    row_of: dict[str, int]
+    case: str
+
+    def row(self, word: str) -> int | None:
+        """The row of a word, None where the table does not know it."""
+        return self.row_of.get(FOLDS[self.case](word))
+
+    def label(self, row: int) -> str:
+        """What a row stands for."""
+        rows = len(self.embedding.labels)
+        return self.embedding.labels[row] if row < rows else self.composed_words[row - rows]
+
+    def rows_of(self, question: Question) -> tuple[int, int, int, list[int]] | None:
+        """The rows of a, b, c and the answers that are known; None unless all of a, b, c and one answer are."""
+        a, b, c = (self.row(word) for word in (question.a, question.b, question.c))
+        answers = [row for row in map(self.row, question.answers) if row is not None]
+        if a is None or b is None or c is None or not answers:
+            return None
+        return a, b, c, answers
+
+
+def build_lexicon(
+    embedding: Embedding,
+    words: Iterable[str] = (),
+    *,
+    candidates: Candidates = "words",
+    case: Case = "auto",
+    compose: Compose = "none",
+) -> Lexicon:
+    """The lexicon of a table. `words` are those that are asked about: with `compose` they become candidates too.
+
+    candidates: "words" by the rules of `embeddings.words`, or "all" entries. case: "keep" asks for words as they are
+    written, "lower" in lower case, "ignore" takes the first word (in most tables the most frequent) that differs in
+    case only, and leaves the others out; "auto" is "lower" for an uncased vocabulary, else "keep". compose: "mean"
+    gives a word of several tokens the mean of their vectors. Raises UsageError.
+    """
+    rule = ("keep" if embedding.is_cased else "lower") if case == "auto" else case
+    rows = embedding.rows(candidates)
+    index: dict[str, int] = {}
+    fold = FOLDS["ignore"] if rule == "ignore" else FOLDS["keep"]
+    for row in rows.tolist():
+        index.setdefault(fold(embedding.labels[row]), row)
+    if rule == "ignore":
+        rows = torch.tensor(sorted(index.values()), dtype=torch.long)
+    found = _compose(embedding, words, index, rule) if compose == "mean" else {}
+    first = len(embedding.labels)
+    width = embedding.matrix.shape[1]
+    vectors = torch.stack(list(found.values())) if found else torch.zeros(0, width)
+    index |= {word: first + place for place, word in enumerate(found)}
+    every = torch.cat([rows, torch.arange(first, first + len(found))])
+    return Lexicon(embedding, vectors, tuple(found), every, index, rule)
+
+
+def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str) -> dict[str, Tensor]:
+    """The mean vector of each word that is no candidate by itself but can be written with tokens."""
+    if embedding.pieces is None:
+        raise UsageError(f"{embedding.ref}: has no tokeniser to cut words into tokens; leave out --compose")
+    found: dict[str, Tensor] = {}
+    for word in dict.fromkeys(words):
+        key = FOLDS[case](word)
+        if key in index or key in found:
+            continue
+        pieces = embedding.pieces(word if case == "ignore" else key)
+        if pieces is not None and bool(embedding.is_entry[pieces].all()):
+            found[key] = embedding.matrix[pieces].float().mean(0)
+    return found

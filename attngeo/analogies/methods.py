@@ -1,0 +1,118 @@
+"""How a candidate is scored as the fourth word of an analogy.
+
+All three need only the products of candidates with the words that are asked about. There are far fewer words than
+questions (Google's 19,544 questions are made of 905 words), so these products are taken once for a block of
+candidates, and each question adds up rows of them: less work than one product for each question, by orders of
+magnitude.
+
+Source: Levy and Goldberg 2014, "Linguistic Regularities in Sparse and Explicit Word Representations", section 3 to 6.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from attngeo.analogies.space import unit
+from attngeo.errors import UsageError
+
+Method = Literal["3cosadd", "3cosmul", "pairdirection"]
+# Keeps 3CosMul's quotient finite: the value of Levy and Goldberg.
+EPSILON = 0.001
+
+
+class Scorer(Protocol):
+    """Scores of questions against a block of candidates."""
+
+    def prepare(self, x: Tensor) -> None:
+        """Take the vectors of a block of candidates, [block, width]."""
+        ...
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        """The scores of some of the questions, [stop − start, block]; higher is better. The caller may write to it."""
+        ...
+
+
+class CosAdd:
+    """cos(x, Σ sign·term): with the terms a, b, c and the signs −1, 1, 1 it is 3CosAdd, cos(x, b + c − a)."""
+
+    def __init__(self, vectors: Tensor, terms: Tensor, signs: tuple[int, ...]) -> None:
+        """Take vectors [words, width] and terms [questions, n], places among the words; signs: one for each term."""
+        self._vectors, self._terms, self._signs = vectors, terms, signs
+        lengths = [
+            torch.linalg.vector_norm(sum(sign * vectors[term] for term, sign in zip(part.T, signs, strict=True)), dim=1)
+            for part in torch.split(terms, 4096)
+        ]
+        length = torch.cat(lengths)
+        self._scale = torch.where(length > 0, 1 / length, 0)[:, None]
+
+    def prepare(self, x: Tensor) -> None:
+        """The cosine-like products of every word with every candidate."""
+        self._products = self._vectors @ unit(x).mT
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        """The cosines, [stop − start, block]."""
+        (first, *terms), (sign, *signs) = self._terms[start:stop].T, self._signs
+        total = self._products[first]
+        if sign < 0:
+            total.neg_()
+        for term, sign in zip(terms, signs, strict=True):
+            total.add_(self._products[term], alpha=sign)
+        return total.mul_(self._scale[start:stop])
+
+
+class CosMul:
+    """The logarithm of 3CosMul, cos(x, b)·cos(x, c) / (cos(x, a) + ε) with cosines moved to [0, 1]."""
+
+    def __init__(self, vectors: Tensor, terms: Tensor) -> None:
+        self._vectors, self._terms = unit(vectors), terms
+
+    def prepare(self, x: Tensor) -> None:
+        """Logarithms of the cosines, and of the denominators."""
+        cosines = (self._vectors @ unit(x).mT).add_(1).div_(2).clamp_(min=0)
+        self._log, self._log_below = cosines.log(), (cosines + EPSILON).log_()
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        """Logarithms of the scores, [stop − start, block]."""
+        a, b, c = self._terms[start:stop].T
+        return self._log[b].add_(self._log[c]).sub_(self._log_below[a])
+
+
+class PairDirection:
+    """cos(x − c, b − a): only the direction of the offset counts. 0 for a candidate equal to c."""
+
+    def __init__(self, vectors: Tensor, terms: Tensor) -> None:
+        self._vectors, self._terms = vectors, terms
+        self._squares = vectors.square().sum(1)
+        parts = [part.T for part in torch.split(terms, 4096)]
+        offsets = [vectors[b] - vectors[a] for a, b, _ in parts]
+        length = torch.cat([torch.linalg.vector_norm(offset, dim=1) for offset in offsets])
+        along = [(vectors[c] * offset).sum(1) for (_, _, c), offset in zip(parts, offsets, strict=True)]
+        self._scale = torch.where(length > 0, 1 / length, 0)[:, None]
+        self._along = torch.cat(along)[:, None]
+
+    def prepare(self, x: Tensor) -> None:
+        """Products, and one over the distances of every word from every candidate."""
+        self._products = self._vectors @ x.mT
+        squares = x.square().sum(1)
+        distances = self._squares[:, None] + squares - 2 * self._products
+        # Equal vectors have a distance of rounding errors, which must not become a direction.
+        smallest = (self._squares[:, None] + squares) * torch.finfo(x.dtype).eps * 64
+        self._nearness = torch.where(distances > smallest, distances.clamp(min=0).rsqrt(), 0)
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        """The cosines, [stop − start, block]."""
+        a, b, c = self._terms[start:stop].T
+        along = self._products[b].sub_(self._products[a]).sub_(self._along[start:stop])
+        return along.mul_(self._scale[start:stop]).mul_(self._nearness[c])
+
+
+def scorer_of(method: str, vectors: Tensor, terms: Tensor) -> Scorer:
+    """The scorer of a method for questions with the terms a, b, c. Raises UsageError for a name that is none."""
+    if method not in get_args(Method):
+        raise UsageError(f"method is {method!r}, expected one of: {', '.join(get_args(Method))}")
+    if method == "3cosadd":
+        return CosAdd(vectors, terms, (-1, 1, 1))
+    return CosMul(vectors, terms) if method == "3cosmul" else PairDirection(vectors, terms)

@@ -1,0 +1,176 @@
+"""Asking all questions of a space: the rank of each answer among the candidates, and the best candidates.
+
+Works on a block of candidates and some questions at a time, small enough to stay in the processor's caches, in
+float64: ranks are exact, and candidates count as tied only where they are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attngeo.analogies.methods import CosAdd, Scorer, scorer_of
+from attngeo.analogies.space import Space
+from attngeo.errors import UsageError
+from attngeo.progress import Progress
+
+# Scores closer than this are a tie, by the precision that they are computed in.
+TIED = {torch.float64: 1e-10, torch.float32: 1e-5}
+# Questions and candidates that are worked on at once: what fits into caches, and what keeps a GPU busy.
+SHAPES = {"cpu": (256, 2048), "cuda": (4096, 16384), "mps": (2048, 8192)}
+FEWEST = 16
+DEFAULT_MEMORY = 1 << 30
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions as rows of a lexicon: terms [n, 3] for a, b, c; answers [n, m], −1 where a question has fewer."""
+
+    terms: Tensor
+    answers: Tensor
+
+
+@dataclass(frozen=True)
+class Answered:
+    """For each question: the rank [n] of the best right answer among the candidates other than a, b and c (1 is best,
+    ties count against it), its cosine [n] with b + c − a, and the best candidates, rows and scores [n, k].
+    """
+
+    rank: Tensor
+    cosine: Tensor
+    top: Tensor
+    top_scores: Tensor
+
+
+def precision_of(device: torch.device) -> torch.dtype:
+    """float64, which Apple's GPUs do not have."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def ask(
+    space: Space,
+    asked: Asked,
+    *,
+    method: str = "3cosadd",
+    top_k: int = 5,
+    memory: int = DEFAULT_MEMORY,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Answered:
+    """Answer every question. memory: bytes that blocks may take, beside the table itself. Raises UsageError."""
+    probe = _Probe(space, asked.terms, torch.cat([asked.terms, asked.answers], 1), top_k, memory)
+    places = probe.places(asked.answers)
+    terms = probe.places(asked.terms)
+    # Which columns are an answer that can be given at all: there, and not one of the words of the question.
+    possible = (places >= 0) & (places[:, :, None] != terms[:, None, :]).all(2)
+    scorer = scorer_of(method, probe.vectors, terms)
+    scores = probe.scores_at(scorer, places).masked_fill_(~possible, -torch.inf)
+    best = scores.amax(1)
+    cosines = scores if method == "3cosadd" else probe.scores_at(CosAdd(probe.vectors, terms, (-1, 1, 1)), places)
+    chosen = scores.argmax(1, keepdim=True)
+    floor = best - TIED[scores.dtype]
+    counts, top, top_scores = probe.run(scorer, floor, progress)
+    right = _distinct(places, possible) & (scores >= floor[:, None])
+    return Answered(
+        rank=(counts - right.sum(1) + 1).cpu(),
+        cosine=torch.where(possible.any(1), cosines.gather(1, chosen)[:, 0], torch.nan).cpu(),
+        top=top.cpu(),
+        top_scores=(top_scores.exp() if method == "3cosmul" else top_scores).cpu(),
+    )
+
+
+def nearest(space: Space, terms: Tensor, signs: tuple[int, ...], top_k: int, memory: int = DEFAULT_MEMORY) -> Answered:
+    """The candidates of largest cosine with Σ sign·term, other than the terms [n] themselves; ranks are not set."""
+    probe = _Probe(space, terms[None], terms[None], top_k, memory)
+    floor = torch.full((1,), torch.inf, dtype=probe.vectors.dtype, device=probe.vectors.device)
+    counts, top, scores = probe.run(CosAdd(probe.vectors, probe.places(terms[None]), signs), floor, lambda _: None)
+    return Answered(counts.cpu(), floor.cpu(), top.cpu(), scores.cpu())
+
+
+class _Probe:
+    """The words that questions are made of, and the walk over all candidates."""
+
+    def __init__(self, space: Space, terms: Tensor, rows: Tensor, top_k: int, memory: int) -> None:
+        self._space = space
+        self._words = torch.unique(rows[rows >= 0])
+        self.vectors = space.vectors(self._words)
+        device = self.vectors.device
+        allowed = len(space.candidates) - terms.shape[1]
+        if not 1 <= top_k <= allowed:
+            raise UsageError(
+                f"top-k is {top_k}, expected from 1 to {max(allowed, 1):,}: {space.lexicon.embedding.ref} has "
+                f"{len(space.candidates):,} candidates, less the words of a question"
+            )
+        self._top_k = top_k
+        # The place of each row among the candidates: a question's own words are no answers to it.
+        positions = torch.full((int(space.candidates[-1]) + 1,), -1)
+        positions[space.candidates] = torch.arange(len(space.candidates))
+        self._own = positions[terms].to(device)
+        self._questions, self._block = _shape(device.type, self.vectors, len(terms), memory)
+
+    def places(self, rows: Tensor) -> Tensor:
+        """Where rows stand among the words; −1 for −1."""
+        places = torch.searchsorted(self._words, rows.clamp(min=0).contiguous())
+        return torch.where(rows >= 0, places, -1).to(self.vectors.device)
+
+    def scores_at(self, scorer: Scorer, places: Tensor) -> Tensor:
+        """The score of each question [n] at some of the words [n, m], taken as candidates; −∞ at −1."""
+        found = torch.full(places.shape, -torch.inf, dtype=self.vectors.dtype, device=places.device)
+        for first in range(0, len(self.vectors), self._block):
+            scorer.prepare(self.vectors[first : first + self._block])
+            inside = (places >= first) & (places < first + self._block)
+            for start in range(0, len(places), self._questions):
+                part = slice(start, min(start + self._questions, len(places)))
+                here, columns = inside[part].nonzero(as_tuple=True)
+                if len(here):
+                    scores = scorer.scores(part.start, part.stop)
+                    found[start + here, columns] = scores[here, places[part][here, columns] - first]
+        return found
+
+    def run(self, scorer: Scorer, floor: Tensor, progress: Callable[[Progress], None]) -> tuple[Tensor, Tensor, Tensor]:
+        """Over all candidates but a question's own words: how many score at least `floor` [n], and the best k."""
+        count, total = len(floor), len(self._space.candidates)
+        counts = torch.zeros(count, dtype=torch.long, device=floor.device)
+        top_scores = torch.full((count, self._top_k), -torch.inf, dtype=floor.dtype, device=floor.device)
+        top = torch.zeros(count, self._top_k, dtype=torch.long, device=floor.device)
+        row_nbytes = self._space.width * self._space.lexicon.embedding.matrix.element_size()
+        for first, x in self._space.blocks(self._block):
+            progress(Progress("ask", f"{count:,} questions", first * row_nbytes, total * row_nbytes))
+            scorer.prepare(x)
+            for start in range(0, count, self._questions):
+                part = slice(start, min(start + self._questions, count))
+                scores = scorer.scores(part.start, part.stop)
+                own = self._own[part] - first
+                here, columns = ((own >= 0) & (own < len(x))).nonzero(as_tuple=True)
+                scores[here, own[here, columns]] = -torch.inf
+                counts[part] += (scores >= floor[part, None]).sum(1)
+                values, where = scores.topk(min(self._top_k, len(x)), 1)
+                merged = torch.cat([top_scores[part], values], 1).topk(self._top_k, 1)
+                top_scores[part] = merged.values
+                top[part] = torch.cat([top[part], where + first], 1).gather(1, merged.indices)
+        return counts, self._space.candidates.to(top.device)[top], top_scores
+
+
+def _distinct(places: Tensor, possible: Tensor) -> Tensor:
+    """The columns that are possible and no repetition of one before: which answers are one candidate each."""
+    same = (places[:, :, None] == places[:, None, :]) & possible[:, None, :]
+    return possible & ~torch.tril(same, diagonal=-1).any(2)
+
+
+def _shape(device: str, vectors: Tensor, questions: int, memory: int) -> tuple[int, int]:
+    """Questions and candidates at once, so that their blocks fit into `memory` bytes. Raises UsageError."""
+    most_questions, block = SHAPES[device]
+    most_questions = min(most_questions, questions)
+    words, width = vectors.shape
+    while True:
+        # The block of candidates twice, three tables of words by candidates, three of questions by candidates.
+        needed = vectors.nbytes + vectors.element_size() * block * (2 * width + 3 * words + 3 * most_questions)
+        if needed <= memory:
+            return most_questions, block
+        if block <= FEWEST:
+            raise UsageError(
+                f"memory is {memory:,} bytes, expected at least {needed:,} for {words:,} words of {width} dimensions"
+            )
+        block //= 2

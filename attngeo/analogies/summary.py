@@ -1,0 +1,118 @@
+"""From one row per model and question to results per category, type and overall, and comparisons of models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attngeo.analogies.statistics import Array, Bootstrap, holm, interval, mcnemar, resampled_means
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
+    "mean_cosine", "questions",
+)  # fmt: skip
+COMPARISON_COLUMNS = (
+    "model", "other", "level", "name", "known", "both", "only_model", "only_other", "neither",
+    "difference", "difference_low", "difference_high", "p_value", "p_corrected",
+)  # fmt: skip
+COUNTS = ("asked", "known", "both", "only_model", "only_other", "neither")
+
+
+def summarise(questions: pd.DataFrame, *, which: str = "own", bootstrap: Bootstrap = Bootstrap()) -> pd.DataFrame:
+    """Accuracy and the other measures of each model, per category, per type and overall.
+
+    questions: one row per model and question with the columns model, category, type, rank, cosine, known, first_pair
+    and second_pair. Measures are over the rows that are known. accuracy: rank 1. top5: rank 5 or better. mrr: mean of
+    1/rank. mean_cosine: of the answer with the target. accuracy_low, accuracy_high: 95% bootstrap interval.
+    which: goes into the column `questions`. Returns the columns `COLUMNS`.
+    """
+    rows = []
+    for model, own in questions.groupby("model", sort=False):
+        known = own[own["known"]]
+        correct = (known["rank"] == 1).to_numpy(dtype=float)[:, None]
+        sums = _resampled(known, correct, bootstrap)
+        for level, name, members in _levels(own):
+            some = known[known["category"].isin(members)]
+            low, high = interval(
+                sum((sums[category][:, 0] for category in members if category in sums), _none(bootstrap))
+            )
+            rank = some["rank"].astype(float)
+            rows.append({
+                "model": model, "level": level, "name": name,
+                "asked": int(own["category"].isin(members).sum()), "known": len(some),
+                "accuracy": (rank == 1).mean() if len(some) else np.nan, "accuracy_low": low, "accuracy_high": high,
+                "top5": (rank <= 5).mean() if len(some) else np.nan, "mean_rank": rank.mean(), "mrr": (1 / rank).mean(),
+                "mean_cosine": some["cosine"].mean(), "questions": which,
+            })  # fmt: skip
+    return _frame(questions, rows, COLUMNS)
+
+
+def compare(questions: pd.DataFrame, *, bootstrap: Bootstrap = Bootstrap()) -> pd.DataFrame:
+    """Every two models on the questions that both know: McNemar's test, and the difference of their accuracies.
+
+    p_corrected is Holm's, over the pairs of models within each type, and overall. Returns `COMPARISON_COLUMNS`; no
+    row for a single model.
+    """
+    by_model = {model: own.reset_index(drop=True) for model, own in questions.groupby("model", sort=False)}
+    rows: list[dict[str, Any]] = []
+    for (model, own), (other, theirs) in combinations(by_model.items(), 2):
+        both_known = (own["known"] & theirs["known"]).to_numpy(dtype=bool)
+        known = own[both_known]
+        right = np.stack([(frame["rank"][both_known] == 1).to_numpy(dtype=bool) for frame in (own, theirs)], 1)
+        sums = _resampled(known, right[:, :1].astype(float) - right[:, 1:], bootstrap)
+        for level, name, members in _levels(own):
+            if level == "category":
+                continue
+            first, second = right[known["category"].isin(members).to_numpy()].T
+            low, high = interval(
+                sum((sums[category][:, 0] for category in members if category in sums), _none(bootstrap))
+            )
+            only_model, only_other = int((first & ~second).sum()), int((second & ~first).sum())
+            rows.append({
+                "model": model, "other": other, "level": level, "name": name, "known": len(first),
+                "both": int((first & second).sum()), "only_model": only_model, "only_other": only_other,
+                "neither": int((~first & ~second).sum()),
+                "difference": (only_model - only_other) / len(first) if len(first) else np.nan,
+                "difference_low": low, "difference_high": high, "p_value": mcnemar(only_model, only_other),
+            })  # fmt: skip
+    for name in dict.fromkeys(row["name"] for row in rows):
+        group = [row for row in rows if row["name"] == name]
+        for row, corrected in zip(group, holm([row["p_value"] for row in group]), strict=True):
+            row["p_corrected"] = corrected
+    return _frame(questions, rows, COMPARISON_COLUMNS)
+
+
+def _levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
+    """Each category, type and the whole: level, name, and the categories that it is made of."""
+    categories = own[["category", "type"]].drop_duplicates("category")
+    for category in categories["category"]:
+        yield "category", category, [category]
+    for kind, members in categories[categories["type"] != ""].groupby("type", sort=False):
+        yield "type", str(kind), list(members["category"])
+    yield "overall", "overall", list(categories["category"])
+
+
+def _resampled(known: pd.DataFrame, values: Array, bootstrap: Bootstrap) -> dict[Any, Array]:
+    """Category → numerators and denominators of resampled means of `values`, whose rows are those of `known`."""
+    values_of = known.reset_index(drop=True)
+    return {
+        category: resampled_means(
+            values[own.index], own["first_pair"].to_numpy(), own["second_pair"].to_numpy(), bootstrap, key
+        )
+        for key, (category, own) in enumerate(values_of.groupby("category", sort=False))
+    }
+
+
+def _none(bootstrap: Bootstrap) -> Array:
+    return np.zeros((2, bootstrap.draws))
+
+
+def _frame(like: pd.DataFrame, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
+    frame = type(like)(rows, columns=list(columns))
+    return frame.astype({name: "Int64" for name in COUNTS if name in columns})

@@ -1,0 +1,54 @@
+"""word2vec's binary format: a line of two integers, then each word, a space and its float32 numbers.
+
+https://github.com/tmikolov/word2vec/blob/master/word2vec.c
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attngeo.embeddings.embedding import Embedding
+from attngeo.embeddings.rows import Rows
+from attngeo.embeddings.streams import Stream
+from attngeo.embeddings.text_vectors import HEADER
+from attngeo.errors import CorruptCheckpointError
+
+LONGEST_WORD = 4096
+
+
+def read_binary(stream: Stream) -> Embedding:
+    """The vectors of a word2vec binary file. Raises CorruptCheckpointError where it ends early or is another format."""
+    line, _, _ = stream.head.partition(b"\n")
+    header = HEADER.fullmatch(line)
+    if header is None or not int(header[1]) or not int(header[2]):
+        raise CorruptCheckpointError(
+            f"{stream.ref}: no word vectors: line 1 is {line[:40]!r}, expected how many and how wide they are"
+        )
+    announced, width = int(header[1]), int(header[2])
+    rows, size, record = Rows(stream.ref, width), 4 * width, 0
+    chunks = stream.chunks()
+    buffer = next(chunks)[len(line) + 1 :]
+    while True:
+        words, vectors, first, offset = [], [], record + 1, 0
+        while record < announced:
+            space = buffer.find(b" ", offset, offset + LONGEST_WORD)
+            end = space + 1 + size
+            if space < 0 or end > len(buffer):
+                break
+            words.append(buffer[offset:space].lstrip(b"\n").decode("utf-8", "replace"))
+            vectors.append(buffer[space + 1 : end])
+            offset, record = end, record + 1
+        values = np.frombuffer(b"".join(vectors), "<f4").astype(np.float32, copy=False)
+        rows.add(words, values.reshape(len(words), width), range(first, record + 1))
+        if record < announced and len(buffer) - offset > LONGEST_WORD + size:
+            raise CorruptCheckpointError(f"{stream.ref}: vector {record + 1:,} has no word; download it again")
+        chunk = next(chunks, b"")
+        if record == announced or not chunk:
+            break
+        buffer = buffer[offset:] + chunk
+    if record < announced:
+        raise CorruptCheckpointError(
+            f"{stream.ref}: ends after {record:,} of the {announced:,} vectors that its first line announces; "
+            "download it again"
+        )
+    return rows.embedding("vector")

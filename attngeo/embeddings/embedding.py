@@ -1,0 +1,51 @@
+"""Embedding: vectors with a label each, and which of them stand for words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Candidates = Literal["words", "all"]
+# A vocabulary counts as cased where at least this share of its words has a capital.
+CASED = 0.01
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A table of vectors.
+
+    matrix: [rows, width], floating point, on the CPU, as it was stored. labels: what each row stands for, a word as
+    in running text, or a token (`##ing`: a piece inside a word); "" for none. is_word, is_entry: [rows], whether a row
+    is a word, and whether it can be used at all (it has a label and finite values). pieces: the rows of a word's
+    tokens, None where the word cannot be written with them; None for a table without a tokeniser.
+    notes: what a user should know about how it was read.
+    """
+
+    ref: str
+    matrix: Tensor
+    labels: Sequence[str]
+    is_word: Tensor
+    is_entry: Tensor
+    revision: str | None = None
+    pieces: Callable[[str], list[int] | None] | None = None
+    notes: tuple[str, ...] = ()
+
+    def rows(self, candidates: Candidates) -> Tensor:
+        """The rows that may be answers, ascending: the words, or every entry."""
+        return (self.is_word if candidates == "words" else self.is_entry).nonzero()[:, 0]
+
+    @property
+    def is_cased(self) -> bool:
+        """Whether words are told apart by their capitals."""
+        words = [self.labels[row] for row in self.rows("words").tolist()]
+        return bool(sum(word != word.lower() for word in words) > CASED * len(words))
+
+
+def finite_rows(matrix: Tensor, block: int = 65536) -> Tensor:
+    """Whether each row [rows] holds nothing but finite numbers; works in blocks, so that nothing is copied whole."""
+    blocks = (matrix[start : start + block] for start in range(0, len(matrix), block))
+    return torch.cat([part.isfinite().all(1) for part in blocks] or [torch.zeros(0, dtype=torch.bool)])

@@ -1,0 +1,83 @@
+"""A reference to its table of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from attngeo.checkpoints.reference import FILE_SUFFIXES
+from attngeo.embeddings.binary_vectors import read_binary
+from attngeo.embeddings.checkpoint import Table, read_checkpoint
+from attngeo.embeddings.embedding import Embedding
+from attngeo.embeddings.streams import open_stream
+from attngeo.embeddings.text_vectors import is_text, read_text
+from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
+from attngeo.progress import Progress
+
+VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
+CBOW = "cbow:"
+ZIP, PICKLE, FASTTEXT = b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"
+
+
+def open_embedding(
+    model: Any,
+    *,
+    table: Table = "input",
+    offline: bool = False,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Embedding:
+    """The vectors that `model` names, ready to be asked.
+
+    model: a checkpoint as for `score`; a file of word vectors: GloVe's or fastText's text (plain, .gz, or .zip, where
+    `FILE.zip/MEMBER` picks one of several), word2vec's text or binary format, gensim's KeyedVectors; `cbow:TEXT` to
+    train CBOW on a text first; or an Embedding. table: a checkpoint's "input" embeddings, or its unembedding, "output".
+
+    Raises ModelUnavailableError, CheckpointError, UsageError.
+    """
+    if isinstance(model, Embedding):
+        return model
+    text = str(model) if isinstance(model, str | Path) else ""
+    if text.startswith(CBOW):
+        from attngeo.embeddings.cbow import embedding_of, train_cbow
+
+        return embedding_of(train_cbow(Path(text.removeprefix(CBOW)).expanduser(), progress=progress), text)
+    found = _vectors_file(text)
+    if found is None:
+        return read_checkpoint(model, table, offline=offline, progress=progress)
+    if table == "output":
+        raise UsageError(f"{text}: a file of word vectors has one table only; leave out --table output")
+    return _read_vectors(*found, text, progress)
+
+
+def _vectors_file(text: str) -> tuple[Path, str | None] | None:
+    """The file of word vectors that is meant, and the member of a .zip; None where it is a checkpoint."""
+    path, member = Path(text).expanduser(), None
+    try:
+        if not path.exists():
+            archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
+            if archive is not None:
+                path, member = archive, path.relative_to(archive).as_posix()
+            elif text.endswith(VECTOR_SUFFIXES) and not text.startswith("demo:"):
+                raise ModelNotFoundError(f"{text}: no such file")
+        if not path.is_file() or not text:
+            return None
+    except (OSError, ValueError):
+        return None
+    if text.endswith(".bin"):
+        with path.open("rb") as file:
+            return None if file.read(4).startswith((ZIP, PICKLE)) else (path, member)
+    return None if path.name == "config.json" or text.endswith(FILE_SUFFIXES) else (path, member)
+
+
+def _read_vectors(path: Path, member: str | None, ref: str, progress: Callable[[Progress], None]) -> Embedding:
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic.startswith(PICKLE):
+        from attngeo.embeddings.keyed_vectors import read_keyed_vectors
+
+        return read_keyed_vectors(path, ref)
+    if magic == FASTTEXT:
+        raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; give its .vec file")
+    with open_stream(path, member, ref, progress) as stream:
+        return read_text(stream) if is_text(stream.head) else read_binary(stream)

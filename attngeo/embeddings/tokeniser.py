@@ -1,0 +1,158 @@
+"""A checkpoint's tokeniser: its tokens by id, which of them are special, and the tokens of a word.
+
+Read with `tokenizers` and `sentencepiece`, which run no code of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attngeo.checkpoints.store import TensorStore
+from attngeo.embeddings.words import MARKS
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm")
+LOOKED_FOR = ("tokenizer.json", "vocab.json", "vocab.txt", *SENTENCEPIECE)
+# Families whose ids are those of the SentencePiece file moved up, to make room for fairseq's special tokens:
+# https://github.com/huggingface/transformers/blob/v4.57.0/src/transformers/models/xlm_roberta/tokenization_xlm_roberta.py
+MOVED = {"xlm-roberta": 1, "xlm-roberta-xl": 1, "mbart": 1, "xglm": 1}
+FAIRSEQ = {0: "<s>", 1: "<pad>", 2: "</s>", 3: "<unk>"}
+# A byte that no token covers, as SentencePiece writes it. Its vector says nothing about a word.
+BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class Tokeniser:
+    """tokens: by id. special: ids that no text gives. added: ids that were added after training, special or not."""
+
+    tokens: Mapping[int, str]
+    special: frozenset[int]
+    added: frozenset[int]
+    encode: Encode | None
+
+    def pieces(self, word: str) -> list[int] | None:
+        """The ids of a word's tokens in running text; None where it cannot be written with them."""
+        if self.encode is None:
+            return None
+        ids = self.encode(word)
+        if not any(self.tokens.get(ids[0], "").startswith(mark.text) for mark in MARKS) if ids else False:
+            ids = self.encode(f" {word}")  # byte-level tokenisers take a word without a space as the rest of another
+        usable = ids and all(
+            number in self.tokens and number not in self.special and not BYTE.fullmatch(self.tokens[number])
+            for number in ids
+        )
+        return ids if usable else None
+
+
+def read_tokeniser(store: TensorStore) -> Tokeniser:
+    """The tokeniser that comes with a checkpoint. Raises UnsupportedModelError without one, CorruptCheckpointError."""
+    for name in LOOKED_FOR:
+        path = store.file(name)
+        if path is None:
+            continue
+        try:
+            return _read(name, path, store)
+        except (UnsupportedModelError, CorruptCheckpointError):
+            raise
+        except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse
+            raise CorruptCheckpointError(
+                f"{store.ref}: {name} is not a readable tokeniser ({_line(error)}); download it again"
+            ) from None
+    raise UnsupportedModelError(
+        f"{store.ref}: no tokeniser beside the weights, looked for {', '.join(LOOKED_FOR)}; put the model's own there"
+    )
+
+
+def _read(name: str, path: Path, store: TensorStore) -> Tokeniser:
+    if name == "tokenizer.json":
+        from tokenizers import Tokenizer
+
+        return _of_library(Tokenizer.from_file(str(path)))
+    if name == "vocab.json":
+        return _read_vocab_json(path, store)
+    if name == "vocab.txt":
+        return _read_wordpiece(path, store)
+    return _read_sentencepiece(path, MOVED.get(str(store.config.get("model_type")), 0))
+
+
+def _of_library(tokenizer: Any) -> Tokeniser:
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    added = tokenizer.get_added_tokens_decoder()
+    return Tokeniser(
+        tokens={number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()},
+        special=frozenset(number for number, token in added.items() if token.special),
+        added=frozenset(added),
+        encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
+    )
+
+
+def _read_vocab_json(path: Path, store: TensorStore) -> Tokeniser:
+    """GPT-2's pair of files; or without merges a plain list of tokens, cut by a SentencePiece model if there is one."""
+    vocabulary = json.loads(path.read_text("utf-8"))
+    if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
+        raise CorruptCheckpointError(f"{store.ref}: vocab.json is no object of token → id; download it again")
+    if (merges := store.file("merges.txt")) is not None:
+        from tokenizers import ByteLevelBPETokenizer
+
+        library = ByteLevelBPETokenizer(str(path), str(merges), add_prefix_space=False)
+        read = _of_library(library._tokenizer)
+        return Tokeniser(read.tokens, _looks_special(read.tokens), read.added, read.encode)
+    tokens = {number: token for token, number in vocabulary.items()}
+    encode: Encode | None = None
+    if (model := next(filter(None, map(store.file, SENTENCEPIECE)), None)) is not None:
+        processor = _sentencepiece(model)
+
+        def encode(text: str) -> list[int]:
+            return [vocabulary.get(piece, -1) for piece in processor.encode(text, out_type=str)]
+
+    return Tokeniser(tokens, _looks_special(tokens), frozenset(), encode)
+
+
+def _read_wordpiece(path: Path, store: TensorStore) -> Tokeniser:
+    from tokenizers import BertWordPieceTokenizer
+
+    tokens = dict(enumerate(path.read_text("utf-8").removesuffix("\n").split("\n")))
+    vocabulary = {token: number for number, token in tokens.items()}
+    stated = store.file("tokenizer_config.json")
+    settings = json.loads(stated.read_text("utf-8")) if stated is not None else {}
+    lowercase = settings.get("do_lower_case", True) if isinstance(settings, dict) else True
+    library = BertWordPieceTokenizer(vocabulary, lowercase=bool(lowercase))
+    encode = _of_library(library._tokenizer).encode if "[UNK]" in vocabulary else None
+    return Tokeniser(tokens, _looks_special(tokens), frozenset(), encode)
+
+
+def _read_sentencepiece(path: Path, moved: int) -> Tokeniser:
+    processor = _sentencepiece(path)
+    count = processor.get_piece_size()
+    special = {n + moved for n in range(count) if processor.is_control(n) or processor.is_unused(n)}
+    special |= {processor.unk_id() + moved}
+    tokens = {n + moved: processor.id_to_piece(n) for n in range(count)}
+    if moved:
+        tokens |= FAIRSEQ
+        special |= set(FAIRSEQ)
+    return Tokeniser(
+        tokens, frozenset(special), frozenset(), lambda text: [n + moved for n in processor.encode(text, out_type=int)]
+    )
+
+
+def _sentencepiece(path: Path) -> Any:
+    from sentencepiece import SentencePieceProcessor
+
+    return SentencePieceProcessor(model_file=str(path))
+
+
+def _looks_special(tokens: Mapping[int, str]) -> frozenset[int]:
+    """The ids of tokens in brackets, where no file says which are special."""
+    return frozenset(number for number, token in tokens.items() if re.fullmatch(r"<[^>]+>|\[[^\]]+\]", token))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:160] or type(error).__name__

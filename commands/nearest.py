@@ -1,0 +1,103 @@
+"""`attngeo nearest`: one analogy by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from attngeo.errors import UsageError
+
+from .embedding_options import (
+    EMBEDDING_HELP,
+    Candidates,
+    CandidatesOption,
+    Case,
+    CaseOption,
+    Centre,
+    Compose,
+    ComposeOption,
+    Normalise,
+    Table,
+    TableOption,
+    Whiten,
+)  # fmt: skip
+from .messages import printable, say
+from .options import Device, Format, Offline, Quiet
+from .outputs import print_rows
+
+SIGNS = {"+": 1, "-": -1, "−": -1}
+
+
+def nearest(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False)],
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORDS", help="Words with + and - between them.", show_default=False)
+    ],
+    top_k: Annotated[int, typer.Option("--top-k", help="How many words to show.")] = 10,
+    table: TableOption = Table.input,
+    candidates: CandidatesOption = Candidates.words,
+    case: CaseOption = Case.auto,
+    compose: ComposeOption = Compose.none,
+    normalise: Normalise = False,
+    centre: Centre = False,
+    whiten: Whiten = 0,
+    device: Device = "auto",
+    format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
+    offline: Offline = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show the words nearest to a sum of words: attngeo nearest demo:minilm king - man + woman.
+
+    Nearest by cosine, the words of the sum left out.
+    """
+    terms, signs = parse_sum(words)
+
+    from attngeo.analogies.analogy import nearest as nearest_words
+
+    from .progress import Bar
+
+    with Bar(model, quiet=quiet) as progress:
+        frame = nearest_words(
+            model, terms, signs=signs, table=table.value, candidates=candidates.value, case=case.value,
+            compose=compose.value, normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, device=device,
+            offline=offline, progress=progress,
+        )  # fmt: skip
+    if not quiet:
+        for note in frame.attrs["notes"]:
+            say(f"note: {model}: {note}")
+    if format is not Format.table:
+        return print_rows(frame, format)
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    grid = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid.add_column("word", overflow="fold")
+    grid.add_column("cosine", justify="right")
+    for row in frame.to_dict("records"):
+        grid.add_row(Text(printable(row["word"])), f"{row['cosine']:+.3f}")
+    console = Console()
+    console.print(printable(f"{model} · {' '.join(words)}"), style="bold", highlight=False, markup=False)
+    return console.print(grid)
+
+
+def parse_sum(words: list[str]) -> tuple[list[str], list[int]]:
+    """Words and their signs: of king - man + woman, in one argument or several. Raises UsageError."""
+    terms: list[str] = []
+    signs: list[int] = []
+    sign: int | None = 1
+    for part in " ".join(words).split():
+        if part in SIGNS and (sign is None or not terms):
+            sign = SIGNS[part]
+        elif sign is not None and part not in SIGNS:
+            terms.append(part)
+            signs.append(sign)
+            sign = None
+        else:
+            raise UsageError(f"{' '.join(words)!r} is no sum of words, expected something like king - man + woman")
+    if sign is not None:
+        raise UsageError(f"{' '.join(words)!r} ends without a word, expected something like king - man + woman")
+    return terms, signs
