@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -262,15 +262,14 @@ def _common(frames: Sequence[pd.DataFrame]) -> Any:
 
 
 def _case_notes(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
-    """A note where words are asked for in lower case of a vocabulary that is cased, and so not found."""
-    if lexicon.case != "lower" or not lexicon.embedding.is_cased:
+    """A note where words that are asked for in lower case are not found, but would be as they are written."""
+    if lexicon.case != "lower":
         return []
-    kept = Lexicon(**{**vars(lexicon), "case": "keep"})
+    kept = replace(lexicon, case="keep")
     would = sum(kept.rows_of(question) is not None for question in questions)
     return [
-        f"{lexicon.embedding.ref}: asked in lower case of a cased vocabulary, it knows {known:,} questions; "
-        f"with --case keep {would:,}"
-    ]
+        f"{lexicon.embedding.ref}: asked in lower case, it knows {known:,} questions; with --case keep {would:,}"
+    ] * (would > known)
 
 
 def _one_of(name: str, value: Any, choices: Any) -> Any:

@@ -77,11 +77,9 @@ def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
     """The name of the tensor, and notes about the choice. Raises UnsupportedModelError with the names looked for."""
     found = _find(store, NAMES["input"]) or _only_of_its_size(store)
     if table == "output":
-        own = [
-            name for name in _matching(store, NAMES["output"]) if found and _rows(store, name) == _rows(store, found)
-        ]
-        if own:
-            return own[0], []
+        for name in _matching(store, NAMES["output"]):
+            if found is None or _rows(store, name) >= LEAST_COVERED * _rows(store, found):
+                return name, []
         if found and store.config.get("tie_word_embeddings") is not False:
             return found, ["no unembedding of its own: tied to the input embeddings"]
         raise UnsupportedModelError(
@@ -130,7 +128,7 @@ def _only_of_its_size(store: TensorStore) -> str | None:
 
 def _check_match(tokeniser: Tokeniser, rows: int, name: str, store: TensorStore) -> list[str]:
     """Refuse a tokeniser that cannot be this matrix's; notes about what does not meet otherwise."""
-    beyond = [number for number in tokeniser.tokens if number >= rows]
+    beyond = sorted(number for number in tokeniser.tokens if number >= rows)
     if trained := [number for number in beyond if number not in tokeniser.added]:
         raise ShapeError(
             f"{store.ref}: the tokeniser does not match {name}: token {tokeniser.tokens[trained[0]]!r} has the id "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 Candidates = Literal["words", "all"]
 # A vocabulary counts as cased where at least this share of its words has a capital.
-CASED = 0.01
+CASED = 0.001
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,7 @@ def _parse(texts: list[bytes], width: int) -> Values:
     if not texts:
         return np.empty((0, width), np.float32)
     frame = pd.read_csv(
-        io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False,
-        float_precision="round_trip",
+        io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False
     )  # fmt: skip
     if frame.shape != (len(texts), width):
         raise ValueError("ragged")

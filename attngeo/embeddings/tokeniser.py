@@ -117,15 +117,20 @@ def _read_vocab_json(path: Path, store: TensorStore) -> Tokeniser:
 
 
 def _read_wordpiece(path: Path, store: TensorStore) -> Tokeniser:
-    from tokenizers import BertWordPieceTokenizer
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordPiece
+    from tokenizers.normalizers import BertNormalizer
+    from tokenizers.pre_tokenizers import BertPreTokenizer
 
     tokens = dict(enumerate(path.read_text("utf-8").removesuffix("\n").split("\n")))
     vocabulary = {token: number for number, token in tokens.items()}
     stated = store.file("tokenizer_config.json")
     settings = json.loads(stated.read_text("utf-8")) if stated is not None else {}
     lowercase = settings.get("do_lower_case", True) if isinstance(settings, dict) else True
-    library = BertWordPieceTokenizer(vocabulary, lowercase=bool(lowercase))
-    encode = _of_library(library._tokenizer).encode if "[UNK]" in vocabulary else None
+    library = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    library.normalizer = BertNormalizer(lowercase=bool(lowercase))
+    library.pre_tokenizer = BertPreTokenizer()
+    encode = _of_library(library).encode if "[UNK]" in vocabulary else None
     return Tokeniser(tokens, _looks_special(tokens), frozenset(), encode)
 
 

@@ -1,0 +1,216 @@
+"""Files of word vectors, read as gensim reads them, and what is wrong with bad ones."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.vectors import keyed, words, write_text
+
+from attngeo.embeddings.opening import open_embedding
+from attngeo.errors import (
+    AttnGeoError,
+    CorruptCheckpointError,
+    ModelNotFoundError,
+    UnsafeCheckpointError,
+    UnsupportedModelError,
+    UsageError,
+)
+
+LABELS = [*words(60), "New_York", "été", "日本"]
+VECTORS = np.random.default_rng(0).standard_normal((len(LABELS), 7)).astype(np.float32)
+
+
+def zipped(path: Path, inside: Path) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(inside, inside.name)
+    return path
+
+
+def gzipped(path: Path, inside: Path) -> Path:
+    path.write_bytes(gzip.compress(inside.read_bytes()))
+    return path
+
+
+def write_binary(path: Path) -> Path:
+    keyed(LABELS, VECTORS).save_word2vec_format(str(path), binary=True)
+    return path
+
+
+def write_keyed(path: Path, **options: int) -> Path:
+    keyed(LABELS, VECTORS).save(str(path), **options)
+    return path
+
+
+def write_word2vec_model(path: Path) -> Path:
+    from gensim.models import Word2Vec
+
+    model = Word2Vec([LABELS], vector_size=7, min_count=1, epochs=1)
+    model.wv = keyed(LABELS, VECTORS)
+    model.save(str(path))
+    return path
+
+
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "GloVe": lambda folder: write_text(folder / "v.txt", LABELS, VECTORS),
+    "fastText": lambda folder: write_text(folder / "v.vec", LABELS, VECTORS, header=True),
+    "gzip": lambda folder: gzipped(folder / "v.txt.gz", write_text(folder / "v.txt", LABELS, VECTORS)),
+    "zip": lambda folder: zipped(folder / "v.zip", write_text(folder / "v.txt", LABELS, VECTORS)),
+    "word2vec": lambda folder: write_binary(folder / "v.bin"),
+    "word2vec gzip": lambda folder: gzipped(folder / "v.bin.gz", write_binary(folder / "v.bin")),
+    "gensim": lambda folder: write_keyed(folder / "v.kv"),
+    "gensim in two files": lambda folder: write_keyed(folder / "v.kv", sep_limit=1),
+    "gensim's Word2Vec": lambda folder: write_word2vec_model(folder / "v.model"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_format_gives_the_same_table(form: str, tmp_path: Path) -> None:
+    embedding = open_embedding(FORMS[form](tmp_path))
+    assert list(embedding.labels) == LABELS
+    assert embedding.notes == ()
+    np.testing.assert_allclose(embedding.matrix.numpy(), VECTORS, atol=6e-7)
+    assert [LABELS[row] for row in embedding.rows("words").tolist()] == [*words(60), "été", "日本"]
+    assert embedding.rows("all").tolist() == list(range(len(LABELS)))
+
+
+def test_text_is_read_to_the_last_bit(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    path.write_text(
+        "".join(f"{label} {' '.join(map(repr, row.tolist()))}\n" for label, row in zip(LABELS, VECTORS, strict=True))
+    )
+    assert torch.equal(open_embedding(path).matrix, torch.from_numpy(VECTORS))
+
+
+def test_text_in_forms_that_are_not_plain(tmp_path: Path) -> None:
+    """Spaces at line ends (fastText), words with spaces in them (GloVe 840B), tabs, Windows line ends, no last one."""
+    path = tmp_path / "v.txt"
+    path.write_bytes(b"the 0.5 -1e-2 3 \n. . . 1 2 3\nof\t4\t5\t6\r\nand 7 8 9")
+    embedding = open_embedding(path)
+    assert list(embedding.labels) == ["the", ". . .", "of", "and"]
+    assert embedding.matrix.tolist()[1:] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert embedding.matrix[0].tolist() == pytest.approx([0.5, -0.01, 3])
+
+
+def test_blocks_join_where_chunks_of_the_file_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo.embeddings import streams
+
+    monkeypatch.setattr(streams, "CHUNK", 101)
+    monkeypatch.setattr(streams, "SNIFFED", 61)
+    for form in ("GloVe", "word2vec", "word2vec gzip"):
+        embedding = open_embedding(FORMS[form](tmp_path))
+        assert list(embedding.labels) == LABELS
+        np.testing.assert_allclose(embedding.matrix.numpy(), VECTORS, atol=6e-7)
+
+
+def test_bad_lines_are_left_out_and_named(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "v.txt", LABELS[:20], VECTORS[:20])
+    lines = path.read_text().splitlines()
+    lines[3] = lines[3].rsplit(" ", 1)[0]
+    lines[5] += " 1.0"
+    lines[7] = lines[7].replace(lines[7].split()[2], "nan")
+    lines[9] = lines[2]
+    lines[11] = lines[11].replace(lines[11].split()[3], "x")
+    lines[13] = lines[13].replace(lines[13].split()[3], "inf")
+    path.write_text("\n".join(lines) + "\n")
+    embedding = open_embedding(path)
+    kept = [i for i in range(20) if i not in (3, 5, 7, 9, 11, 13)]
+    assert [label for label in embedding.labels if " " not in label] == [LABELS[i] for i in kept]
+    (note,) = embedding.notes
+    assert note.startswith("5 lines left out: ")
+    for part in (
+        "1 a word again (line 10)",
+        "2 not finite (line 8, 14)",
+        "without 7 numbers (line 4)",
+        "not numbers (line 12)",
+    ):
+        assert part in note
+    # With one number more, the first is taken for a part of the word, as in GloVe's words with spaces.
+    assert f"{LABELS[5]} {lines[5].split()[1]}" in embedding.labels
+
+
+def test_the_first_of_several_vectors_of_a_word_is_kept(tmp_path: Path) -> None:
+    embedding = open_embedding(write_text(tmp_path / "v.txt", ["a", "b", "a"], [[1, 2], [3, 4], [5, 6]]))
+    assert embedding.matrix.tolist() == [[1, 2], [3, 4]]
+    assert embedding.notes == ("1 lines left out: 1 a word again (line 3)",)
+
+
+def pickled(path: Path) -> Path:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (eval, ("__import__('pathlib').Path('evil').touch()",))
+
+    path.write_bytes(pickle.dumps({"index_to_key": ["a"], "vectors": Evil()}))
+    return path
+
+
+def written(name: str, content: bytes) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(content)
+        return folder / name
+
+    return write
+
+
+CORRUPT = CorruptCheckpointError
+# What is written, what is raised, and what the message says.
+BROKEN: dict[str, tuple[Callable[[Path], Path], type[AttnGeoError], str]] = {
+    "empty": (written("v.txt", b""), CORRUPT, "no word vectors"),
+    "prose": (written("v.txt", b"It is a truth universally\nacknowledged, that\n"), CORRUPT, "no word vectors"),
+    "few numbers": (written("v.txt", b"a 1 2\nb x y\nc z z\n"), CORRUPT, "2 lines left out.*1 kept"),
+    "text ends early": (written("v.vec", b"3 2\na 1 2\nb 3 4\n"), CORRUPT, "after 2 of the 3 vectors"),
+    "binary ends early": (written("v.bin", b"2 2\na " + struct.pack("<2f", 1, 2)), CORRUPT, "after 1 of the 2"),
+    "binary without words": (written("v.bin", b"2 2\n" + b"\xff" * 9000), CORRUPT, "vector 1 has no word"),
+    "no width": (written("v.vec", b"3 0\na\nb\nc\n"), CORRUPT, "no word vectors"),
+    "gzip cut off": (written("v.gz", gzip.compress(b"a 1 2\n" * 9999)[:-20]), CORRUPT, "cut off"),
+    "zip damaged": (written("v.zip", b"PK\x03\x04 no"), CORRUPT, "not a whole .zip"),
+    "fastText binary": (written("v.bin", b"\xba\x16\x4f\x2f" * 9), UnsupportedModelError, "fastText's own binary"),
+    "pickle that runs code": (lambda folder: pickled(folder / "v.kv"), UnsafeCheckpointError, "builtins.eval"),
+    "pickle without vectors": (written("v.kv", pickle.dumps({"a": 1})), CORRUPT, "vectors are missing"),
+    "pickle cut off": (written("v.kv", pickle.dumps(["a"] * 99)[:-9]), CORRUPT, "not a readable gensim"),
+    "missing": (lambda folder: folder / "v.txt", ModelNotFoundError, "no such file"),
+    "missing by name": (lambda _: Path("glove.6B.300d.txt"), ModelNotFoundError, "no such file"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_bad_files_are_refused(case: str, tmp_path: Path) -> None:
+    write, error, message = BROKEN[case]
+    path = write(tmp_path)
+    with pytest.raises(error, match=message) as caught:
+        open_embedding(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert not Path("evil").exists()
+
+
+def test_a_saved_model_without_its_array_is_refused(tmp_path: Path) -> None:
+    write_keyed(tmp_path / "v.kv", sep_limit=1)
+    (tmp_path / "v.kv.vectors.npy").unlink()
+    with pytest.raises(CorruptCheckpointError, match=r"expected v\.kv\.vectors\.npy beside it"):
+        open_embedding(tmp_path / "v.kv")
+
+
+def test_one_of_several_files_in_a_zip_is_named(tmp_path: Path) -> None:
+    for width in (2, 3):
+        write_text(tmp_path / f"glove.{width}d.txt", LABELS, VECTORS[:, :width])
+    with zipfile.ZipFile(tmp_path / "glove.zip", "w") as archive:
+        for width in (2, 3):
+            archive.write(tmp_path / f"glove.{width}d.txt", f"glove.{width}d.txt")
+    with pytest.raises(UsageError, match=r"holds 2 files .*name one, such as .*glove\.zip/glove\.2d\.txt"):
+        open_embedding(tmp_path / "glove.zip")
+    with pytest.raises(ModelNotFoundError, match=r"has no glove\.9d\.txt, it has: glove\.2d\.txt"):
+        open_embedding(f"{tmp_path}/glove.zip/glove.9d.txt")
+    assert open_embedding(f"{tmp_path}/glove.zip/glove.3d.txt").matrix.shape == (len(LABELS), 3)
+
+
+def test_word_vectors_have_no_output_table(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="one table only"):
+        open_embedding(FORMS["GloVe"](tmp_path), table="output")
