@@ -64,20 +64,20 @@ class CosAdd:
 
 
 class CosMul:
-    """The logarithm of 3CosMul, cos(x, b)·cos(x, c) / (cos(x, a) + ε) with cosines moved to [0, 1]."""
+    """3CosMul, cos(x, b)·cos(x, c) / (cos(x, a) + ε) with cosines moved to [0, 1]."""
 
     def __init__(self, vectors: Tensor, terms: Tensor) -> None:
         self._vectors, self._terms = unit(vectors), terms
 
     def prepare(self, x: Tensor) -> None:
-        """Logarithms of the cosines, and of the denominators."""
-        cosines = (self._vectors @ unit(x).mT).add_(1).div_(2).clamp_(min=0)
-        self._log, self._log_below = cosines.log(), (cosines + EPSILON).log_()
+        """The moved cosines of every word with every candidate, and one over the denominators."""
+        self._cosines = (self._vectors @ unit(x).mT).add_(1).div_(2).clamp_(min=0)
+        self._inverses = (self._cosines + EPSILON).reciprocal_()
 
     def scores(self, start: int, stop: int) -> Tensor:
-        """Logarithms of the scores, [stop − start, block]."""
+        """The scores, [stop − start, block]."""
         a, b, c = self._terms[start:stop].T
-        return self._log[b].add_(self._log[c]).sub_(self._log_below[a])
+        return self._cosines[b].mul_(self._cosines[c]).mul_(self._inverses[a])
 
 
 class PairDirection:

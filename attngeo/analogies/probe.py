@@ -77,7 +77,7 @@ def ask(
         rank=(counts - right.sum(1) + 1).cpu(),
         cosine=torch.where(possible.any(1), cosines.gather(1, chosen)[:, 0], torch.nan).cpu(),
         top=top.cpu(),
-        top_scores=(top_scores.exp() if method == "3cosmul" else top_scores).cpu(),
+        top_scores=top_scores.cpu(),
     )
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -63,9 +63,10 @@ def _dimensions(stream: Stream) -> tuple[int | None, int, int]:
         if 0 in (int(header[1]), int(header[2])):
             raise CorruptCheckpointError(f"{stream.ref}: line 1 announces {lines[0].decode()!r}, no vectors at all")
         return int(header[1]), int(header[2]), 1
-    # Most lines agree on the width, also where the first word has a space in it.
-    widths = [len(line.split()) - 1 for line in islice(lines, 100)][: max(1, len(lines) - 1)]
-    return None, max(set(widths), key=widths.count), 0
+    # Most lines agree on the width, also where the first word has a space in it. The head may end inside a line.
+    whole = lines if stream.head.endswith(b"\n") or len(lines) == 1 else lines[:-1]
+    widths = Counter(len(line.split()) - 1 for line in whole[:100])
+    return None, widths.most_common(1)[0][0], 0
 
 
 def _line_blocks(stream: Stream) -> Iterator[list[bytes]]:

@@ -1,0 +1,100 @@
+"""Which words a table knows: candidates, case, and words of several tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.checkpoints import write_single
+from support.vectors import byte_level, checkpoint, table, word_piece, write_questions
+
+import attngeo
+from attngeo.analogies.lexicon import build_lexicon
+from attngeo.embeddings.opening import open_embedding
+from attngeo.errors import QuestionError, UsageError
+
+CASED = ["the", "King", "king", "KING", "Paris", "1990", "##s"]
+UNCASED = ["the", "king", "paris", "1990", "##s"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "case", "word", "found"),
+    [
+        (CASED, "keep", "King", 1),
+        (CASED, "keep", "paris", None),
+        (CASED, "lower", "Paris", None),
+        (CASED, "lower", "King", 2),
+        (CASED, "ignore", "kING", 1),
+        (CASED, "ignore", "paris", 4),
+        (CASED, "auto", "King", 1),
+        (CASED, "auto", "paris", None),
+        (UNCASED, "auto", "Paris", 2),
+        (UNCASED, "keep", "Paris", None),
+        (UNCASED, "auto", "1990", None),
+    ],
+)
+def test_words_are_looked_up_by_case(labels: list[str], case: str, word: str, found: int | None) -> None:
+    assert build_lexicon(table(np.eye(len(labels)), labels), case=case).row(word) == found  # type: ignore[arg-type]
+
+
+def test_ignoring_case_leaves_one_candidate_of_each_word() -> None:
+    lexicon = build_lexicon(table(np.eye(len(CASED)), CASED), case="ignore")
+    assert lexicon.candidates.tolist() == [0, 1, 4]
+
+
+def test_candidates_are_words_or_everything() -> None:
+    embedding = table(np.eye(len(CASED)), CASED)
+    assert build_lexicon(embedding).candidates.tolist() == [0, 1, 2, 3, 4]
+    every = build_lexicon(embedding, candidates="all")
+    assert every.candidates.tolist() == list(range(7))
+    assert (every.row("1990"), every.row("##s")) == (5, 6)
+
+
+def test_words_of_several_tokens_are_unknown_or_the_mean_of_them(tmp_path: Path) -> None:
+    word_piece(tmp_path / "tokenizer.json")
+    embedding = open_embedding(checkpoint(tmp_path, 7))
+    assert build_lexicon(embedding, ["kings"]).row("kings") is None
+    lexicon = build_lexicon(embedding, ["Kings", "kings", "king", "prince"], compose="mean")
+    row = lexicon.row("KINGS")
+    assert row == 7
+    assert lexicon.label(row) == "kings"
+    assert lexicon.row("prince") is None  # no token of it
+    assert lexicon.row("king") == 2  # a token of its own stays
+    assert torch.allclose(lexicon.composed, embedding.matrix[[2, 5]].mean(0))
+    assert 7 in lexicon.candidates.tolist()
+
+
+def test_composed_words_are_asked_like_others(tmp_path: Path) -> None:
+    """The same questions, where every word is a token of its own, and where words are made of two equal tokens."""
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    names = ["ab", "cd", "ef", "gh", "ij", "kl"]
+    vectors = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    filler = torch.randn(2, 5, generator=torch.Generator().manual_seed(1))
+    write_single(whole, {"wte.weight": torch.cat([filler, vectors])}, {"model_type": "own"})
+    word_piece(whole / "tokenizer.json", ["[PAD]", "[UNK]", *names])
+    parts = [name[0] for name in names], [f"##{name[1]}" for name in names]
+    both = torch.cat([filler, vectors - 1, vectors + 1])
+    write_single(halves, {"wte.weight": both}, {"model_type": "own"})
+    word_piece(halves / "tokenizer.json", ["[PAD]", "[UNK]", *parts[0], *parts[1]])
+    path = write_questions(tmp_path / "q.txt", {"all": ["ab cd ef gh", "ij kl gh ab"]})
+    one = attngeo.analogy(str(whole), questions=path, top_k=1).questions
+    other = attngeo.analogy(str(halves), questions=path, top_k=1, compose="mean").questions
+    np.testing.assert_allclose(one["cosine"], other["cosine"], atol=1e-6)
+    with pytest.raises(QuestionError, match="no question that the model knows"):
+        attngeo.analogy(str(halves), questions=path, top_k=1)
+
+
+def test_byte_level_words_compose_with_their_space(tmp_path: Path) -> None:
+    library = byte_level(tmp_path / "tokenizer.json")
+    embedding = open_embedding(checkpoint(tmp_path, library.get_vocab_size()))
+    lexicon = build_lexicon(embedding, ["Spartan"], compose="mean")
+    ids = library.encode(" Spartan").ids
+    assert len(ids) > 1
+    assert torch.allclose(lexicon.composed[0], embedding.matrix[ids].mean(0))
+
+
+def test_composing_needs_a_tokeniser() -> None:
+    with pytest.raises(UsageError, match="has no tokeniser"):
+        build_lexicon(table(np.eye(3)), ["king"], compose="mean")

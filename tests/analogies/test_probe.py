@@ -1,0 +1,209 @@
+"""The probe against its definition, by properties, and against gensim on single questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from support.vectors import keyed, planted, table, words, write_questions
+
+import attngeo
+from attngeo.analogies.analogy import AnalogyResult
+from attngeo.analogies.lexicon import build_lexicon
+from attngeo.analogies.questions import Question, QuestionSet
+from attngeo.analogies.space import Space, Treatment
+from attngeo.embeddings.embedding import Embedding
+from attngeo.errors import UsageError
+
+METHODS = ("3cosadd", "3cosmul", "pairdirection")
+
+
+def questions(rows: Any, labels: list[str], answers: int = 1) -> QuestionSet:
+    """Questions about rows of a table, [n, 3 + answers]."""
+    made = []
+    for number, (a, b, c, *d) in enumerate(rows, 1):
+        pairs = (f"{a} {b}", f"{c} {d[0]}")
+        made.append(
+            Question("all", "", labels[a], labels[b], labels[c], tuple(labels[i] for i in d[:answers]), number, pairs)
+        )
+    return QuestionSet("made", made)
+
+
+def ask(embedding: Embedding, asked: QuestionSet, **options: Any) -> AnalogyResult:
+    return attngeo.analogy(embedding, questions=asked, keep_duplicates=True, **({"top_k": 1} | options))
+
+
+def cosine(x: Any, y: Any) -> float:
+    lengths = np.linalg.norm(x) * np.linalg.norm(y)
+    return float(x @ y / lengths) if lengths > 0 else 0.0
+
+
+def definition(x: Any, a: int, b: int, c: int, d: int, method: str) -> float:
+    """The score of one candidate, as Levy and Goldberg write it."""
+    if method == "3cosadd":
+        return cosine(x[d], x[b] + x[c] - x[a])
+    if method == "pairdirection":
+        return cosine(x[d] - x[c], x[b] - x[a])
+    moved = [(1 + cosine(x[d], x[i])) / 2 for i in (a, b, c)]
+    return moved[1] * moved[2] / (moved[0] + 0.001)
+
+
+def rank(x: Any, a: int, b: int, c: int, answers: list[int], method: str) -> int:
+    """The rank of the best answer, each tie with what is no answer counted against it."""
+    scores = {d: definition(x, a, b, c, d, method) for d in range(len(x)) if d not in (a, b, c)}
+    possible = [scores[d] for d in answers if d in scores]
+    if not possible:
+        return len(x) + 1
+    return 1 + sum(score >= max(possible) - 1e-9 for d, score in scores.items() if d not in answers)
+
+
+# Whole numbers: many candidates are then tied, some are equal, some are zero.
+@settings(max_examples=60)
+@given(st.data(), st.sampled_from(METHODS), st.booleans())
+def test_ranks_are_those_of_the_definition(data: st.DataObject, method: str, several: bool) -> None:
+    count = data.draw(st.integers(6, 12))
+    x = data.draw(arrays(np.float64, (count, 3), elements=st.integers(-2, 2)))
+    row = st.lists(st.integers(0, count - 1), min_size=5, max_size=5)
+    rows = data.draw(st.lists(row, min_size=1, max_size=5))
+    labels = words(count)
+    asked = questions(rows, labels, answers=2 if several else 1)
+    got = ask(table(x, labels), asked, method=method).questions
+    answers = [r[3:5] if several else r[3:4] for r in rows]
+    expected = [rank(x, *r[:3], own, method) for r, own in zip(rows, answers, strict=True)]
+    assert got["rank"].tolist() == expected
+
+
+@pytest.mark.parametrize("method", ["3cosadd", "pairdirection"])
+@pytest.mark.parametrize("options", [{}, {"centre": True}, {"whiten": 2}])
+def test_a_planted_structure_is_solved(method: str, options: dict[str, Any], tmp_path: Path) -> None:
+    embedding, lines = planted()
+    path = write_questions(tmp_path / "q.txt", {"planted": lines})
+    overall = attngeo.analogy(embedding, questions=path, method=method, **options).scores.iloc[-1]
+    assert (overall["known"], overall["accuracy"], overall["mean_rank"], overall["mrr"]) == (len(lines), 1, 1, 1)
+    assert (overall["top5"], overall["accuracy_low"], overall["accuracy_high"]) == (1, 1, 1)
+    assert overall["mean_cosine"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_planted_structure_is_found_by_angles_too(method: str, tmp_path: Path) -> None:
+    embedding, lines = planted(width=60)
+    path = write_questions(tmp_path / "q.txt", {"planted": lines})
+    overall = attngeo.analogy(embedding, questions=path, method=method, normalise=True).scores.iloc[-1]
+    assert overall["accuracy"] > 0.9
+
+
+def test_random_vectors_are_at_chance() -> None:
+    """Ranks of questions about random vectors are uniform: 300 questions of words of their own."""
+    count = 1200
+    generator = np.random.default_rng(0)
+    for method in METHODS:
+        embedding = table(generator.standard_normal((count, 30)))
+        asked = questions(np.arange(count).reshape(300, 4), list(embedding.labels))
+        ranks = ask(embedding, asked, method=method).questions["rank"].astype(float)
+        spread = count / np.sqrt(12 * 300)
+        assert abs(ranks.mean() - (count - 2) / 2) < 4 * spread
+        assert (ranks == 1).mean() < 0.02
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_order_of_the_vocabulary_changes_nothing(method: str) -> None:
+    generator = np.random.default_rng(1)
+    x, labels = generator.standard_normal((300, 8)), words(300)
+    x[7] = x[3]
+    asked = questions(generator.integers(0, 300, (400, 4)), labels)
+    order = generator.permutation(300)
+    one = ask(table(x, labels), asked, method=method, whiten=1).questions
+    other = ask(table(x[order], [labels[i] for i in order]), asked, method=method, whiten=1).questions
+    assert one["rank"].tolist() == other["rank"].tolist()
+    np.testing.assert_allclose(one["cosine"], other["cosine"], atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_blocks_of_any_size_give_the_same(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo.analogies import probe
+
+    generator = np.random.default_rng(2)
+    embedding = table(generator.standard_normal((500, 9)).astype(np.float32))
+    asked = questions(generator.integers(0, 500, (300, 4)), list(embedding.labels))
+    whole = ask(embedding, asked, method=method, top_k=7).questions
+    monkeypatch.setattr(probe, "SHAPES", {"cpu": (11, 64)})
+    parts = ask(embedding, asked, method=method, top_k=7, memory=600_000).questions
+    assert whole["rank"].tolist() == parts["rank"].tolist()
+    assert whole["top"].tolist() == parts["top"].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated `init_sims`:DeprecationWarning")  # gensim calls its own
+def test_the_best_candidates_are_gensims() -> None:
+    generator = np.random.default_rng(3)
+    x, labels = generator.standard_normal((200, 12)), words(200)
+    asked = questions(generator.permutation(200).reshape(50, 4), labels)
+    oracle = keyed(labels, x)
+    got = ask(table(x, labels), asked, normalise=True, top_k=4).questions
+    cosmul = ask(table(x, labels), asked, method="3cosmul", top_k=1).questions
+    for q, tops, best in zip(asked.questions, got["top"], cosmul["top"], strict=True):
+        assert tops.split() == [word for word, _ in oracle.most_similar([q.b, q.c], [q.a], topn=4)]
+        assert best == oracle.most_similar_cosmul([q.b, q.c], [q.a], topn=1)[0][0]
+
+
+def test_nearest_is_gensims_most_similar() -> None:
+    x, labels = np.random.default_rng(4).standard_normal((200, 12)), words(200)
+    got = attngeo.nearest(table(x, labels), ["aaa", "aab", "aac", "aad"], signs=[1, -1, 1, 1], normalise=True, top_k=6)
+    expected = keyed(labels, x).most_similar(["aaa", "aac", "aad"], ["aab"], topn=6)
+    assert got["word"].tolist() == [word for word, _ in expected]
+    assert got["cosine"].tolist() == pytest.approx([value for _, value in expected], abs=1e-5)
+    one = attngeo.nearest(table(x, labels), ["aaa"], top_k=3)
+    assert one["word"].tolist() == [word for word, _ in keyed(labels, x).most_similar("aaa", topn=3)]
+
+
+@pytest.mark.parametrize(("count", "normalise"), [(0, False), (1, False), (3, True)])
+def test_whitening_takes_the_main_directions_away(count: int, normalise: bool) -> None:
+    """All-but-the-top, by a singular value decomposition of the words that may be answers."""
+    x = np.random.default_rng(5).standard_normal((120, 10)) @ np.diag(range(1, 11)) + 3
+    labels = [*words(110), *map(str, range(10))]
+    lexicon = build_lexicon(table(x, labels))
+    treatment = Treatment(centre=True, whiten=count, normalise=normalise)
+    got = Space(lexicon, treatment, torch.device("cpu"), torch.float64).vectors(torch.arange(120)).numpy()
+    centred = x - x[:110].mean(0)
+    directions = np.linalg.svd(centred[:110])[2][:count]
+    expected = centred - centred @ directions.T @ directions
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True) if normalise else expected
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+
+
+def test_half_precision_tables_are_asked_as_float64() -> None:
+    x = torch.randn(100, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    labels = words(100)
+    asked = questions(np.random.default_rng(0).integers(0, 100, (80, 4)), labels)
+    entries = torch.ones(100, dtype=torch.bool)
+    half, double = (ask(Embedding("t", m, labels, entries, entries), asked).questions for m in (x, x.double()))
+    assert half["rank"].tolist() == double["rank"].tolist()
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    embedding = table(np.eye(9))
+    asked = questions([[0, 1, 2, 3]], list(embedding.labels))
+    with pytest.raises(UsageError, match="top-k is 7, expected from 1 to 6: table has 9 candidates"):
+        ask(embedding, asked, top_k=7)
+    with pytest.raises(UsageError, match="memory is 100 bytes, expected at least"):
+        ask(embedding, asked, memory=100)
+    with pytest.raises(UsageError, match="whiten is 9, expected less than the 9 dimensions"):
+        ask(embedding, asked, whiten=9)
+    with pytest.raises(UsageError, match="whiten is -1"):
+        ask(embedding, asked, whiten=-1)
+    for name in ("method", "candidates", "case", "compose", "table"):
+        with pytest.raises(UsageError, match=f"{name} is 'no', expected one of"):
+            ask(embedding, asked, **{name: "no"})
+    with pytest.raises(UsageError, match="no model is named"):
+        attngeo.analogy([])
+    with pytest.raises(UsageError, match="a model is named twice"):
+        attngeo.analogy([embedding, embedding], questions=asked, top_k=1)
+    with pytest.raises(UsageError, match="does not know 'king'"):
+        attngeo.nearest(embedding, ["king"])
+    with pytest.raises(UsageError, match="expected at least one word, 1 or -1 for each"):
+        attngeo.nearest(embedding, ["aaa"], signs=[2])

@@ -1,0 +1,73 @@
+"""Question sets: Google's, BATS's form, own files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.vectors import write_questions
+
+from attngeo.analogies.questions import load_questions
+from attngeo.errors import ModelNotFoundError, QuestionError
+
+
+def test_googles_set_is_the_papers() -> None:
+    asked = load_questions("google")
+    assert Counter(question.type for question in asked.questions) == {"semantic": 8869, "syntactic": 10675}
+    assert len({question.category for question in asked.questions}) == 14
+    assert asked.notes == []
+    first = asked.questions[0]
+    assert (first.a, first.b, first.c, first.answers, first.line) == ("Athens", "Greece", "Baghdad", ("Iraq",), 2)
+    once = asked.without_duplicates()
+    assert len(once.questions) == 19544 - 171
+    assert once.notes == ["google: 171 questions that were asked before are dropped"]
+    assert once.questions[0] is first
+
+
+def test_bad_lines_are_left_out_with_their_numbers(tmp_path: Path) -> None:
+    path = write_questions(tmp_path / "q.txt", {"one": ["a b c d", "a b c", "a b c d e", ""], "two": ["e f g h"]})
+    asked = load_questions(path)
+    assert [(q.category, q.a, q.line) for q in asked.questions] == [("one", "a", 2), ("two", "e", 7)]
+    assert asked.notes == [f"{path}: 2 lines are not four words, left out (line 3, 4)"]
+    assert {q.type for q in asked.questions} == {""}
+
+
+def test_lines_before_any_category_are_named_after_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("a b c d\n", "utf-8-sig")
+    assert load_questions(path).questions[0].category == "mine"
+
+
+def test_bats(tmp_path: Path) -> None:
+    folder = tmp_path / "BATS" / "3_Encyclopedic_semantics"
+    folder.mkdir(parents=True)
+    (folder / "E01 [country - capital].txt").write_text(
+        "athens\tgreece\nberlin  germany/deutschland\nbad\nrome\titaly\n"
+    )
+    asked = load_questions(tmp_path / "BATS")
+    assert [(q.a, q.b, q.c, q.answers) for q in asked.questions[:3]] == [
+        ("athens", "greece", "berlin", ("germany", "deutschland")),
+        ("athens", "greece", "rome", ("italy",)),
+        ("berlin", "germany", "athens", ("greece",)),
+    ]
+    assert len(asked.questions) == 6
+    assert {(q.category, q.type) for q in asked.questions} == {("E01 [country - capital]", "encyclopedic semantics")}
+    assert asked.notes == ["E01 [country - capital].txt: 1 lines are not a word and its answers, left out (line 3)"]
+    # Both roles of a pair have one name, so that a bootstrap can draw pairs.
+    assert {pair for q in asked.questions for pair in q.pairs} == {"line 1", "line 2", "line 4"}
+
+
+@pytest.mark.parametrize("content", [b"", b": category\n", b"one two\nthree\n", b"\xff\xfe\x00"])
+def test_a_file_without_a_question_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "q.txt"
+    path.write_bytes(content)
+    with pytest.raises(QuestionError, match=r"no question in it|not a text in UTF-8"):
+        load_questions(path)
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="no such question file"):
+        load_questions(tmp_path / "none.txt")
+    with pytest.raises(QuestionError, match="no question in it, expected BATS"):
+        load_questions(tmp_path)

@@ -1,0 +1,130 @@
+"""Intervals and tests: against exact sums, by simulation, and from what they must not depend on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attngeo.analogies.statistics import Bootstrap, holm, interval, mcnemar, resampled_means
+from attngeo.analogies.summary import COMPARISON_COLUMNS, compare, summarise
+from attngeo.errors import UsageError
+
+PAIRS = [f"pair {i}" for i in range(14)]
+QUESTIONS = list(itertools.permutations(PAIRS, 2))
+
+
+def frame(ranks: Any, model: str = "m", category: str = "c", kind: str = "", known: Any = True) -> pd.DataFrame:
+    """Answers to all questions of fourteen pairs."""
+    first, second = zip(*QUESTIONS, strict=True)
+    return pd.DataFrame({
+        "model": model, "category": category, "type": kind, "known": known, "first_pair": first, "second_pair": second,
+        "rank": pd.array(ranks, "Int64"), "cosine": 1 / np.asarray(ranks, float),
+    })  # fmt: skip
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_mcnemar_is_a_fair_coin(first: int, second: int) -> None:
+    n, least = first + second, min(first, second)
+    tail = sum(Fraction(math.comb(n, k), 2**n) for k in range(least + 1))
+    assert mcnemar(first, second) == pytest.approx(float(min(Fraction(1), 2 * tail)))
+    assert mcnemar(first, second) == pytest.approx(mcnemar(second, first))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.5))
+def test_holm_rejects_step_by_step(p_values: list[float], alpha: float) -> None:
+    rejected = set()
+    for step, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[place] * (len(p_values) - step) > alpha:
+            break
+        rejected.add(place)
+    assert {place for place, p in enumerate(holm(p_values)) if p <= alpha} == rejected
+
+
+def test_an_interval_over_questions_is_the_binomials() -> None:
+    ranks = np.where(np.random.default_rng(0).random(len(QUESTIONS)) < 0.7, 1, 9)
+    row = summarise(frame(ranks), bootstrap=Bootstrap("questions", 4000)).iloc[-1]
+    share = (ranks == 1).mean()
+    half = 1.96 * math.sqrt(share * (1 - share) / len(ranks))
+    assert row["accuracy"] == share
+    assert row["accuracy_low"] == pytest.approx(share - half, abs=0.01)
+    assert row["accuracy_high"] == pytest.approx(share + half, abs=0.01)
+
+
+def test_intervals_cover_the_truth_only_if_pairs_are_drawn() -> None:
+    """A question is right where both its pairs are good, which each is with probability 0.8: the truth is 0.64."""
+    generator = np.random.default_rng(1)
+    covered = {"pairs": 0, "questions": 0}
+    for _ in range(200):
+        good = dict(zip(PAIRS, generator.random(len(PAIRS)) < 0.8, strict=True))
+        correct = np.array([[float(good[a] and good[b])] for a, b in QUESTIONS])
+        first, second = (np.array(names) for names in zip(*QUESTIONS, strict=True))
+        for resample in covered:
+            sums = resampled_means(correct, first, second, Bootstrap(resample, 300), 0)  # type: ignore[arg-type]
+            low, high = interval(sums[:, 0])
+            covered[resample] += low <= 0.64 <= high
+    assert covered["pairs"] >= 170
+    assert covered["questions"] <= 100
+
+
+def test_no_draws_give_no_interval() -> None:
+    row = summarise(frame([1] * len(QUESTIONS)), bootstrap=Bootstrap(draws=0)).iloc[-1]
+    assert row["accuracy"] == 1
+    assert math.isnan(row["accuracy_low"])
+    for options in ({"resample": "x"}, {"draws": -1}):
+        with pytest.raises(UsageError, match="expected"):
+            Bootstrap(**options)  # type: ignore[arg-type]
+
+
+def test_levels_add_up() -> None:
+    generator = np.random.default_rng(2)
+    parts = [
+        frame(generator.integers(1, 8, len(QUESTIONS)), category=category, kind=kind, known=generator.random(182) < 0.7)
+        for category, kind in (("a", "x"), ("b", "x"), ("c", "y"))
+    ]
+    rows = summarise(pd.concat(parts)).set_index("name")
+    assert rows["level"].tolist() == ["category"] * 3 + ["type"] * 2 + ["overall"]
+    assert rows["asked"].tolist() == [182, 182, 182, 364, 182, 546]
+    for name, members in {"x": ["a", "b"], "y": ["c"], "overall": ["a", "b", "c"]}.items():
+        counts = rows.loc[members, "known"].astype(float)
+        assert rows.loc[name, "known"] == counts.sum()
+        for column in ("accuracy", "top5", "mean_rank", "mrr", "mean_cosine"):
+            assert rows.loc[name, column] == pytest.approx((rows.loc[members, column] * counts).sum() / counts.sum())
+        assert rows.loc[name, "accuracy_low"] < rows.loc[name, "accuracy"] < rows.loc[name, "accuracy_high"]
+    assert rows.loc["y", "accuracy_low"] == rows.loc["c", "accuracy_low"]
+
+
+def test_models_are_compared_question_by_question() -> None:
+    generator = np.random.default_rng(3)
+    ranks = {
+        model: np.where(generator.random(182) < share, 1, 4) for model, share in (("m", 0.8), ("n", 0.5), ("o", 0.5))
+    }
+    result = compare(pd.concat([frame(values, model) for model, values in ranks.items()]))
+    assert tuple(result.columns) == COMPARISON_COLUMNS
+    assert list(zip(result["model"], result["other"], strict=True)) == [("m", "n"), ("m", "o"), ("n", "o")]
+    for row in result.to_dict("records"):
+        first, second = (ranks[row[name]] == 1 for name in ("model", "other"))
+        counts = [(first & second).sum(), (first & ~second).sum(), (~first & second).sum(), (~first & ~second).sum()]
+        assert [row[name] for name in ("both", "only_model", "only_other", "neither")] == counts
+        assert row["difference"] == pytest.approx(first.mean() - second.mean())
+        assert row["difference_low"] <= row["difference"] <= row["difference_high"]
+        assert row["p_value"] == mcnemar(row["only_model"], row["only_other"])
+    assert result["p_corrected"].tolist() == holm(result["p_value"].tolist())
+    assert result["p_corrected"][0] < 1e-3 < 0.05 < result["p_corrected"][2]
+
+
+def test_equal_models_do_not_differ() -> None:
+    ranks = np.random.default_rng(4).integers(1, 3, 182)
+    row = compare(pd.concat([frame(ranks, "m"), frame(ranks, "n")])).iloc[0]
+    assert (row["difference"], row["difference_low"], row["difference_high"], row["p_value"]) == (0, 0, 0, 1)
+
+
+def test_one_model_is_compared_with_none() -> None:
+    assert len(compare(frame([1] * 182))) == 0
