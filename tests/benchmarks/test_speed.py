@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from support.checkpoints import write_config
+from support.measure import by_turns, peak_gigabytes
 from torch import Tensor
 
 import attngeo
@@ -34,20 +33,6 @@ CONFIG = {
     "model_type": "mistral", "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K, "head_dim": DH,
 }  # fmt: skip
 LAYERS = 32
-
-
-def timed(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def by_turns(rounds: int, *runs: Callable[[], object]) -> list[float]:
-    """The median time of each, after one run that does not count."""
-    for run in runs:
-        run()
-    times = [[timed(run) for run in runs] for _ in range(rounds)]
-    return [statistics.median(column) for column in zip(*times, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -154,16 +139,8 @@ def test_a_checkpoint_against_computing_alone(mistral: Path, benchmark: Benchmar
 def test_memory_of_a_checkpoint(mistral: Path, benchmark: BenchmarkFixture) -> None:
     """Peak resident memory of the command under 1.5 GB, over a checkpoint of 1.3 GB."""
 
-    def peak() -> float:
-        code = (
-            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
-            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-        )
-        command = [Path(sys.executable).with_name("attngeo"), "score", mistral]
-        run = subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True, text=True)
-        return int(run.stdout) * (1 if sys.platform == "darwin" else 1024) / 1e9
-
-    gigabytes = benchmark.pedantic(peak, rounds=1)
+    command = [Path(sys.executable).with_name("attngeo"), "score", mistral]
+    gigabytes = benchmark.pedantic(peak_gigabytes, args=(command,), rounds=1)
     benchmark.extra_info["peak resident memory, GB"] = gigabytes
     print(f"\npeak resident memory {gigabytes:.2f} GB")
     assert gigabytes < 1.5

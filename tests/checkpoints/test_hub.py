@@ -10,6 +10,7 @@ import pytest
 from conftest import Command
 from support.checkpoints import CONFIG, write_config, write_sharded, write_single
 from support.hub_server import COMMIT, Hub, serve
+from support.vectors import word_piece, write_questions
 
 
 @pytest.fixture
@@ -150,3 +151,29 @@ def test_an_index_that_points_elsewhere_downloads_nothing(
     assert run.returncode == 4
     assert "outside its folder" in run.stderr
     assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
+
+
+def test_word_analogies_download_the_embeddings_and_the_tokeniser(
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    folder = hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    words = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(48)]
+    word_piece(folder / "tokenizer.json", ["[PAD]", "[UNK]", *words])
+    questions = write_questions(tmp_path / "q.txt", {"own": [" ".join(words[i : i + 4]) for i in range(40)]})
+    first = attngeo("analogy", "org/name", "--questions", questions, "--format", "json", **online)
+    assert first.returncode == 0, first.stderr
+    rows = json.loads(first.stdout)
+    assert (rows[-1]["model"], rows[-1]["known"]) == ("org/name", 40)
+    sent = [file for file in hub.downloaded if file.endswith((".safetensors", "tokenizer.json"))]
+    assert sorted(sent) == ["model-00001-of-00003.safetensors", "tokenizer.json"]
+    hub.requests.clear()
+    again = attngeo("analogy", "org/name", "--questions", questions, "--format", "json", "--offline", **online)
+    assert (again.returncode, again.stdout, hub.requests) == (0, first.stdout, [])
+
+
+def test_a_repository_without_a_tokeniser(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+    hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    run = attngeo("analogy", "org/name", **online)
+    assert run.returncode == 4
+    assert run.stderr.startswith("attngeo: org/name: no tokeniser beside the weights, looked for tokenizer.json")
+    assert [file for file in hub.downloaded if file.endswith(".safetensors")] == []

@@ -1,0 +1,34 @@
+"""Times and memory for the benchmarks."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds that one call takes."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def by_turns(rounds: int, *runs: Callable[[], object]) -> list[float]:
+    """The median time of each, after one run that does not count; they take turns, so that noise hits all alike."""
+    for run in runs:
+        run()
+    times = [[timed(run) for run in runs] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*times, strict=True)]
+
+
+def peak_gigabytes(command: Sequence[object]) -> float:
+    """Peak resident memory of a command, which must succeed."""
+    code = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    run = subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True, capture_output=True, text=True)
+    return int(run.stdout) * (1 if sys.platform == "darwin" else 1024) / 1e9
