@@ -4,6 +4,7 @@
     attention_sites(model)             each attention site with its query and key weights
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
     nearest(model, words, signs=...)   the words nearest to a sum of words
+    open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
     symmetry(wq, wk)                   the two scores of any pair of projections
     directionality(wq, wk)
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.analogy import nearest as nearest
+    from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError
     from attngeo.geometry.directionality import directionality as directionality
     from attngeo.geometry.symmetry import symmetry as symmetry
@@ -32,6 +34,7 @@ _HOMES = {
     "attention_sites": "attngeo.weights",
     "directionality": "attngeo.geometry.directionality",
     "nearest": "attngeo.analogies.analogy",
+    "open_embedding": "attngeo.embeddings.opening",
     "score": "attngeo.scoring",
     "symmetry": "attngeo.geometry.symmetry",
 }

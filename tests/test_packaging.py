@@ -61,10 +61,11 @@ def test_the_generated_parts_of_the_readme_are_fresh() -> None:
 
 def test_the_readme_names_every_column_and_exit_code() -> None:
     from attngeo import errors
+    from attngeo.analogies import summary
     from attngeo.scoring import COLUMNS
 
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert all(f"`{column}`" in readme for column in COLUMNS)
+    assert all(f"`{column}`" in readme for column in (*COLUMNS, *summary.COLUMNS))
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     assert {error.exit_code for error in classes} == {2, 3, 4}
     assert all(error.__name__ in str(errors.__doc__) for error in classes)

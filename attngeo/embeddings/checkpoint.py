@@ -12,7 +12,7 @@ import torch
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.embedding import Embedding, finite_rows
-from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser
+from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
 from attngeo.embeddings.words import labels_of
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.progress import Progress
@@ -43,23 +43,25 @@ def read_checkpoint(
     model: Any,
     table: Table = "input",
     *,
+    tokeniser: Any = None,
     offline: bool = False,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Embedding:
-    """The input embeddings, or the unembedding, of a checkpoint or of a transformers model that has its tokeniser.
+    """The input embeddings, or the unembedding, of a checkpoint or of a transformers model in memory.
 
-    Reads that one tensor. Raises ModelUnavailableError, CheckpointError; ShapeError where the tokeniser is another's.
+    Reads that one tensor. tokeniser: a fast one of transformers; the one beside the weights where None is given.
+    Raises ModelUnavailableError, CheckpointError; ShapeError where the tokeniser is another's.
     """
     with closing(open_store(model, offline=offline)) as store:
         name, notes = find_table(store, table)
         rows = float_shape(store, name)[0]
-        tokeniser = read_tokeniser(store)
-        notes += _check_match(tokeniser, rows, name, store)
+        own = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)
+        notes += _check_match(own, rows, name, store)
         store.fetch([name], lambda file: progress(Progress("download", file)))
         progress(Progress("read", name, 0, store.info(name).nbytes))
         matrix = store.read(name)
         ref, revision = store.ref, store.revision
-    labels, words = labels_of({n: text for n, text in tokeniser.tokens.items() if n < rows}, tokeniser.special)
+    labels, words = labels_of({n: text for n, text in own.tokens.items() if n < rows}, own.special)
     is_word, is_entry = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.bool)
     is_word[list(words)], is_entry[list(labels)] = True, True
     finite = finite_rows(matrix)
@@ -69,7 +71,7 @@ def read_checkpoint(
         notes.append(f"{broken} tokens left out: NaN or Inf in their vectors")
     return Embedding(
         ref, matrix, [labels.get(row, "") for row in range(rows)], is_word & finite, is_entry & finite,
-        revision=revision, pieces=tokeniser.pieces, notes=tuple(notes),
+        revision=revision, pieces=own.pieces, notes=tuple(notes),
     )  # fmt: skip
 
 

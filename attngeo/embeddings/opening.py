@@ -24,6 +24,7 @@ def open_embedding(
     model: Any,
     *,
     table: Table = "input",
+    tokeniser: Any = None,
     offline: bool = False,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Embedding:
@@ -32,6 +33,7 @@ def open_embedding(
     model: a checkpoint as for `score`; a file of word vectors: GloVe's or fastText's text (plain, .gz, or .zip, where
     `FILE.zip/MEMBER` picks one of several), word2vec's text or binary format, gensim's KeyedVectors; `cbow:TEXT` to
     train CBOW on a text first; or an Embedding. table: a checkpoint's "input" embeddings, or its unembedding, "output".
+    tokeniser: for a model in memory, its fast tokeniser of transformers; a checkpoint's own is found beside it.
 
     Raises ModelUnavailableError, CheckpointError, UsageError.
     """
@@ -44,7 +46,7 @@ def open_embedding(
         return embedding_of(train_cbow(Path(text.removeprefix(CBOW)).expanduser(), progress=progress), text)
     found = _vectors_file(text)
     if found is None:
-        return read_checkpoint(model, table, offline=offline, progress=progress)
+        return read_checkpoint(model, table, tokeniser=tokeniser, offline=offline, progress=progress)
     if table == "output":
         raise UsageError(f"{text}: a file of word vectors has one table only; leave out --table output")
     return _read_vectors(*found, text, progress)

@@ -14,7 +14,7 @@ from typing import Any
 
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.words import MARKS
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm")
 LOOKED_FOR = ("tokenizer.json", "vocab.json", "vocab.txt", *SENTENCEPIECE)
@@ -49,6 +49,16 @@ class Tokeniser:
             for number in ids
         )
         return ids if usable else None
+
+
+def take_tokeniser(given: Any) -> Tokeniser:
+    """The tokeniser in a `transformers` or `tokenizers` object. Raises UsageError for what is neither."""
+    library = getattr(given, "backend_tokenizer", given)
+    if not hasattr(library, "get_added_tokens_decoder"):
+        raise UsageError(
+            f"tokeniser is a {type(given).__name__}, expected a fast tokeniser of transformers, or one of tokenizers"
+        )
+    return _of_library(type(library).from_str(library.to_str()))  # a copy, whose settings are ours to change
 
 
 def read_tokeniser(store: TensorStore) -> Tokeniser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from support.checkpoints import write_single
 from support.vectors import TEXT, byte_level, checkpoint, sentence_piece, word_piece
 
 from attngeo.embeddings.opening import open_embedding
-from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 
 
 def means(embedding: Any, ids: list[int]) -> torch.Tensor:
@@ -116,6 +117,24 @@ def test_settings_that_cut_and_fill_texts_do_not_reach_words(tmp_path: Path) -> 
     embedding = open_embedding(checkpoint(tmp_path, 7))
     assert embedding.pieces is not None
     assert embedding.pieces("kings") == [2, 5]
+
+
+def test_a_model_in_memory_is_given_its_tokeniser(tmp_path: Path, built: Callable[[str], Any]) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    words = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(62)]
+    library = word_piece(tmp_path / "tokenizer.json", ["[PAD]", "[UNK]", *words])
+    library.enable_truncation(1)
+    model = built("bert")
+    for given in (library, PreTrainedTokenizerFast(tokenizer_object=library)):
+        embedding = open_embedding(model, tokeniser=given)
+        assert torch.equal(embedding.matrix, model.get_input_embeddings().weight)
+        assert [embedding.labels[row] for row in embedding.rows("words").tolist()] == words
+    assert library.truncation is not None
+    with pytest.raises(UsageError, match="tokeniser is a str, expected a fast tokeniser"):
+        open_embedding(model, tokeniser="bert-base-uncased")
+    with pytest.raises(UnsupportedModelError, match="no tokeniser beside the weights"):
+        open_embedding(model)
 
 
 def test_padding_rows_and_added_tokens_are_left_out_with_a_note(tmp_path: Path) -> None:
