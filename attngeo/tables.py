@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.errors import OutputError
+from attngeo.files import check_writable, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,34 +93,14 @@ SUFFIXES = (*WRITERS, ".parquet")
 
 def check_output(path: Path) -> None:
     """Raise OutputError unless a table could be written to `path`: done before the work that fills it."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise OutputError(f"{path}: no such format, expected a name ending in one of: {' '.join(SUFFIXES)}")
-    try:
-        if path.is_dir():
-            raise OutputError(f"{path} is a folder, expected a file name")
-        if not path.parent.is_dir():
-            raise OutputError(f"{path}: there is no folder {path.parent}; create it first")
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
-    if not os.access(path.parent, os.W_OK):
-        raise OutputError(f"{path}: no permission to write in {path.parent}")
+    check_writable(path, SUFFIXES)
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:
-    """Write `frame` to `path`, in the format of its suffix. Raises OutputError.
-
-    Written beside it first and then renamed: what was there before stays until the new file is whole.
-    """
+    """Write `frame` to `path`, in the format of its suffix, whole or not at all. Raises OutputError."""
     check_output(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with replacing(path) as partial:
         if path.suffix.lower() == ".parquet":
             frame.to_parquet(partial, index=False)
         else:
             partial.write_text(WRITERS[path.suffix.lower()](frame), "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attngeo.choices import Method, Resample
+
 from .embedding_options import (
     EMBEDDING_HELP,
-    Candidates,
     CandidatesOption,
-    Case,
     CaseOption,
     Centre,
-    Compose,
     ComposeOption,
-    Method,
     Normalise,
-    Resample,
-    Table,
     TableOption,
     Whiten,
     parse_bytes,
@@ -40,11 +36,11 @@ def analogy(
     keep_duplicates: Annotated[
         bool, typer.Option("--keep-duplicates", help="Ask a question as often as the file has it.")
     ] = False,
-    table: TableOption = Table.input,
-    candidates: CandidatesOption = Candidates.words,
-    case: CaseOption = Case.auto,
-    compose: ComposeOption = Compose.none,
-    method: Annotated[Method, typer.Option(help="How a candidate is scored.")] = Method.cosadd,
+    table: TableOption = "input",
+    candidates: CandidatesOption = "words",
+    case: CaseOption = "auto",
+    compose: ComposeOption = "none",
+    method: Annotated[Method, typer.Option(help="How a candidate is scored.")] = "3cosadd",
     normalise: Normalise = False,
     centre: Centre = False,
     whiten: Whiten = 0,
@@ -55,7 +51,7 @@ def analogy(
     published: Annotated[bool, typer.Option("--published", help="Add the paper's Table 3.")] = False,
     resample: Annotated[
         Resample, typer.Option(help="What the bootstrap draws: pairs of words, or questions as if independent.")
-    ] = Resample.pairs,
+    ] = "pairs",
     draws: Annotated[int, typer.Option(help="Bootstrap draws; 0 for no intervals.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
     memory: Annotated[
@@ -93,10 +89,10 @@ def analogy(
 
     with Bar("analogy", quiet=quiet) as progress:
         result = ask_analogies(
-            models, questions=questions, keep_duplicates=keep_duplicates, table=table.value,
-            candidates=candidates.value, case=case.value, compose=compose.value, method=method.value,
+            models, questions=questions, keep_duplicates=keep_duplicates, table=table,
+            candidates=candidates, case=case, compose=compose, method=method,
             normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, own=own, published=published,
-            bootstrap=Bootstrap(resample.value, draws, seed), memory=size, device=device, offline=offline,
+            bootstrap=Bootstrap(resample, draws, seed), memory=size, device=device, offline=offline,
             progress=progress,
         )  # fmt: skip
     _deliver(result, files, format)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from attngeo.choices import Candidates, Case, Compose, Table
 from attngeo.errors import UsageError
 
 EMBEDDING_HELP = (
@@ -15,51 +15,6 @@ EMBEDDING_HELP = (
     "cbow:TEXT to train CBOW on a text first."
 )
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-
-
-class Table(StrEnum):
-    """Which table of a checkpoint."""
-
-    input = "input"
-    output = "output"
-
-
-class Candidates(StrEnum):
-    """Which entries may be answers."""
-
-    words = "words"
-    all = "all"
-
-
-class Case(StrEnum):
-    """How words are looked up."""
-
-    auto = "auto"
-    keep = "keep"
-    lowered = "lower"
-    ignore = "ignore"
-
-
-class Compose(StrEnum):
-    """What stands for a word of several tokens."""
-
-    none = "none"
-    mean = "mean"
-
-
-class Method(StrEnum):
-    """How a candidate is scored."""
-
-    cosadd = "3cosadd"
-    cosmul = "3cosmul"
-    pairdirection = "pairdirection"
-
-
-class Resample(StrEnum):
-    """What a bootstrap draws."""
-
-    pairs = "pairs"
-    questions = "questions"
 
 
 TableOption = Annotated[Table, typer.Option("--table", help="A checkpoint's input embeddings, or its unembedding.")]

@@ -10,15 +10,11 @@ from attngeo.errors import UsageError
 
 from .embedding_options import (
     EMBEDDING_HELP,
-    Candidates,
     CandidatesOption,
-    Case,
     CaseOption,
     Centre,
-    Compose,
     ComposeOption,
     Normalise,
-    Table,
     TableOption,
     Whiten,
 )  # fmt: skip
@@ -35,10 +31,10 @@ def nearest(
         list[str], typer.Argument(metavar="WORDS", help="Words with + and - between them.", show_default=False)
     ],
     top_k: Annotated[int, typer.Option("--top-k", help="How many words to show.")] = 10,
-    table: TableOption = Table.input,
-    candidates: CandidatesOption = Candidates.words,
-    case: CaseOption = Case.auto,
-    compose: ComposeOption = Compose.none,
+    table: TableOption = "input",
+    candidates: CandidatesOption = "words",
+    case: CaseOption = "auto",
+    compose: ComposeOption = "none",
     normalise: Normalise = False,
     centre: Centre = False,
     whiten: Whiten = 0,
@@ -59,8 +55,8 @@ def nearest(
 
     with Bar(model, quiet=quiet) as progress:
         frame = nearest_words(
-            model, terms, signs=signs, table=table.value, candidates=candidates.value, case=case.value,
-            compose=compose.value, normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, device=device,
+            model, terms, signs=signs, table=table, candidates=candidates, case=case,
+            compose=compose, normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, device=device,
             offline=offline, progress=progress,
         )  # fmt: skip
     if not quiet:

@@ -6,12 +6,11 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from attngeo.analogies.lexicon import Case, Compose, Lexicon, build_lexicon
-from attngeo.analogies.methods import Method
+from attngeo.analogies.lexicon import Lexicon, build_lexicon
 from attngeo.analogies.probe import DEFAULT_MEMORY, Asked, ask, precision_of
 from attngeo.analogies.probe import nearest as nearest_rows
 from attngeo.analogies.published import published_rows
@@ -19,9 +18,8 @@ from attngeo.analogies.questions import GOOGLE, Question, QuestionSet, load_ques
 from attngeo.analogies.space import Space, Treatment
 from attngeo.analogies.statistics import Bootstrap
 from attngeo.analogies.summary import COLUMNS, compare, summarise
+from attngeo.choices import Candidates, Case, Compose, Method, Table, one_of
 from attngeo.devices import pick_device
-from attngeo.embeddings.checkpoint import Table
-from attngeo.embeddings.embedding import Candidates
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import QuestionError, UsageError
 from attngeo.progress import Progress
@@ -102,14 +100,14 @@ def analogy(
     >>> result = attngeo.analogy("demo:minilm")
     >>> overall = result.scores.query("level == 'overall'").iloc[0]
     >>> int(overall.known), round(overall.accuracy, 3)
-    (11983, 0.749)
+    (11983, 0.741)
     """
     import pandas as pd
 
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
     probe = _Probe(
-        _one_of("table", table, Table), _one_of("candidates", candidates, Candidates), _one_of("case", case, Case),
-        _one_of("compose", compose, Compose), _one_of("method", method, Method), Treatment(centre, whiten, normalise),
+        one_of("table", table, Table), one_of("candidates", candidates, Candidates), one_of("case", case, Case),
+        one_of("compose", compose, Compose), one_of("method", method, Method), Treatment(centre, whiten, normalise),
         top_k, memory, pick_device(device), offline,
     )  # fmt: skip
     _check(references, published, questions, top_k)
@@ -270,12 +268,6 @@ def _case_notes(lexicon: Lexicon, questions: Sequence[Question], known: int) -> 
     return [
         f"{lexicon.embedding.ref}: asked in lower case, it knows {known:,} questions; with --case keep {would:,}"
     ] * (would > known)
-
-
-def _one_of(name: str, value: Any, choices: Any) -> Any:
-    if value not in get_args(choices):
-        raise UsageError(f"{name} is {value!r}, expected one of: {', '.join(get_args(choices))}")
-    return value
 
 
 def _check(references: Sequence[Any], published: bool, questions: Any, top_k: int) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from attngeo.analogies.questions import Question
-from attngeo.embeddings.embedding import Candidates, Embedding
+from attngeo.choices import Candidates, Case, Compose
+from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import UsageError
 
-Case = Literal["auto", "keep", "lower", "ignore"]
-Compose = Literal["none", "mean"]
 FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "ignore": str.casefold}
 
 

@@ -10,15 +10,14 @@ Source: Levy and Goldberg 2014, "Linguistic Regularities in Sparse and Explicit 
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from attngeo.analogies.space import unit
-from attngeo.errors import UsageError
+from attngeo.choices import Method, one_of
 
-Method = Literal["3cosadd", "3cosmul", "pairdirection"]
 # Keeps 3CosMul's quotient finite: the value of Levy and Goldberg.
 EPSILON = 0.001
 
@@ -111,8 +110,6 @@ class PairDirection:
 
 def scorer_of(method: str, vectors: Tensor, terms: Tensor) -> Scorer:
     """The scorer of a method for questions with the terms a, b, c. Raises UsageError for a name that is none."""
-    if method not in get_args(Method):
-        raise UsageError(f"method is {method!r}, expected one of: {', '.join(get_args(Method))}")
-    if method == "3cosadd":
+    if one_of("method", method, Method) == "3cosadd":
         return CosAdd(vectors, terms, (-1, 1, 1))
     return CosMul(vectors, terms) if method == "3cosmul" else PairDirection(vectors, terms)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from scipy.stats import binomtest
 
+from attngeo.choices import Resample, one_of
 from attngeo.errors import UsageError
 
-Resample = Literal["pairs", "questions"]
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVEL = 0.95
 # Weights of this many bytes are held at once.
@@ -35,8 +35,7 @@ class Bootstrap:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.resample not in get_args(Resample):
-            raise UsageError(f"resample is {self.resample!r}, expected one of: {', '.join(get_args(Resample))}")
+        one_of("resample", self.resample, Resample)
         if self.draws < 0:
             raise UsageError(f"draws is {self.draws}, expected 0 or more")
 

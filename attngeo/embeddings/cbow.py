@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,8 @@ import torch
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.streams import open_stream
 from attngeo.embeddings.words import is_word
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, UsageError
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
+from attngeo.files import check_writable, replacing
 from attngeo.progress import Progress
 
 if TYPE_CHECKING:
@@ -82,30 +81,20 @@ def embedding_of(vectors: KeyedVectors, ref: str) -> Embedding:
 
 def check_vectors_output(path: Path) -> None:
     """Raise OutputError unless word vectors could be written to `path`: done before the training."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise OutputError(f"{path}: no such format, expected a name ending in one of: {' '.join(SUFFIXES)}")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise OutputError(f"{path} cannot be written: expected a file name in a folder that exists and is writable")
+    check_writable(path, SUFFIXES)
 
 
 def save_vectors(vectors: KeyedVectors, path: Path) -> None:
     """Write vectors as gensim's KeyedVectors (.kv), word2vec's text (.txt, .vec) or its binary format (.bin).
 
-    Written beside it first and then renamed, as every file is. Raises OutputError.
+    Written whole or not at all. Raises OutputError.
     """
     check_vectors_output(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with replacing(path) as partial:
         if path.suffix.lower() == ".kv":
             vectors.save(str(partial), sep_limit=1 << 62)  # one file, which a rename can put in place
         else:
             vectors.save_word2vec_format(str(partial), binary=path.suffix.lower() == ".bin")
-        partial.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
 
 
 class _Sentences:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
+from attngeo.choices import Table
 from attngeo.embeddings.embedding import Embedding, finite_rows
 from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
 from attngeo.embeddings.words import labels_of
@@ -18,7 +19,6 @@ from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelE
 from attngeo.progress import Progress
 from attngeo.weights import float_shape
 
-Table = Literal["input", "output"]
 # How families call their tables, the surest first; each may have a prefix. `make test` compares them with what
 # transformers' get_input_embeddings and get_output_embeddings return for every family of the scoring side.
 NAMES: Mapping[Table, tuple[str, ...]] = {

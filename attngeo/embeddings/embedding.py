@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Candidates = Literal["words", "all"]
+from attngeo.choices import Candidates
+
 # A vocabulary counts as cased where at least this share of its words has a capital.
 CASED = 0.001
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from attngeo.checkpoints.reference import FILE_SUFFIXES
+from attngeo.choices import Table
 from attngeo.embeddings.binary_vectors import read_binary
-from attngeo.embeddings.checkpoint import Table, read_checkpoint
+from attngeo.embeddings.checkpoint import read_checkpoint
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.streams import open_stream
 from attngeo.embeddings.text_vectors import is_text, read_text

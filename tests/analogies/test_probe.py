@@ -79,6 +79,17 @@ def test_ranks_are_those_of_the_definition(data: st.DataObject, method: str, sev
     assert got["rank"].tolist() == expected
 
 
+@pytest.mark.parametrize("case", ["keep", "ignore"])
+def test_an_answer_that_is_named_twice_counts_once(case: str) -> None:
+    """Ignoring case, two spellings of an answer are one candidate; here one other word is better than it."""
+    labels = ["the", "of", "and", "Germany", "germany", "in"]
+    x = np.array([[0, 1], [0, 1], [1, 0], [3, 1], [3, 1], [1, 0]])
+    for answers in (("Germany",), ("Germany", "Germany"), ("Germany", "GERMANY", "germany")):
+        asked = QuestionSet("made", [Question("all", "", "the", "of", "and", answers, 1, ("p", "q"))])
+        expected = 3 if case == "keep" and "germany" not in answers else 2
+        assert ask(table(x, labels), asked, case=case).questions["rank"].tolist() == [expected]
+
+
 @pytest.mark.parametrize("method", ["3cosadd", "pairdirection"])
 @pytest.mark.parametrize("options", [{}, {"centre": True}, {"whiten": 2}])
 def test_a_planted_structure_is_solved(method: str, options: dict[str, Any], tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ USAGE = {
     "a name that is too long": (["demo:minilm", "-o", "n" * 300 + ".csv"], "cannot be written (File name too long)"),
     "an offset past all sense": (["demo:minilm", "--rope-offset", "9" * 12], "expected at most 2147483648 positions"),
     "a device without its number": (["demo:minilm", "--device", "cpu:"], "device 'cpu:' is not here"),
-    "a file twice": (["demo:minilm", "-o", "t.csv", "-o", "./t.csv"], "the same -o file is given twice"),
+    "a file twice": (["demo:minilm", "-o", "t.csv", "-o", "./t.csv"], "the same output file is given twice"),
     "a name that is none": (["org/na me"], "'org/na me' names no model"),
 }
 

@@ -181,7 +181,8 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], type[AttnGeoError], str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_bad_files_are_refused(case: str, tmp_path: Path) -> None:
+def test_bad_files_are_refused(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     write, error, message = BROKEN[case]
     path = write(tmp_path)
     with pytest.raises(error, match=message) as caught:

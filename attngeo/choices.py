@@ -1,0 +1,26 @@
+"""The names that options take, shared by the library and the command line. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from attngeo.errors import UsageError
+
+# Which table of a checkpoint: its input embeddings, or its unembedding.
+Table = Literal["input", "output"]
+# Which rows of a table may be answers: whole words, or every entry.
+Candidates = Literal["words", "all"]
+# How words are looked up, and what stands for a word of several tokens; see analogies.lexicon.
+Case = Literal["auto", "keep", "lower", "ignore"]
+Compose = Literal["none", "mean"]
+# How a candidate is scored; see analogies.methods.
+Method = Literal["3cosadd", "3cosmul", "pairdirection"]
+# What a bootstrap draws; see analogies.statistics.
+Resample = Literal["pairs", "questions"]
+
+
+def one_of(name: str, value: Any, choices: Any) -> Any:
+    """`value`, where it is one of the choices. Raises UsageError with what they are."""
+    if value not in get_args(choices):
+        raise UsageError(f"{name} is {value!r}, expected one of: {', '.join(get_args(choices))}")
+    return value
