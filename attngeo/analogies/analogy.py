@@ -99,7 +99,7 @@ def analogy(
     >>> import attngeo
     >>> result = attngeo.analogy("demo:minilm")
     >>> overall = result.scores.query("level == 'overall'").iloc[0]
-    >>> int(overall.known), round(overall.accuracy, 3)
+    >>> int(overall.known), round(float(overall.accuracy), 3)
     (11983, 0.741)
     """
     import pandas as pd
