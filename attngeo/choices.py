@@ -6,6 +6,9 @@ from typing import Any, Literal, get_args
 
 from attngeo.errors import UsageError
 
+# Whose definition of the scores, and what their products are taken in; see scoring.
+Convention = Literal["corrected", "published"]
+Precision = Literal["float32", "float64", "fast"]
 # Which table of a checkpoint: its input embeddings, or its unembedding.
 Table = Literal["input", "output"]
 # Which rows of a table may be answers: whole words, or every entry.

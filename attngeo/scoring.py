@@ -9,17 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
+from attngeo.choices import Convention, Precision, one_of
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
 from attngeo.geometry.chance import symmetry_z
-from attngeo.geometry.directionality import Convention, check_choices, directionality_of
+from attngeo.geometry.directionality import check_choices, directionality_of
 from attngeo.geometry.factors import Moments, head_moments, moments
 from attngeo.geometry.scale import rescaled
 from attngeo.geometry.symmetry import symmetry_of
@@ -30,7 +31,6 @@ from attngeo.weights import Variants, key_heads_of, projections, read, select, s
 if TYPE_CHECKING:
     import pandas as pd
 
-Precision = Literal["float32", "float64", "fast"]
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
 COLUMNS = (
@@ -123,9 +123,7 @@ def _unusual(scale: Scale) -> list[str]:
 
 def pick_dtype(precision: str) -> torch.dtype:
     """The dtype that products are taken in. Raises UsageError for a name that is not a precision."""
-    if precision not in get_args(Precision):
-        raise UsageError(f"precision is {precision!r}, expected one of: {', '.join(DTYPES)}")
-    return DTYPES[precision]  # type: ignore[index]
+    return DTYPES[one_of("precision", precision, Precision)]
 
 
 def _read_ahead(

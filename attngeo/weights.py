@@ -14,8 +14,8 @@ from attngeo.checkpoints.config import AttentionConfig, Role, attention_config
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.checkpoints.tensor import FLOATS
+from attngeo.choices import Convention
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
-from attngeo.geometry.directionality import Convention
 from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
 from attngeo.layouts.assemble import Projections, assemble
 from attngeo.layouts.modules import quantisation

@@ -27,21 +27,6 @@ Output = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
 
 
-class Convention(StrEnum):
-    """Whose definition of the scores."""
-
-    corrected = "corrected"
-    published = "published"
-
-
-class Precision(StrEnum):
-    """What products are taken in."""
-
-    float32 = "float32"
-    float64 = "float64"
-    fast = "fast"
-
-
 class Format(StrEnum):
     """How results are printed."""
 

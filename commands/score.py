@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attngeo.choices import Convention, Precision
 from attngeo.errors import AttnGeoError
 
 from .messages import TRACEBACK, say, unexpected
-from .options import MODEL_HELP, Convention, Device, Format, Offline, Output, Precision, Quiet, parse_layers
+from .options import MODEL_HELP, Device, Format, Offline, Output, Quiet, parse_layers
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def score(
     gamma: Annotated[float, typer.Option(help="Standard deviations above the mean that make a norm stand out.")] = 2.0,
     convention: Annotated[
         Convention, typer.Option(help="The definitions, or what the paper's tables S4 and S5 computed.")
-    ] = Convention.corrected,
+    ] = "corrected",
     with_bias: Annotated[
         bool, typer.Option("--with-bias", help="Count the biases, as one more input that is always 1.")
     ] = False,
@@ -43,7 +44,7 @@ def score(
     device: Device = "auto",
     precision: Annotated[
         Precision, typer.Option(help="What to compute in; fast is bfloat16, norms to about 1e-3.")
-    ] = Precision.float32,
+    ] = "float32",
     output: Output = None,
     format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
     offline: Offline = False,
@@ -57,9 +58,9 @@ def score(
     outputs = output or []
     _check(outputs, gamma, device)
     options = {
-        "stack": stack, "layers": parse_layers(layers), "gamma": gamma, "convention": convention.value,
+        "stack": stack, "layers": parse_layers(layers), "gamma": gamma, "convention": convention,
         "with_bias": with_bias, "fold_norm": fold_norm, "rope_offset": rope_offset, "device": device,
-        "precision": precision.value, "offline": offline,
+        "precision": precision, "offline": offline,
     }  # fmt: skip
     frames: list[pd.DataFrame] = []
     failures: list[str] = []

@@ -83,7 +83,9 @@ class Space:
         for rows in parts:
             x = self._raw(rows) - mean
             spread += x.mT @ x
-        return mean, torch.linalg.eigh(spread).eigenvectors[:, -self._treatment.whiten :]
+        # On the CPU: not every device has a decomposition of symmetric matrices.
+        directions = torch.linalg.eigh(spread.cpu()).eigenvectors[:, -self._treatment.whiten :]
+        return mean, directions.to(self._device)
 
 
 def unit(x: Tensor) -> Tensor:

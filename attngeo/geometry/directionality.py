@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from attngeo.choices import Convention, one_of
 from attngeo.errors import UsageError
 from attngeo.geometry.pairs import each_pair
-
-Convention = Literal["corrected", "published"]
 
 # Relative rounding error that a norm computed in float32 may carry; norms nearer to the threshold are computed again.
 NEAR = 1e-5
@@ -53,8 +51,7 @@ def check_choices(gamma: float, convention: str) -> None:
     """Raise UsageError unless `gamma` is finite and `convention` one that exists."""
     if not isinstance(gamma, int | float) or not math.isfinite(gamma):
         raise UsageError(f"gamma is {gamma}, expected a finite number of standard deviations such as 2")
-    if convention not in get_args(Convention):
-        raise UsageError(f"convention is {convention!r}, expected one of: {', '.join(get_args(Convention))}")
+    one_of("convention", convention, Convention)
 
 
 def directionality_of(

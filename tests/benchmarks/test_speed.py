@@ -23,8 +23,9 @@ from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
+from attngeo.choices import Precision
 from attngeo.layouts.sites import AttentionSite
-from attngeo.scoring import Precision, Scale, score_site
+from attngeo.scoring import Scale, score_site
 from attngeo.weights import Variants, projections, read, sites_of
 
 # One layer of Mistral-7B: https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
