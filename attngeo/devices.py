@@ -18,4 +18,4 @@ def pick_device(device: str) -> torch.device:
     if int(number) >= count.get(kind, 0) if number.isdecimal() else colon or not count.get(kind):
         there = ", ".join(name for name, here in count.items() if here)
         raise UsageError(f"device {device!r} is not here, expected one of: auto, {there}")
-    return torch.device(device)
+    return torch.device(kind, int(number)) if colon else torch.device(kind)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from attngeo.errors import UsageError
+
 from .messages import say
 from .options import Quiet
 
@@ -43,6 +45,8 @@ def cbow(
 
     options = CbowOptions(dimensions, window, min_count, negative, epochs, seed, workers, lower=not keep_case)
     check_vectors_output(output)
+    if output.resolve() == text.resolve():
+        raise UsageError(f"{output} is the text itself, expected another file for the vectors")
     with Bar(str(text), quiet=quiet) as progress:
         vectors = train_cbow(text, options, progress)
         save_vectors(vectors, output)

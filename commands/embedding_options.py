@@ -40,7 +40,7 @@ Whiten = Annotated[
 
 def parse_bytes(text: str) -> int:
     """The bytes of "2GB", "500 MB" or "1000000". Raises UsageError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if found is None:
         raise UsageError(f"--memory {text!r} is no amount of memory, expected something like 500MB or 2GB")
     return int(float(found[1]) * UNITS[found[2]])

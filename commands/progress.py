@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from attngeo.progress import Progress
+
+from .messages import printable
 
 
 class Bar:
@@ -38,15 +41,15 @@ class Bar:
         """Show how far the model has got. Downloads show huggingface_hub's own bars."""
         if progress.phase == "download":
             return
+        shown: dict[str, Any] = {
+            "description": printable(f"{self._name}  {progress.what}"),
+            "completed": progress.bytes_read,
+            "total": progress.bytes_total or None,
+        }
         if self._task is None:
-            self._task = self._bar.add_task("")
+            self._task = self._bar.add_task(**shown)
             self._bar.start()
-        self._bar.update(
-            self._task,
-            description=f"{self._name}  {progress.what}",
-            completed=progress.bytes_read,
-            total=progress.bytes_total or None,
-        )
+        self._bar.update(self._task, **shown)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -121,7 +121,7 @@ def analogy(
             frames.append(frame)
             notes += own_notes
     if len({frame.attrs["model"] for frame in frames}) < len(frames):
-        raise UsageError("a model is named twice, expected different ones")
+        raise UsageError(f"{frames[-1].attrs['model']} is named twice, expected different models")
     answered = pd.concat([frame.assign(common=_common(frames)) for frame in frames], ignore_index=True)
     common = answered.assign(known=answered["common"])
     several = len(frames) > 1
@@ -171,6 +171,8 @@ def nearest(
     import pandas as pd
 
     signs = tuple(signs or [1] * len(words))
+    if isinstance(words, str):
+        raise UsageError(f"words is {words!r}, expected a list of them")
     if not words or len(signs) != len(words) or not {*signs} <= {1, -1}:
         raise UsageError(
             f"{len(words)} words and the signs {list(signs)}, expected at least one word, 1 or -1 for each"
@@ -274,6 +276,9 @@ def _check(references: Sequence[Any], published: bool, questions: Any, top_k: in
     """Refuse what cannot work before anything is read."""
     if not references:
         raise UsageError("no model is named, expected at least one")
+    texts = [str(reference) for reference in references if isinstance(reference, str | Path)]
+    if twice := [text for text in texts if texts.count(text) > 1]:
+        raise UsageError(f"{twice[0]} is named twice, expected different models")
     if top_k < 1:
         raise UsageError(f"top-k is {top_k}, expected at least 1")
     if published and questions != GOOGLE:

@@ -13,6 +13,7 @@ from attngeo.choices import Candidates, Case, Compose
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import UsageError
 
+Tokens = tuple[int, ...]
 FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "ignore": str.casefold}
 
 
@@ -72,25 +73,36 @@ def build_lexicon(
         index.setdefault(fold(embedding.labels[row]), row)
     if rule == "ignore":
         rows = torch.tensor(sorted(index.values()), dtype=torch.long)
-    found = _compose(embedding, words, index, rule) if compose == "mean" else {}
+    composed = _compose(embedding, words, index, rule) if compose == "mean" else {}
     first = len(embedding.labels)
-    width = embedding.matrix.shape[1]
-    vectors = torch.stack(list(found.values())) if found else torch.zeros(0, width)
-    index |= {word: first + place for place, word in enumerate(found)}
-    every = torch.cat([rows, torch.arange(first, first + len(found))])
-    return Lexicon(embedding, vectors, tuple(found), every, index, rule)
+    # Words that are written with the same tokens are one candidate, under the name of the first.
+    names = {tokens: word for word, tokens in reversed(composed.items())}
+    places = {tokens: first + place for place, tokens in enumerate(names)}
+    index |= {word: places[tokens] for word, tokens in composed.items()}
+    means = [embedding.matrix[list(tokens)].float().mean(0) for tokens in names]
+    vectors = torch.stack(means) if means else torch.zeros(0, embedding.matrix.shape[1])
+    every = torch.cat([rows, torch.arange(first, first + len(names))])
+    return Lexicon(embedding, vectors, tuple(names.values()), every, index, rule)
 
 
-def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str) -> dict[str, Tensor]:
-    """The mean vector of each word that is no candidate by itself but can be written with tokens."""
+def _compose(
+    embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str
+) -> dict[str, tuple[int, ...]]:
+    """The tokens of each word that is no candidate by itself but can be written with several of them.
+
+    A word that the tokeniser turns into a candidate, by folding case or accents, is added to `index` as that.
+    """
     if embedding.pieces is None:
         raise UsageError(f"{embedding.ref}: has no tokeniser to cut words into tokens; leave out --compose")
-    found: dict[str, Tensor] = {}
+    candidates = set(index.values())
+    found: dict[str, Tokens] = {}
     for word in dict.fromkeys(words):
         key = FOLDS[case](word)
         if key in index or key in found:
             continue
-        pieces = embedding.pieces(word if case == "ignore" else key)
-        if pieces is not None and bool(embedding.is_entry[pieces].all()):
-            found[key] = embedding.matrix[pieces].float().mean(0)
+        pieces = embedding.pieces(word if case == "ignore" else key) or []
+        if len(pieces) == 1 and pieces[0] in candidates:
+            index[key] = pieces[0]
+        elif len(pieces) > 1 and bool(embedding.is_entry[pieces].all()):
+            found[key] = tuple(pieces)
     return found

@@ -20,6 +20,8 @@ from attngeo.choices import Method, one_of
 
 # Keeps 3CosMul's quotient finite: the value of Levy and Goldberg.
 EPSILON = 0.001
+# Questions whose targets are formed at once.
+QUESTIONS = 1024
 
 
 class Scorer(Protocol):
@@ -42,7 +44,7 @@ class CosAdd:
         self._vectors, self._terms, self._signs = vectors, terms, signs
         lengths = [
             torch.linalg.vector_norm(sum(sign * vectors[term] for term, sign in zip(part.T, signs, strict=True)), dim=1)
-            for part in torch.split(terms, 4096)
+            for part in torch.split(terms, QUESTIONS)
         ]
         length = torch.cat(lengths)
         self._scale = torch.where(length > 0, 1 / length, 0)[:, None]
@@ -85,21 +87,24 @@ class PairDirection:
     def __init__(self, vectors: Tensor, terms: Tensor) -> None:
         self._vectors, self._terms = vectors, terms
         self._squares = vectors.square().sum(1)
-        parts = [part.T for part in torch.split(terms, 4096)]
-        offsets = [vectors[b] - vectors[a] for a, b, _ in parts]
-        length = torch.cat([torch.linalg.vector_norm(offset, dim=1) for offset in offsets])
-        along = [(vectors[c] * offset).sum(1) for (_, _, c), offset in zip(parts, offsets, strict=True)]
+        lengths, alongs = [], []
+        for a, b, c in (part.T for part in torch.split(terms, QUESTIONS)):
+            offset = vectors[b] - vectors[a]
+            lengths.append(torch.linalg.vector_norm(offset, dim=1))
+            alongs.append((vectors[c] * offset).sum(1))
+        length = torch.cat(lengths)
         self._scale = torch.where(length > 0, 1 / length, 0)[:, None]
-        self._along = torch.cat(along)[:, None]
+        self._along = torch.cat(alongs)[:, None]
 
     def prepare(self, x: Tensor) -> None:
         """Products, and one over the distances of every word from every candidate."""
         self._products = self._vectors @ x.mT
         squares = x.square().sum(1)
-        distances = self._squares[:, None] + squares - 2 * self._products
+        sums = self._squares[:, None] + squares
+        distances = sums - 2 * self._products
         # Equal vectors have a distance of rounding errors, which must not become a direction.
-        smallest = (self._squares[:, None] + squares) * torch.finfo(x.dtype).eps * 64
-        self._nearness = torch.where(distances > smallest, distances.clamp(min=0).rsqrt(), 0)
+        apart = distances > sums.mul_(torch.finfo(x.dtype).eps * 64)
+        self._nearness = distances.clamp_(min=0).rsqrt_().mul_(apart).nan_to_num_(nan=0.0)
 
     def scores(self, start: int, stop: int) -> Tensor:
         """The cosines, [stop − start, block]."""

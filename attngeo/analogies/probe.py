@@ -98,9 +98,14 @@ class _Probe:
         self.vectors = space.vectors(self._words)
         device = self.vectors.device
         allowed = len(space.candidates) - terms.shape[1]
+        if allowed < 1:
+            raise UsageError(
+                f"{space.lexicon.embedding.ref} has {len(space.candidates)} candidates, none beside the words of a "
+                "question; expected a larger table, or --candidates all"
+            )
         if not 1 <= top_k <= allowed:
             raise UsageError(
-                f"top-k is {top_k}, expected from 1 to {max(allowed, 1):,}: {space.lexicon.embedding.ref} has "
+                f"top-k is {top_k}, expected from 1 to {allowed:,}: {space.lexicon.embedding.ref} has "
                 f"{len(space.candidates):,} candidates, less the words of a question"
             )
         self._top_k = top_k
@@ -165,8 +170,8 @@ def _shape(device: str, vectors: Tensor, questions: int, memory: int) -> tuple[i
     most_questions = min(most_questions, questions)
     words, width = vectors.shape
     while True:
-        # The block of candidates twice, three tables of words by candidates, three of questions by candidates.
-        needed = vectors.nbytes + vectors.element_size() * block * (2 * width + 3 * words + 3 * most_questions)
+        # The block of candidates twice, four tables of words by candidates, three of questions by candidates.
+        needed = vectors.nbytes + vectors.element_size() * block * (2 * width + 4 * words + 3 * most_questions)
         if needed <= memory:
             return most_questions, block
         if block <= FEWEST:

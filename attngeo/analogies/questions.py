@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from attngeo.checkpoints.reference import local_path
 from attngeo.errors import ModelNotFoundError, QuestionError
 
 GOOGLE = "google"
-SHOWN = 5
+SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def load_questions(source: str | Path) -> QuestionSet:
     """
     if str(source) == GOOGLE:
         return read_file(google_path(), GOOGLE)
-    path = Path(source).expanduser()
+    path = local_path(source)
     if path.is_dir():
         return read_bats(path)
     if path.is_file():
@@ -102,7 +103,9 @@ def read_bats(folder: Path) -> QuestionSet:
     """Every ordered two lines of each file: a word, white space, and its answers between slashes."""
     found: list[Question] = []
     notes: list[str] = []
-    for path in sorted(folder.rglob("*.txt")):
+    paths = sorted(path for path in folder.rglob("*.txt") if not path.name.startswith("."))
+    names = [path.stem for path in paths]
+    for path in paths:
         pairs, bad = [], []
         for number, line in enumerate(_lines(path, str(path)), 1):
             parts = line.split()
@@ -114,9 +117,10 @@ def read_bats(folder: Path) -> QuestionSet:
             elif parts:
                 bad.append(number)
         notes += _account(path.name, bad, "a word and its answers")
+        category = path.stem if names.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}"
         kind = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower() if path.parent != folder else ""
         found += [
-            Question(path.stem, kind, a, b[0], c, d, number, (f"line {first}", f"line {number}"))
+            Question(category, kind, a, b[0], c, d, number, (f"line {first}", f"line {number}"))
             for first, a, b in pairs
             for number, c, d in pairs
             if first != number

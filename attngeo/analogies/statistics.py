@@ -14,6 +14,7 @@ from attngeo.errors import UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVEL = 0.95
+MOST_DRAWS = 100_000
 # Weights of this many bytes are held at once.
 CHUNK = 1 << 26
 
@@ -36,8 +37,10 @@ class Bootstrap:
 
     def __post_init__(self) -> None:
         one_of("resample", self.resample, Resample)
-        if self.draws < 0:
-            raise UsageError(f"draws is {self.draws}, expected 0 or more")
+        if not 0 <= self.draws <= MOST_DRAWS:
+            raise UsageError(f"draws is {self.draws}, expected from 0 to {MOST_DRAWS:,}")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}, expected 0 or more")
 
 
 def resampled_means(values: Array, first: Array, second: Array, how: Bootstrap, key: int) -> Array:

@@ -36,7 +36,7 @@ def summarise(questions: pd.DataFrame, *, which: str = "own", bootstrap: Bootstr
     for model, own in questions.groupby("model", sort=False):
         known = own[own["known"]]
         correct = (known["rank"] == 1).to_numpy(dtype=float)[:, None]
-        sums = _resampled(known, correct, bootstrap)
+        sums = _resampled(own, known, correct, bootstrap)
         for level, name, members in _levels(own):
             some = known[known["category"].isin(members)]
             low, high = interval(
@@ -65,7 +65,7 @@ def compare(questions: pd.DataFrame, *, bootstrap: Bootstrap = Bootstrap()) -> p
         both_known = (own["known"] & theirs["known"]).to_numpy(dtype=bool)
         known = own[both_known]
         right = np.stack([(frame["rank"][both_known] == 1).to_numpy(dtype=bool) for frame in (own, theirs)], 1)
-        sums = _resampled(known, right[:, :1].astype(float) - right[:, 1:], bootstrap)
+        sums = _resampled(own, known, right[:, :1].astype(float) - right[:, 1:], bootstrap)
         for level, name, members in _levels(own):
             if level == "category":
                 continue
@@ -98,14 +98,17 @@ def _levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
     yield "overall", "overall", list(categories["category"])
 
 
-def _resampled(known: pd.DataFrame, values: Array, bootstrap: Bootstrap) -> dict[Any, Array]:
-    """Category → numerators and denominators of resampled means of `values`, whose rows are those of `known`."""
-    values_of = known.reset_index(drop=True)
+def _resampled(own: pd.DataFrame, known: pd.DataFrame, values: Array, bootstrap: Bootstrap) -> dict[Any, Array]:
+    """Category → numerators and denominators of resampled means of `values`, whose rows are those of `known`.
+
+    Each category is drawn by its place among all categories of `own`, so that every model is resampled alike.
+    """
+    keys = {category: key for key, category in enumerate(own["category"].unique())}
     return {
         category: resampled_means(
-            values[own.index], own["first_pair"].to_numpy(), own["second_pair"].to_numpy(), bootstrap, key
+            values[some.index], some["first_pair"].to_numpy(), some["second_pair"].to_numpy(), bootstrap, keys[category]
         )
-        for key, (category, own) in enumerate(values_of.groupby("category", sort=False))
+        for category, some in known.reset_index(drop=True).groupby("category", sort=False)
     }
 
 

@@ -120,7 +120,7 @@ class _Repository:
         """The FileStore over some of the repository's files."""
         return FileStore(
             self.ref.text, config, files, self.locate,
-            revision=commit, remote_header=self.header, other=self.download, **more,
+            revision=commit, remote_header=self.header, other=self.download, offline=self.offline, **more,
         )  # fmt: skip
 
     def no_weights(self) -> Exception:

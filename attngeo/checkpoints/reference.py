@@ -38,12 +38,9 @@ class ModelRef:
         text = str(text)
         if text.startswith("demo:"):
             return cls(text, "demo", text.removeprefix("demo:"))
-        try:
-            path = Path(text).expanduser()
-            if text and path.exists():
-                return cls(text, "folder" if path.is_dir() else "file", str(path))
-        except (OSError, RuntimeError, ValueError) as error:
-            raise ModelNotFoundError(f"{text[:80]}: no such file or folder ({error})"[:300]) from None
+        path = local_path(text)
+        if text and path.exists():
+            return cls(text, "folder" if path.is_dir() else "file", str(path))
         name, at, revision = text.partition("@")
         if is_path(name):
             raise ModelNotFoundError(
@@ -55,6 +52,16 @@ class ModelRef:
                 f"{text!r} names no model, expected org/name, org/name@revision, a folder, a file or demo:minilm"
             )
         return cls(text, "hub", name, revision or None)
+
+
+def local_path(text: str | Path) -> Path:
+    """The path that is meant, `~` expanded; it need not exist. Raises ModelNotFoundError for what can be none."""
+    try:
+        path = Path(text).expanduser()
+        path.exists()  # raises where the name is too long, or a folder may not be entered
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ModelNotFoundError(f"{str(text)[:80]}: no such file or folder ({error})"[:300]) from None
+    return path
 
 
 def is_path(text: str) -> bool:

@@ -23,11 +23,15 @@ SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 
 
 class TensorStore(Protocol):
-    """A model's tensors. `ref` is how the user named it, `revision` the Hub's commit, `config` its config.json."""
+    """A model's tensors. `ref` is how the user named it, `revision` the Hub's commit, `config` its config.json.
+
+    `offline`: whether files that are not here yet may not be downloaded.
+    """
 
     ref: str
     revision: str | None
     config: Mapping[str, Any]
+    offline: bool
 
     @property
     def names(self) -> Collection[str]:
@@ -83,8 +87,9 @@ class FileStore:
         revision: str | None = None,
         remote_header: Callable[[str], Header | None] = lambda _: None,
         other: Callable[[str], Path | None] = lambda _: None,
+        offline: bool = False,
     ) -> None:
-        self.ref, self.config, self.revision = ref, config, revision
+        self.ref, self.config, self.revision, self.offline = ref, config, revision, offline
         self._files, self._locate, self._remote_header, self._other = tuple(files), locate, remote_header, other
         self._weight_map, self._total_nbytes, self._indexed = weight_map, total_nbytes, weight_map is not None
         self._open: dict[str, SafetensorsFile | TorchFile] = {}
@@ -159,6 +164,7 @@ class ModuleStore:
 
     def __init__(self, model: Any) -> None:
         self.revision: str | None = None
+        self.offline = False
         self.ref = getattr(model, "name_or_path", "") or type(model).__name__
         self.config = model.config.to_dict()
         self._state: dict[str, torch.Tensor] = model.state_dict()

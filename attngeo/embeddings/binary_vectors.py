@@ -35,7 +35,7 @@ def read_binary(stream: Stream) -> Embedding:
             end = space + 1 + size
             if space < 0 or end > len(buffer):
                 break
-            words.append(buffer[offset:space].lstrip(b"\n").decode("utf-8", "replace"))
+            words.append(buffer[offset:space].lstrip(b"\n"))
             vectors.append(buffer[space + 1 : end])
             offset, record = end, record + 1
         values = np.frombuffer(b"".join(vectors), "<f4").astype(np.float32, copy=False)

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".kv", ".txt", ".vec", ".bin")
 SENTENCE = 1000
+LONGEST_TEXT_LINE = 1 << 20
 
 
 @dataclass(frozen=True)
 class CbowOptions:
-    """How CBOW is trained; the defaults are word2vec's, but for its 100 dimensions, where the paper's model has 300.
+    """How CBOW is trained; the defaults are gensim's, but for 300 dimensions, which the paper's model has.
 
     dimensions: width of the vectors. window: words on each side. min_count: rarer words are left out. negative: words
     drawn for each true one. workers: threads; only one gives the same vectors every time. lower: fold case.
@@ -44,6 +45,8 @@ class CbowOptions:
         for name in ("dimensions", "window", "min_count", "negative", "epochs", "workers"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if not 0 <= self.seed < 1 << 32:
+            raise UsageError(f"seed is {self.seed}, expected from 0 to {(1 << 32) - 1}")
 
 
 def train_cbow(
@@ -110,6 +113,9 @@ class _Sentences:
             rest = b""
             for chunk in stream.chunks():
                 *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > LONGEST_TEXT_LINE:  # a text may be one line; words that it is cut between are few
+                    line, _, rest = rest.rpartition(b" ")
+                    lines.append(line)
                 for line in lines:
                     yield from self._cut(line, tokenize)
             yield from self._cut(rest, tokenize)

@@ -1,14 +1,17 @@
 """gensim's saved KeyedVectors (and the ones inside a saved Word2Vec), read without running what a pickle could run.
 
-gensim saves a pickle, and large arrays beside it as .npy files. Here the pickle may build numpy arrays; gensim's own
-classes become inert records, and a file that names anything else is refused.
+gensim saves a pickle, and large arrays beside it as .npy files. Here no class or function that a pickle names is ever
+called: stand-ins take what it says of an array, which is checked before numpy sees it; gensim's own objects become
+inert records; and a file that names anything else is refused.
 """
 
 from __future__ import annotations
 
 import pickle
+import re
+import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,23 +20,11 @@ from attngeo.embeddings.embedding import Embedding, finite_rows
 from attngeo.embeddings.words import is_word
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
-# What builds an array from a pickle, and does nothing else; numpy has moved it twice.
-ARRAYS = {
-    **{
-        (module, name): getattr(np._core.multiarray, name)  # type: ignore[attr-defined]
-        for module in ("numpy.core.multiarray", "numpy._core.multiarray")
-        for name in ("_reconstruct", "scalar")
-    },
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): lambda text, *_: text.encode("latin1"),
-}
-# Packages whose objects are kept as records only: what gensim saves beside the vectors is not looked at.
-INERT = (
-    "gensim.",
-    "numpy.random.",
-    "collections.",
-    *(f"{b}.{n}" for b in ("builtins", "__builtin__") for n in ("int", "long", "hash", "object", "set")),
+FLOATS = ("f2", "f4", "f8")
+# Whose objects are kept as records: what gensim saves beside the vectors is not looked at.
+INERT = re.compile(
+    r"(gensim\.|numpy\.random\.|collections\.).*|(builtins|__builtin__)\.(int|long|hash|object|set)"
+    r"|numpy\.ndarray|numpy(\._core|\.core)\.multiarray\.scalar"
 )
 
 
@@ -43,21 +34,61 @@ class Record(dict[Any, Any]):
     def __new__(cls, *_: Any, **__: Any) -> Record:  # noqa: D102
         return super().__new__(cls)
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *arguments: Any, **_: Any) -> None:
         super().__init__()
+        self.arguments = arguments
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, dict):
             self.__dict__.update(state)
 
 
-class _Unpickler(pickle.Unpickler):
-    allowed: ClassVar = ARRAYS
+class SavedType(Record):
+    """Stands in for numpy.dtype: its name, such as f4, and its byte order."""
 
+    order = "<"
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, tuple) and len(state) > 1 and state[1] in ("<", ">"):
+            self.order = state[1]
+
+    @property
+    def name(self) -> str | None:
+        """`<f4` and the like; None for a type that vectors do not have."""
+        code = self.arguments[0] if self.arguments else None
+        return f"{self.order}{code}" if code in FLOATS else None
+
+
+class SavedArray(Record):
+    """Stands in for numpy.ndarray: what was saved of it, made an array when it is asked for."""
+
+    state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The array. Raises ValueError where what was saved is none of numbers."""
+        match self.state:
+            case (_, tuple(shape), SavedType(name=str(name)), fortran, bytes() | str() as raw):
+                data = raw.encode("latin1") if isinstance(raw, str) else raw  # Python 2 saved bytes as text
+                return np.frombuffer(data, name).reshape(shape, order="F" if fortran else "C")
+        raise ValueError("its array is not one of floating-point numbers")
+
+
+STAND_INS: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): SavedArray,
+    ("numpy._core.multiarray", "_reconstruct"): SavedArray,
+    ("numpy", "dtype"): SavedType,
+    ("_codecs", "encode"): lambda text, *_: str(text).encode("latin1"),
+}
+
+
+class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in self.allowed:
-            return self.allowed[module, name]
-        if f"{module}.{name}".startswith(INERT):
+        if (module, name) in STAND_INS:
+            return STAND_INS[module, name]
+        if INERT.fullmatch(f"{module}.{name}"):
             return Record
         raise UnsafeCheckpointError(f"names {module}.{name}")
 
@@ -81,13 +112,21 @@ def read_keyed_vectors(path: Path, ref: str) -> Embedding:
     if isinstance(fields.get("wv"), Record):
         fields, prefix = fields["wv"].__dict__, "wv."
     labels = _first(fields, "index_to_key", "index2word", "index2entity")
-    matrix = _array(path, prefix, fields, ref)
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise UnsupportedModelError(f"{ref}: holds no KeyedVectors; save them with gensim's KeyedVectors.save")
-    if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.kind != "f":
-        raise CorruptCheckpointError(f"{ref}: {len(labels):,} words and an array {matrix.shape}; save it again")
+    try:
+        matrix = _array(path, prefix, fields, ref)
+    except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
+        raise CorruptCheckpointError(f"{ref}: its vectors are not readable ({error}); save it again") from None
+    if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.str[1:] not in FLOATS:
+        raise CorruptCheckpointError(
+            f"{ref}: {len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected a floating-point row "
+            "for each word; save it again"
+        )
     matrix = np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("="))
-    tensor = torch.from_numpy(matrix)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of memory that may not be written to: nobody writes to it
+        tensor = torch.from_numpy(matrix)
     usable = finite_rows(tensor)
     if not usable.any():
         raise CorruptCheckpointError(f"{ref}: holds no finite vector; save it again")
@@ -100,15 +139,14 @@ def read_keyed_vectors(path: Path, ref: str) -> Embedding:
 def _array(path: Path, prefix: str, fields: dict[str, Any], ref: str) -> np.ndarray[Any, Any]:
     """The vectors: in the pickle, or in the .npy file that gensim puts beside it."""
     inside = _first(fields, "vectors", "syn0")
-    if isinstance(inside, np.ndarray):
-        return inside
+    if isinstance(inside, SavedArray):
+        return inside.array()
     for name in ("vectors", "syn0"):
         beside = path.with_name(f"{path.name}.{prefix}{name}.npy")
         if beside.is_file():
-            try:
-                array: np.ndarray[Any, Any] = np.load(beside, allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise CorruptCheckpointError(f"{ref}: {beside.name} is not readable ({error})") from None
+            with beside.open("rb") as file:
+                # Not np.load, which takes zip files and pickles too.
+                array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
             return array
     raise CorruptCheckpointError(
         f"{ref}: its vectors are missing, expected {path.name}.{prefix}vectors.npy beside it; copy that file too"

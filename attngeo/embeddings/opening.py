@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attngeo.checkpoints.reference import FILE_SUFFIXES
+from attngeo.checkpoints.reference import FILE_SUFFIXES, local_path
 from attngeo.choices import Table
 from attngeo.embeddings.binary_vectors import read_binary
 from attngeo.embeddings.checkpoint import read_checkpoint
@@ -44,7 +44,7 @@ def open_embedding(
     if text.startswith(CBOW):
         from attngeo.embeddings.cbow import embedding_of, train_cbow
 
-        return embedding_of(train_cbow(Path(text.removeprefix(CBOW)).expanduser(), progress=progress), text)
+        return embedding_of(train_cbow(local_path(text.removeprefix(CBOW)), progress=progress), text)
     found = _vectors_file(text)
     if found is None:
         return read_checkpoint(model, table, tokeniser=tokeniser, offline=offline, progress=progress)
@@ -55,27 +55,26 @@ def open_embedding(
 
 def _vectors_file(text: str) -> tuple[Path, str | None] | None:
     """The file of word vectors that is meant, and the member of a .zip; None where it is a checkpoint."""
-    path, member = Path(text).expanduser(), None
-    try:
-        if not path.exists():
-            archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
-            if archive is not None:
-                path, member = archive, path.relative_to(archive).as_posix()
-            elif text.endswith(VECTOR_SUFFIXES) and not text.startswith("demo:"):
-                raise ModelNotFoundError(f"{text}: no such file")
-        if not path.is_file() or not text:
-            return None
-    except (OSError, ValueError):
+    if not text or text.startswith("demo:"):
         return None
-    if text.endswith(".bin"):
-        with path.open("rb") as file:
-            return None if file.read(4).startswith((ZIP, PICKLE)) else (path, member)
-    return None if path.name == "config.json" or text.endswith(FILE_SUFFIXES) else (path, member)
+    path, member, name = local_path(text), None, text.lower()
+    if not path.exists():
+        archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
+        if archive is not None:
+            path, member = archive, path.relative_to(archive).as_posix()
+        elif name.endswith(VECTOR_SUFFIXES):
+            raise ModelNotFoundError(f"{text}: no such file")
+    if not path.is_file():
+        return None
+    if name.endswith(".bin"):
+        magic = _magic(path, text)
+        of_torch = magic.startswith(ZIP) or (magic.startswith(PICKLE) and path.with_name("config.json").is_file())
+        return None if of_torch else (path, member)
+    return None if path.name == "config.json" or name.endswith(FILE_SUFFIXES) else (path, member)
 
 
 def _read_vectors(path: Path, member: str | None, ref: str, progress: Callable[[Progress], None]) -> Embedding:
-    with path.open("rb") as file:
-        magic = file.read(4)
+    magic = _magic(path, ref)
     if magic.startswith(PICKLE):
         from attngeo.embeddings.keyed_vectors import read_keyed_vectors
 
@@ -84,3 +83,11 @@ def _read_vectors(path: Path, member: str | None, ref: str, progress: Callable[[
         raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; give its .vec file")
     with open_stream(path, member, ref, progress) as stream:
         return read_text(stream) if is_text(stream.head) else read_binary(stream)
+
+
+def _magic(path: Path, ref: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except OSError as error:
+        raise ModelNotFoundError(f"{ref}: cannot be read ({error.strerror})") from None

@@ -12,10 +12,11 @@ from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.words import is_word
 from attngeo.errors import CorruptCheckpointError
 
+Values = np.ndarray[Any, np.dtype[np.float32]]
 # Rows are added in steps of this share of what is there, so that at the end little more is held than is kept.
 STEP = 1 / 32
-LEAST_STEP = 4096
-SHOWN = 5
+LEAST_STEP_BYTES = 1 << 22
+SHOWN = 20
 
 
 class Rows:
@@ -27,11 +28,18 @@ class Rows:
         self._matrix = np.empty((0, width), np.float32)
         self._left_out: dict[str, list[int]] = {}
 
-    def add(self, words: Sequence[str], values: np.ndarray[Any, np.dtype[np.float32]], numbers: Sequence[int]) -> None:
+    def add(
+        self, words: Sequence[bytes], values: np.ndarray[Any, np.dtype[np.float32]], numbers: Sequence[int]
+    ) -> None:
         """More rows: `values` [len(words), width], and the number of the line or record that each came from."""
         finite = np.isfinite(values).all(1).tolist()
         kept = []
-        for i, word in enumerate(words):
+        for i, written in enumerate(words):
+            try:
+                word = written.decode("utf-8")
+            except UnicodeDecodeError:
+                self.leave_out("not in UTF-8", numbers[i])
+                continue
             if not finite[i]:
                 self.leave_out("not finite", numbers[i])
             elif word in self.row_of:
@@ -41,7 +49,8 @@ class Rows:
                 kept.append(i)
         end = len(self.row_of)
         if end > len(self._matrix):
-            longer = max(end, len(self._matrix) + max(LEAST_STEP, int(len(self._matrix) * STEP)))
+            least = LEAST_STEP_BYTES // (4 * self.width)
+            longer = max(end, len(self._matrix) + max(least, int(len(self._matrix) * STEP)))
             # In place: for a matrix of gigabytes the system moves pages instead of copying them.
             self._matrix.resize((longer, self.width), refcheck=False)
         self._matrix[end - len(kept) : end] = values if len(kept) == len(words) else values[kept]
@@ -50,8 +59,8 @@ class Rows:
         """Note that a line or record is left out."""
         self._left_out.setdefault(why, []).append(number)
 
-    def embedding(self, unit: str = "line") -> Embedding:
-        """What was gathered. Raises CorruptCheckpointError where nothing was, or more was left out than kept."""
+    def embedding(self, unit: str = "line", *more_notes: str) -> Embedding:
+        """What was gathered, and a note of what was left out. Raises CorruptCheckpointError unless most was kept."""
         count = len(self.row_of)
         note = self._account(unit)
         if count <= sum(map(len, self._left_out.values())):
@@ -62,7 +71,7 @@ class Rows:
         self._matrix.resize((count, self.width), refcheck=False)
         labels = list(self.row_of)
         words = torch.tensor([is_word(label) for label in labels])
-        notes = (note,) if note else ()
+        notes = (*((note,) if note else ()), *more_notes)
         return Embedding(
             self.ref, torch.from_numpy(self._matrix), labels, words, torch.ones(count, dtype=torch.bool), notes=notes
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,17 +17,24 @@ from attngeo.progress import Progress
 
 CHUNK = 1 << 22
 SNIFFED = 1 << 16
-BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+LONGEST_LINE = 1 << 24
+# What gzip, zipfile and their decompressors raise for files that are damaged, encrypted or of a kind they do not know.
+BROKEN = (EOFError, RuntimeError, ValueError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error)
 
 
 class Stream:
-    """A decompressed stream; `head` are its first bytes, which reading gives again. Reports the bytes of the file."""
+    """A decompressed stream; `head` are its first bytes, which reading gives again. Reports the bytes of the file.
+
+    The head holds two whole lines wherever they are not absurdly long.
+    """
 
     def __init__(
         self, ref: str, file: IO[bytes], raw: IO[bytes], size: int, report: Callable[[Progress], None]
     ) -> None:
         self.ref, self._file, self._raw, self._size, self._report = ref, file, raw, size, report
-        self.head = self._some(SNIFFED)
+        self.head = b""
+        while self.head.count(b"\n") < 2 and len(self.head) < LONGEST_LINE and (more := self._some(SNIFFED)):
+            self.head += more
         self._pending = self.head
 
     def chunks(self) -> Iterator[bytes]:
@@ -60,7 +68,7 @@ def open_stream(
                 file = stack.enter_context(gzip.open(raw))
             elif magic == b"PK\x03\x04":
                 file = _open_member(stack.enter_context(zipfile.ZipFile(raw)), member, ref, stack)
-        except zipfile.BadZipFile as error:
+        except BROKEN as error:
             raise CorruptCheckpointError(f"{ref}: not a whole .zip file ({error}); download it again") from None
         except OSError as error:
             raise ModelNotFoundError(f"{ref}: cannot be opened ({error.strerror})") from None
@@ -79,7 +87,4 @@ def _open_member(archive: zipfile.ZipFile, member: str | None, ref: str, stack: 
         )
     if member is not None and member not in names:
         raise ModelNotFoundError(f"{ref}: the .zip file has no {member}, it has: {', '.join(names[:6])}")
-    try:
-        return stack.enter_context(archive.open(names[0] if member is None else member))
-    except BROKEN as error:
-        raise CorruptCheckpointError(f"{ref}: cannot be unpacked ({error})") from None
+    return stack.enter_context(archive.open(names[0] if member is None else member))

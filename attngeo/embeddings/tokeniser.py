@@ -14,13 +14,20 @@ from typing import Any
 
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.words import MARKS
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError
+from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm")
 LOOKED_FOR = ("tokenizer.json", "vocab.json", "vocab.txt", *SENTENCEPIECE)
-# Families whose ids are those of the SentencePiece file moved up, to make room for fairseq's special tokens:
+# By how much a family's ids are those of its SentencePiece file moved up. Some make room for fairseq's special tokens:
 # https://github.com/huggingface/transformers/blob/v4.57.0/src/transformers/models/xlm_roberta/tokenization_xlm_roberta.py
-MOVED = {"xlm-roberta": 1, "xlm-roberta-xl": 1, "mbart": 1, "xglm": 1}
+# Others number pieces in ways of their own, so a family that is not listed is refused rather than guessed.
+MOVED = {
+    **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "mbart", "xglm"), 1),
+    **dict.fromkeys(
+        ("albert", "big_bird", "deberta-v2", "gemma", "gemma2", "gemma3", "gemma3_text", "llama", "mistral", "mixtral",
+         "mt5", "phi3", "rembert", "t5", "umt5", "xlnet"), 0,
+    ),
+}  # fmt: skip
 FAIRSEQ = {0: "<s>", 1: "<pad>", 2: "</s>", 3: "<unk>"}
 # A byte that no token covers, as SentencePiece writes it. Its vector says nothing about a word.
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -42,7 +49,7 @@ class Tokeniser:
         if self.encode is None:
             return None
         ids = self.encode(word)
-        if not any(self.tokens.get(ids[0], "").startswith(mark.text) for mark in MARKS) if ids else False:
+        if ids and not any(self.tokens.get(ids[0], "").startswith(mark.text) for mark in MARKS):
             ids = self.encode(f" {word}")  # byte-level tokenisers take a word without a space as the rest of another
         usable = ids and all(
             number in self.tokens and number not in self.special and not BYTE.fullmatch(self.tokens[number])
@@ -75,6 +82,8 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
             raise CorruptCheckpointError(
                 f"{store.ref}: {name} is not a readable tokeniser ({_line(error)}); download it again"
             ) from None
+    if store.offline:
+        raise NetworkError(f"{store.ref}: no tokeniser in the cache, and offline mode is on; run once without it")
     raise UnsupportedModelError(
         f"{store.ref}: no tokeniser beside the weights, looked for {', '.join(LOOKED_FOR)}; put the model's own there"
     )
@@ -89,27 +98,53 @@ def _read(name: str, path: Path, store: TensorStore) -> Tokeniser:
         return _read_vocab_json(path, store)
     if name == "vocab.txt":
         return _read_wordpiece(path, store)
-    return _read_sentencepiece(path, MOVED.get(str(store.config.get("model_type")), 0))
+    model_type = str(store.config.get("model_type"))
+    if model_type not in MOVED:
+        raise UnsupportedModelError(
+            f"{store.ref}: how {model_type!r} numbers the pieces of {name} is not known; put its tokenizer.json there, "
+            "which AutoTokenizer.from_pretrained(…).save_pretrained(…) writes"
+        )
+    return _read_sentencepiece(path, MOVED[model_type])
 
 
 def _of_library(tokenizer: Any) -> Tokeniser:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     added = tokenizer.get_added_tokens_decoder()
-    return Tokeniser(
-        tokens={number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()},
-        special=frozenset(number for number, token in added.items() if token.special),
-        added=frozenset(added),
-        encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
-    )
+    tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
+    special = {number for number, token in added.items() if token.special} | _unknown(tokenizer)
+
+    def encode(text: str) -> list[int]:
+        try:
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+        except Exception:  # what the library raises, bare, where a model without an unknown token meets one
+            return []
+        covered = {place for start, stop in encoding.offsets for place in range(start, stop)}
+        # A BPE without an unknown token drops what it does not know.
+        whole = all(place in covered for place, letter in enumerate(text) if letter.isalnum())
+        return list(encoding.ids) if whole else []
+
+    return Tokeniser(tokens, frozenset(special), frozenset(added), encode)
+
+
+def _unknown(tokenizer: Any) -> set[int]:
+    """The id that stands for what a vocabulary does not have, special or not."""
+    token = getattr(tokenizer.model, "unk_token", None)
+    if token is not None:
+        number = tokenizer.token_to_id(token)
+    else:  # a Unigram model has a number instead, which only its JSON tells
+        number = json.loads(tokenizer.to_str())["model"].get("unk_id")
+    return set() if number is None else {number}
 
 
 def _read_vocab_json(path: Path, store: TensorStore) -> Tokeniser:
     """GPT-2's pair of files; or without merges a plain list of tokens, cut by a SentencePiece model if there is one."""
     vocabulary = json.loads(path.read_text("utf-8"))
-    if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
+    if not isinstance(vocabulary, dict) or not all(type(n) is int and n >= 0 for n in vocabulary.values()):
         raise CorruptCheckpointError(f"{store.ref}: vocab.json is no object of token → id; download it again")
-    if (merges := store.file("merges.txt")) is not None:
+    vocabulary = {token.encode("utf-8", "replace").decode("utf-8"): number for token, number in vocabulary.items()}
+    ends_words = any(token.endswith("</w>") for token in vocabulary)  # CLIP's kind, which is cut in another way
+    if (merges := store.file("merges.txt")) is not None and not ends_words:
         from tokenizers import ByteLevelBPETokenizer
 
         library = ByteLevelBPETokenizer(str(path), str(merges), add_prefix_space=False)

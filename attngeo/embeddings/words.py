@@ -11,11 +11,12 @@ long.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from tokenizers.decoders import ByteLevel
+from tokenizers.pre_tokenizers import ByteLevel as ByteLevelBytes
 
 JOINERS = frozenset("-'’.")
 # How a token that is only a part of a word is labelled, whatever its vocabulary writes.
@@ -69,7 +70,7 @@ def labels_of(tokens: Mapping[int, str], special: Collection[int]) -> tuple[dict
     """
     ordinary = [token for number, token in tokens.items() if number not in special]
     mark = mark_of(ordinary)
-    decoder = ByteLevel() if mark == BYTE_LEVEL else None
+    decoder = ByteLevel() if mark is not None and _is_byte_level(ordinary, mark) else None
     labels, words = {}, set()
     for number, token in tokens.items():
         if number in special:
@@ -83,6 +84,14 @@ def labels_of(tokens: Mapping[int, str], special: Collection[int]) -> tuple[dict
             words.add(number)
         labels[number] = text if whole else f"{text}{INSIDE}" if mark and mark.at == "end" else f"{INSIDE}{text}"
     return labels, words
+
+
+def _is_byte_level(tokens: Iterable[str], mark: Mark) -> bool:
+    """Whether tokens write bytes as letters: GPT-2's kind does, and CLIP's, which marks the ends of words."""
+    if mark.text != "</w>":
+        return mark == BYTE_LEVEL
+    letters = set(ByteLevelBytes.alphabet())
+    return all(letters.issuperset(_without(token, mark)) for token in tokens)
 
 
 def _carries(token: str, mark: Mark) -> bool:

@@ -173,7 +173,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], type[AttnGeoError], str]] = {
     "zip damaged": (written("v.zip", b"PK\x03\x04 no"), CORRUPT, "not a whole .zip"),
     "fastText binary": (written("v.bin", b"\xba\x16\x4f\x2f" * 9), UnsupportedModelError, "fastText's own binary"),
     "pickle that runs code": (lambda folder: pickled(folder / "v.kv"), UnsafeCheckpointError, "builtins.eval"),
-    "pickle without vectors": (written("v.kv", pickle.dumps({"a": 1})), CORRUPT, "vectors are missing"),
+    "pickle of others": (written("v.kv", pickle.dumps({"a": 1})), UnsupportedModelError, "holds no KeyedVectors"),
     "pickle cut off": (written("v.kv", pickle.dumps(["a"] * 99)[:-9]), CORRUPT, "not a readable gensim"),
     "missing": (lambda folder: folder / "v.txt", ModelNotFoundError, "no such file"),
     "missing by name": (lambda _: Path("glove.6B.300d.txt"), ModelNotFoundError, "no such file"),
