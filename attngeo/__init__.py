@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attngeo.analogies.analogy import analogy as analogy
-    from attngeo.analogies.analogy import nearest as nearest
+    from attngeo.analogies.nearest import nearest as nearest
     from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError
     from attngeo.geometry.directionality import directionality as directionality
@@ -33,7 +33,7 @@ _HOMES = {
     "analogy": "attngeo.analogies.analogy",
     "attention_sites": "attngeo.weights",
     "directionality": "attngeo.geometry.directionality",
-    "nearest": "attngeo.analogies.analogy",
+    "nearest": "attngeo.analogies.nearest",
     "open_embedding": "attngeo.embeddings.opening",
     "score": "attngeo.scoring",
     "symmetry": "attngeo.geometry.symmetry",

@@ -15,6 +15,7 @@ from .embedding_options import (
     CaseOption,
     Centre,
     ComposeOption,
+    Limit,
     Normalise,
     TableOption,
     Whiten,
@@ -40,6 +41,7 @@ def analogy(
     candidates: CandidatesOption = "words",
     case: CaseOption = "auto",
     compose: ComposeOption = "none",
+    limit: Limit = None,
     method: Annotated[Method, typer.Option(help="How a candidate is scored.")] = "3cosadd",
     normalise: Normalise = False,
     centre: Centre = False,
@@ -74,7 +76,7 @@ def analogy(
     """Ask embeddings word analogies: a is to b as c is to which word?
 
     The answer is the word of largest cosine with b + c - a. Several models are compared on the questions that all of
-    them know. By default vectors are taken as they are, and only words may be answers, as in the paper.
+    them know. By default, as the paper describes it, vectors are taken as they are and only words may be answers.
     """
     size = parse_bytes(memory)
     files = [("scores", path) for path in output or []]
@@ -90,7 +92,7 @@ def analogy(
     with Bar("analogy", quiet=quiet) as progress:
         result = ask_analogies(
             models, questions=questions, keep_duplicates=keep_duplicates, table=table,
-            candidates=candidates, case=case, compose=compose, method=method,
+            candidates=candidates, case=case, compose=compose, limit=limit, method=method,
             normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, own=own, published=published,
             bootstrap=Bootstrap(resample, draws, seed), memory=size, device=device, offline=offline,
             progress=progress,

@@ -33,9 +33,12 @@ def cbow(
     seed: Annotated[int, typer.Option(min=0, help="Of the random numbers.")] = 1,
     workers: Annotated[int, typer.Option(help="Threads; only 1 gives the same vectors every time.")] = 1,
     keep_case: Annotated[bool, typer.Option("--keep-case", help="Tell words apart by their capitals.")] = False,
+    tokenised: Annotated[
+        bool, typer.Option("--tokenised", help="Words are what stands between spaces; else runs of letters.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train CBOW with negative sampling (word2vec) on a text, with gensim.
+    """Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is taken for a sentence.
 
     attngeo analogy vectors.kv bert-base-uncased then compares them; cbow:TEXT does both with these defaults.
     """  # fmt: skip
@@ -43,11 +46,13 @@ def cbow(
 
     from .progress import Bar
 
-    options = CbowOptions(dimensions, window, min_count, negative, epochs, seed, workers, lower=not keep_case)
+    options = CbowOptions(
+        dimensions, window, min_count, negative, epochs, seed, workers, lower=not keep_case, tokenised=tokenised
+    )
     check_vectors_output(output)
     if output.resolve() == text.resolve():
         raise UsageError(f"{output} is the text itself, expected another file for the vectors")
-    with Bar(str(text), quiet=quiet) as progress:
+    with Bar(text.name, quiet=quiet) as progress:
         vectors = train_cbow(text, options, progress)
         save_vectors(vectors, output)
     if not quiet:

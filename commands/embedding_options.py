@@ -31,8 +31,12 @@ CaseOption = Annotated[
 ComposeOption = Annotated[
     Compose, typer.Option("--compose", help="Words of several tokens: unknown, or the mean of their vectors.")
 ]
-Normalise = Annotated[bool, typer.Option("--normalise", help="Scale vectors to unit length first.")]
-Centre = Annotated[bool, typer.Option("--centre", help="Take the mean vector away first.")]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", help="Only the first N candidates, in most tables the most frequent."),
+]
+Normalise = Annotated[bool, typer.Option("--normalise", "--normalize", help="Scale vectors to unit length first.")]
+Centre = Annotated[bool, typer.Option("--centre", "--center", help="Take the mean vector away first.")]
 Whiten = Annotated[
     int, typer.Option("--whiten", metavar="N", help="Take away the mean and the N main directions (all-but-the-top).")
 ]

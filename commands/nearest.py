@@ -6,14 +6,13 @@ from typing import Annotated
 
 import typer
 
-from attngeo.errors import UsageError
-
 from .embedding_options import (
     EMBEDDING_HELP,
     CandidatesOption,
     CaseOption,
     Centre,
     ComposeOption,
+    Limit,
     Normalise,
     TableOption,
     Whiten,
@@ -22,19 +21,21 @@ from .messages import printable, say
 from .options import Device, Format, Offline, Quiet
 from .outputs import print_rows
 
-SIGNS = {"+": 1, "-": -1, "−": -1}
-
 
 def nearest(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False)],
     words: Annotated[
-        list[str], typer.Argument(metavar="WORDS", help="Words with + and - between them.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="WORDS", help="Words with + and - between them, spaces around those.", show_default=False
+        ),
     ],
     top_k: Annotated[int, typer.Option("--top-k", help="How many words to show.")] = 10,
     table: TableOption = "input",
     candidates: CandidatesOption = "words",
     case: CaseOption = "auto",
     compose: ComposeOption = "none",
+    limit: Limit = None,
     normalise: Normalise = False,
     centre: Centre = False,
     whiten: Whiten = 0,
@@ -47,16 +48,14 @@ def nearest(
 
     Nearest by cosine, the words of the sum left out.
     """
-    terms, signs = parse_sum(words)
-
-    from attngeo.analogies.analogy import nearest as nearest_words
+    from attngeo.analogies.nearest import nearest as nearest_words
 
     from .progress import Bar
 
     with Bar(model, quiet=quiet) as progress:
         frame = nearest_words(
-            model, terms, signs=signs, table=table, candidates=candidates, case=case,
-            compose=compose, normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, device=device,
+            model, " ".join(words), table=table, candidates=candidates, case=case,
+            compose=compose, limit=limit, normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, device=device,
             offline=offline, progress=progress,
         )  # fmt: skip
     if not quiet:
@@ -76,24 +75,10 @@ def nearest(
     for row in frame.to_dict("records"):
         grid.add_row(Text(printable(row["word"])), f"{row['cosine']:+.3f}")
     console = Console()
-    console.print(printable(f"{model} · {' '.join(words)}"), style="bold", highlight=False, markup=False)
+    console.print(
+        printable(" · ".join([model, " ".join(words), *frame.attrs["how"]])),
+        style="bold",
+        highlight=False,
+        markup=False,
+    )
     return console.print(grid)
-
-
-def parse_sum(words: list[str]) -> tuple[list[str], list[int]]:
-    """Words and their signs: of king - man + woman, in one argument or several. Raises UsageError."""
-    terms: list[str] = []
-    signs: list[int] = []
-    sign: int | None = 1
-    for part in " ".join(words).split():
-        if part in SIGNS and (sign is None or not terms):
-            sign = SIGNS[part]
-        elif sign is not None and part not in SIGNS:
-            terms.append(part)
-            signs.append(sign)
-            sign = None
-        else:
-            raise UsageError(f"{' '.join(words)!r} is no sum of words, expected something like king - man + woman")
-    if sign is not None:
-        raise UsageError(f"{' '.join(words)!r} ends without a word, expected something like king - man + woman")
-    return terms, signs

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Column
 
 from attngeo.progress import Progress
 
@@ -22,7 +23,8 @@ class Bar:
         self._silent = quiet or not console.is_terminal
         self._name = name
         self._bar = RichProgress(
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=20),
             DownloadColumn(), TimeRemainingColumn(),
             console=console, transient=True, disable=self._silent,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from attngeo.analogies.analogy import AnalogyResult
 
-# Below this width of the terminal the mean rank, which few outliers decide, is left to the files.
-WIDE = 90
-DEFAULTS = {
-    "candidates": "words", "case": "auto", "compose": "none", "method": "3cosadd", "table": "input", "whiten": 0,
-    "centre": False, "normalise": False,
-}  # fmt: skip
-SHOWN = {
-    "method": "{}", "table": "{} table", "candidates": "candidates {}", "case": "case {}", "compose": "compose {}",
-    "centre": "centred", "whiten": "whitened {}", "normalise": "normalised",
-}  # fmt: skip
+# Columns of measures, the most telling first, with the width that each takes; as many as fit are shown, in ORDER.
+MEASURES = (
+    ("cosine", "mean_cosine", ".3f", 8),
+    ("top 5", "top5", ".3f", 7),
+    ("MRR", "mrr", ".3f", 7),
+    ("rank", "mean_rank", ",.1f", 11),
+)
+ORDER = ("top 5", "MRR", "rank", "cosine")
+KNOWN, ACCURACY, WITH_INTERVAL = 8, 8, 22
+LONGEST_NAME = 24
 
 
 def print_result(result: AnalogyResult) -> None:
@@ -44,13 +44,14 @@ def _parts(result: AnalogyResult, width: int) -> Iterator[Group | Table]:
     if len(models) == 1:
         yield Group(Text(_title(scores, models[0]), style="bold"), _full(own, width))
     else:
-        yield Group(Text(_title(scores, f"{len(models)} models"), style="bold"), _side_by_side(common, models))
-        yield _by_type(common, models, "the questions that all know")
-        yield _comparisons(result.comparisons, models)
+        yield Group(Text(_title(scores, f"{len(models)} models"), style="bold"), _each_knows(result.questions, models))
+        yield from _side_by_side(common, models, width)
+        yield _by_type(common, models, "the questions that all know", width)
+        yield _comparisons(result.comparisons, models, width)
         if len(own):
-            yield _by_type(own, models, "all questions that a model knows")
+            yield _by_type(own, models, "all questions that a model knows", width)
     if len(published):
-        yield _by_type(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper")
+        yield _by_type(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper", width)
 
 
 def _grid(title: str | None = None) -> Table:
@@ -61,72 +62,109 @@ def _grid(title: str | None = None) -> Table:
 
 
 def _title(scores: pd.DataFrame, name: str) -> str:
-    how = [text.format(scores.attrs[key]) for key, text in SHOWN.items() if scores.attrs[key] != DEFAULTS[key]]
     overall = scores[(scores["level"] == "overall") & (scores["questions"] != "published")].iloc[0]
     known = f"{overall['known']:,} of {overall['asked']:,} questions"
-    return printable(" · ".join([name, f"{scores.attrs['questions']}: {known}", *how]))
+    return printable(" · ".join([name, f"{scores.attrs['questions']}: {known}", *overall["note"].split("; ")]))
+
+
+def _each_knows(questions: pd.DataFrame, models: list[str]) -> Text:
+    """How many questions each model knows: which one keeps the common ones few."""
+    known = questions.groupby("model")["known"].sum()
+    return Text("known to each: " + " · ".join(f"{_short(model, models)} {int(known[model]):,}" for model in models))
 
 
 def _full(rows: pd.DataFrame, width: int) -> Table:
     """Each category, type and the whole, with every measure that fits."""
     table = _grid()
     table.add_column("category", overflow="fold")
-    for name in ("known", "accuracy [95%]", "top 5", "MRR", *(["rank"] if width >= WIDE else []), "cosine"):
-        table.add_column(name, justify="right", no_wrap=True)
+    measures = _add_measures(table, width - max(map(len, rows["name"])))
     for row in _sections(table, rows):
-        rank = [_number(row["mean_rank"], ",.1f")] if width >= WIDE else []
-        table.add_row(
-            *map(Text, (
-                printable(row["name"]), f"{row['known']:,}", _accuracy(row), _number(row["top5"]), _number(row["mrr"]),
-                *rank, _number(row["mean_cosine"]),
-            )),
-            style=_style(row),
-        )  # fmt: skip
+        table.add_row(*map(Text, (printable(row["name"]), *measures(row))), style=_style(row))
     return table
 
 
-def _side_by_side(rows: pd.DataFrame, models: list[str]) -> Table:
-    """The accuracy of every model in each category, type and the whole."""
-    table = _grid()
-    table.add_column("accuracy", overflow="fold")
-    table.add_column("known", justify="right", no_wrap=True)
-    for model in models:
-        table.add_column(Text(_short(model, models)), justify="right", overflow="fold")
+def _side_by_side(rows: pd.DataFrame, models: list[str], width: int) -> Iterator[Table]:
+    """The accuracy of every model in each category, type and the whole; in several tables where they are many."""
     values = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
-    for row in _sections(table, rows[rows["model"] == models[0]]):
-        numbers = [_number(values[model, row["level"], row["name"]]) for model in models]
-        table.add_row(*map(Text, (printable(row["name"]), f"{row['known']:,}", *numbers)), style=_style(row))
-    return table
+    names = {model: _short(model, models) for model in models}
+    room = width - max(map(len, rows["name"])) - KNOWN
+    for group in _groups(models, [min(max(len(name), ACCURACY), LONGEST_NAME) + 2 for name in names.values()], room):
+        table = _grid()
+        table.add_column("accuracy", overflow="fold")
+        table.add_column("known", justify="right", no_wrap=True)
+        for model in group:
+            table.add_column(Text(names[model]), justify="right", overflow="fold", max_width=LONGEST_NAME)
+        for row in _sections(table, rows[rows["model"] == models[0]]):
+            numbers = [_number(values[model, row["level"], row["name"]]) for model in group]
+            table.add_row(*map(Text, (printable(row["name"]), f"{row['known']:,}", *numbers)), style=_style(row))
+        yield table
 
 
-def _by_type(rows: pd.DataFrame, models: list[str], over: str) -> Table:
-    """Every measure of each model for the types and the whole."""
+def _groups(models: list[str], widths: list[int], room: int) -> Iterator[list[str]]:
+    """The models in turn, as many at a time as there is room for."""
+    group: list[str] = []
+    taken = 0
+    for model, width in zip(models, widths, strict=True):
+        if group and taken + width > room:
+            yield group
+            group, taken = [], 0
+        group.append(model)
+        taken += width
+    yield group
+
+
+def _by_type(rows: pd.DataFrame, models: list[str], over: str, width: int) -> Table:
+    """The measures of each model for the types and the whole."""
     table = _grid(f"over {over}")
-    table.add_column("model", overflow="fold")
-    for name in ("", "known", "accuracy [95%]", "top 5", "MRR", "cosine"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for model in models:
+    names = [_short(model, models) for model in models]
+    longest = min(max(map(len, names)), LONGEST_NAME)
+    table.add_column("model", overflow="fold", max_width=LONGEST_NAME, min_width=longest)
+    table.add_column("", overflow="fold")
+    kinds = rows.loc[rows["level"] != "category", "name"]
+    measures = _add_measures(table, width - longest - 2 - max(map(len, kinds)))
+    for model, name in zip(models, names, strict=True):
         own = rows[(rows["model"] == model) & (rows["level"] != "category")]
         for place, row in enumerate(own.to_dict("records")):
-            measures = (_number(row[name]) for name in ("top5", "mrr", "mean_cosine"))
-            first = _short(model, models) if place == 0 else ""
-            table.add_row(*map(Text, (first, printable(row["name"]), f"{row['known']:,}", _accuracy(row), *measures)))
+            table.add_row(*map(Text, ("" if place else name, printable(row["name"]), *measures(row))))
         table.add_section()
     return table
 
 
-def _comparisons(comparisons: pd.DataFrame, models: list[str]) -> Table:
+def _add_measures(table: Table, room: int) -> Callable[[Any], list[str]]:
+    """Add columns for what is known, accuracy and the measures that fit; returns what makes a row's cells of them."""
+    room -= KNOWN
+    interval = room >= WITH_INTERVAL
+    room -= WITH_INTERVAL if interval else ACCURACY
+    shown = []
+    for measure in MEASURES:
+        if room >= measure[-1]:
+            shown.append(measure)
+            room -= measure[-1]
+    shown.sort(key=lambda measure: ORDER.index(measure[0]))
+    for name in ("known", "accuracy [95%]" if interval else "accuracy", *(name for name, *_ in shown)):
+        table.add_column(name, justify="right", no_wrap=True)
+
+    def cells(row: Any) -> list[str]:
+        accuracy = _accuracy(row) if interval else _number(row["accuracy"])
+        return [f"{row['known']:,}", accuracy, *(_number(row[column], form) for _, column, form, _ in shown)]
+
+    return cells
+
+
+def _comparisons(comparisons: pd.DataFrame, models: list[str], width: int) -> Table:
     """How much more accurate one model is than another, overall, and whether that may be chance."""
     table = _grid("differences of accuracy, overall")
-    table.add_column("model", overflow="fold")
-    table.add_column("against", overflow="fold")
-    for name in ("difference [95%]", "only one right", "p (Holm)"):
-        table.add_column(name, justify="right", no_wrap=True)
+    counts = width >= 80
+    name = max(8, (width - (52 if counts else 36)) // 2)
+    table.add_column("model", overflow="fold", max_width=name)
+    table.add_column("against", overflow="fold", max_width=name)
+    for title in ("difference [95%]", *(["only one right"] if counts else []), "p (Holm)"):
+        table.add_column(title, justify="right", no_wrap=True)
     for row in comparisons[comparisons["level"] == "overall"].to_dict("records"):
         difference = _interval(row["difference"], row["difference_low"], row["difference_high"], "+.3f")
+        only = [f"{row['only_model']:,} : {row['only_other']:,}"] if counts else []
         table.add_row(*map(Text, (
-            _short(row["model"], models), _short(row["other"], models), difference,
-            f"{row['only_model']:,} : {row['only_other']:,}", _p_value(row["p_corrected"]),
+            _short(row["model"], models), _short(row["other"], models), difference, *only, _p_value(row["p_corrected"]),
         )))  # fmt: skip
     return table
 

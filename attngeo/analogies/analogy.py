@@ -1,26 +1,23 @@
-"""From models and a question set to the tables of results: `attngeo.analogy`, and `attngeo.nearest` for one by hand."""
+"""From models and a question set to the tables of results: `attngeo.analogy`."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, build_lexicon
-from attngeo.analogies.probe import DEFAULT_MEMORY, Asked, ask, precision_of
-from attngeo.analogies.probe import nearest as nearest_rows
+from attngeo.analogies.lexicon import Lexicon
+from attngeo.analogies.manner import Manner
+from attngeo.analogies.probe import DEFAULT_MEMORY, Asked, ask
 from attngeo.analogies.published import published_rows
-from attngeo.analogies.questions import GOOGLE, Question, QuestionSet, load_questions
-from attngeo.analogies.space import Space, Treatment
+from attngeo.analogies.questions import GOOGLE, Question, QuestionSet, as_questions
 from attngeo.analogies.statistics import Bootstrap
 from attngeo.analogies.summary import COLUMNS, compare, summarise
-from attngeo.choices import Candidates, Case, Compose, Method, Table, one_of
-from attngeo.devices import pick_device
-from attngeo.embeddings.opening import open_embedding
+from attngeo.choices import Candidates, Case, Compose, Method, Table
 from attngeo.errors import QuestionError, UsageError
 from attngeo.progress import Progress
 
@@ -43,31 +40,16 @@ class AnalogyResult(NamedTuple):
     questions: pd.DataFrame
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """How every model is asked."""
-
-    table: Table
-    candidates: Candidates
-    case: Case
-    compose: Compose
-    method: Method
-    treatment: Treatment
-    top_k: int
-    memory: int
-    device: torch.device
-    offline: bool
-
-
 def analogy(
     models: Any | Sequence[Any],
     *,
-    questions: str | Path | QuestionSet = GOOGLE,
+    questions: str | Path | QuestionSet | Iterable[Sequence[str]] = GOOGLE,
     keep_duplicates: bool = False,
     table: Table = "input",
     candidates: Candidates = "words",
     case: Case = "auto",
     compose: Compose = "none",
+    limit: int | None = None,
     method: Method = "3cosadd",
     normalise: bool = False,
     centre: bool = False,
@@ -85,7 +67,8 @@ def analogy(
 
     models: each as for `embeddings.opening.open_embedding`: a checkpoint, a file of word vectors, `cbow:TEXT`, or an
     Embedding. Several are compared on the questions that all of them know; own adds each one's on all that it knows.
-    questions: "google", a file, a folder of BATS, or a QuestionSet; asked once each unless keep_duplicates.
+    questions: "google", a file, a folder of BATS, a list of fours of words, or a QuestionSet; asked once each unless
+    keep_duplicates. limit: only the first so many candidates of each table, which most have ordered by frequency.
     table: a checkpoint's "input" embeddings or its "output" ones. candidates, case, compose: which vectors may be
     answers and how words find theirs, see `lexicon.build_lexicon`. method: "3cosadd" is the largest cosine with
     b + c − a, see `methods` for the others. normalise, centre, whiten: see `space.Treatment`; by default vectors are
@@ -105,19 +88,18 @@ def analogy(
     import pandas as pd
 
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
-    probe = _Probe(
-        one_of("table", table, Table), one_of("candidates", candidates, Candidates), one_of("case", case, Case),
-        one_of("compose", compose, Compose), one_of("method", method, Method), Treatment(centre, whiten, normalise),
-        top_k, memory, pick_device(device), offline,
+    manner = Manner(
+        table=table, candidates=candidates, case=case, compose=compose, limit=limit, method=method, centre=centre,
+        whiten=whiten, normalise=normalise, device=device, offline=offline,
     )  # fmt: skip
     _check(references, published, questions, top_k)
-    asked = questions if isinstance(questions, QuestionSet) else load_questions(questions)
+    asked = as_questions(questions)
     asked = asked if keep_duplicates else asked.without_duplicates()
     notes = list(asked.notes)
     frames = []
     with torch.inference_mode():
         for reference in references:
-            frame, own_notes = _ask_one(reference, asked, probe, progress)
+            frame, own_notes = _ask_one(reference, asked, manner, top_k, memory, progress)
             frames.append(frame)
             notes += own_notes
     if len({frame.attrs["model"] for frame in frames}) < len(frames):
@@ -128,6 +110,7 @@ def analogy(
     scores = [summarise(common, which="common", bootstrap=bootstrap)] if several else []
     if own or not several:
         scores.append(summarise(answered, bootstrap=bootstrap))
+    scores = [part.assign(note="; ".join(manner.described())) for part in scores]
     if published:
         scores.append(pd.DataFrame(published_rows(), columns=list(COLUMNS)))
     result = AnalogyResult(
@@ -135,76 +118,24 @@ def analogy(
         compare(common, bootstrap=bootstrap),
         answered[list(QUESTION_COLUMNS)],
     )
-    about = _provenance(frames, asked, probe, bootstrap, notes)
+    about = _provenance(frames, asked, manner, top_k, bootstrap, notes)
     for part in result:
         part.attrs = about
     return result
 
 
-def nearest(
-    model: Any,
-    words: Sequence[str],
-    *,
-    signs: Sequence[int] | None = None,
-    table: Table = "input",
-    candidates: Candidates = "words",
-    case: Case = "auto",
-    compose: Compose = "none",
-    normalise: bool = False,
-    centre: bool = False,
-    whiten: int = 0,
-    top_k: int = 10,
-    device: str = "auto",
-    offline: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
-) -> pd.DataFrame:
-    """The words nearest to a sum of words, such as king − man + woman, by cosine; those words themselves left out.
-
-    words: the terms; signs: +1 or −1 for each, all +1 by default. The other arguments are those of `analogy`.
-    Returns a DataFrame with the columns rank, word and cosine. Raises UsageError for a word that the model does not
-    know, and what `analogy` raises.
-
-    >>> import attngeo
-    >>> attngeo.nearest("demo:minilm", ["king", "man", "woman"], signs=[1, -1, 1], top_k=1).word.item()
-    'queen'
-    """
-    import pandas as pd
-
-    signs = tuple(signs or [1] * len(words))
-    if isinstance(words, str):
-        raise UsageError(f"words is {words!r}, expected a list of them")
-    if not words or len(signs) != len(words) or not {*signs} <= {1, -1}:
-        raise UsageError(
-            f"{len(words)} words and the signs {list(signs)}, expected at least one word, 1 or -1 for each"
-        )
-    target = pick_device(device)
-    with torch.inference_mode():
-        embedding = open_embedding(model, table=table, offline=offline, progress=progress)
-        lexicon = build_lexicon(embedding, words, candidates=candidates, case=case, compose=compose)
-        rows = [lexicon.row(word) for word in words]
-        if unknown := [word for word, row in zip(words, rows, strict=True) if row is None]:
-            raise UsageError(
-                f"{embedding.ref} does not know {', '.join(map(repr, unknown))}; "
-                + "try --compose mean, --case ignore or --candidates all"
-            )
-        space = Space(lexicon, Treatment(centre, whiten, normalise), target, precision_of(target))
-        answered = nearest_rows(space, torch.tensor(rows), signs, top_k)
-    frame = pd.DataFrame({
-        "rank": range(1, top_k + 1),
-        "word": [lexicon.label(row) for row in answered.top[0].tolist()],
-        "cosine": answered.top_scores[0].tolist(),
-    })  # fmt: skip
-    frame.attrs = {"model": embedding.ref, "case": lexicon.case, "notes": list(embedding.notes)}
-    return frame
-
-
 def _ask_one(
-    reference: Any, asked: QuestionSet, probe: _Probe, progress: Callable[[Progress], None]
+    reference: Any,
+    asked: QuestionSet,
+    manner: Manner,
+    top_k: int,
+    memory: int,
+    progress: Callable[[Progress], None],
 ) -> tuple[pd.DataFrame, list[str]]:
     """One model's answer to every question, and notes about it. What it holds in memory is let go."""
-    embedding = open_embedding(reference, table=probe.table, offline=probe.offline, progress=progress)
-    words = [word for q in asked.questions for word in (q.a, q.b, q.c, *q.answers)] if probe.compose == "mean" else []
-    lexicon = build_lexicon(embedding, words, candidates=probe.candidates, case=probe.case, compose=probe.compose)
+    words = (word for q in asked.questions for word in (q.a, q.b, q.c, *q.answers))
+    lexicon = manner.lexicon(reference, words, progress)
+    embedding = lexicon.embedding
     rows = [lexicon.rows_of(question) for question in asked.questions]
     known = [place for place, row in enumerate(rows) if row is not None]
     notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _case_notes(lexicon, asked.questions, len(known))
@@ -212,11 +143,9 @@ def _ask_one(
     frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}
     frame["known"] = [row is not None for row in rows]
     if known:
-        space = Space(lexicon, probe.treatment, probe.device, precision_of(probe.device))
-        answered = ask(
-            space, _as_rows([row for row in rows if row is not None]),
-            method=probe.method, top_k=probe.top_k, memory=probe.memory, progress=progress,
-        )  # fmt: skip
+        found = _as_rows([row for row in rows if row is not None])
+        space = manner.space(lexicon)
+        answered = ask(space, found, method=manner.method, top_k=top_k, memory=memory, progress=progress)
         frame.loc[known, "rank"] = answered.rank.tolist()
         frame.loc[known, "cosine"] = answered.cosine.tolist()
         frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in answered.top.tolist()]
@@ -286,18 +215,21 @@ def _check(references: Sequence[Any], published: bool, questions: Any, top_k: in
 
 
 def _provenance(
-    frames: Sequence[pd.DataFrame], asked: QuestionSet, probe: _Probe, bootstrap: Bootstrap, notes: list[str]
+    frames: Sequence[pd.DataFrame],
+    asked: QuestionSet,
+    manner: Manner,
+    top_k: int,
+    bootstrap: Bootstrap,
+    notes: list[str],
 ) -> dict[Any, Any]:
     """How the tables were made, for reports."""
     from attngeo import __version__
 
     return {
         "title": "Word analogies", "attngeo": __version__, "torch": torch.__version__,
-        "platform": platform.platform(), "device": str(probe.device),
+        "platform": platform.platform(),
         "model": ", ".join(str(frame.attrs["model"]) for frame in frames),
         "revision": ", ".join(str(frame.attrs["revision"]) for frame in frames if frame.attrs["revision"]),
-        "questions": asked.name, "asked": len(asked.questions), "table": probe.table, "candidates": probe.candidates,
-        "case": probe.case, "compose": probe.compose, "method": probe.method, **asdict(probe.treatment),
-        "top_k": probe.top_k, **{f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},
-        "notes": notes,
+        "questions": asked.name, "asked": len(asked.questions), **manner.settings(), "top_k": top_k,
+        **{f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()}, "notes": notes,
     }  # fmt: skip

@@ -57,16 +57,20 @@ def build_lexicon(
     candidates: Candidates = "words",
     case: Case = "auto",
     compose: Compose = "none",
+    limit: int | None = None,
 ) -> Lexicon:
     """The lexicon of a table. `words` are those that are asked about: with `compose` they become candidates too.
 
     candidates: "words" by the rules of `embeddings.words`, or "all" entries. case: "keep" asks for words as they are
     written, "lower" in lower case, "ignore" takes the first word (in most tables the most frequent) that differs in
     case only, and leaves the others out; "auto" is "lower" for an uncased vocabulary, else "keep". compose: "mean"
-    gives a word of several tokens the mean of their vectors. Raises UsageError.
+    gives a word of several tokens the mean of their vectors. limit: only the first so many candidates, which in most
+    tables are the most frequent. Raises UsageError.
     """
     rule = ("keep" if embedding.is_cased else "lower") if case == "auto" else case
-    rows = embedding.rows(candidates)
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit is {limit}, expected at least 1")
+    rows = embedding.rows(candidates)[:limit]
     index: dict[str, int] = {}
     fold = FOLDS["ignore"] if rule == "ignore" else FOLDS["keep"]
     for row in rows.tolist():

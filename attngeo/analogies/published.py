@@ -21,7 +21,7 @@ def published_rows() -> list[dict[str, Any]]:
         {
             "model": f"{model} ({SOURCE})", "questions": "published",
             "level": "overall" if name == "overall" else "type", "name": name,
-            "asked": COUNTS[name][0], "known": COUNTS[name][1], "accuracy": accuracy, "mean_cosine": cosine,
+            "asked": COUNTS[name][0], "known": COUNTS[name][1], "accuracy": accuracy, "mean_cosine": cosine, "note": "",
         }
         for model, values in TABLE_3.items()
         for name, (accuracy, cosine) in values.items()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attngeo.checkpoints.reference import local_path
-from attngeo.errors import ModelNotFoundError, QuestionError
+from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
 GOOGLE = "google"
 SHOWN = 20
@@ -71,6 +71,21 @@ def load_questions(source: str | Path) -> QuestionSet:
     if path.is_file():
         return read_file(path, str(source))
     raise ModelNotFoundError(f"{source}: no such question file or folder, expected {GOOGLE}, a file, or BATS's folder")
+
+
+def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> QuestionSet:
+    """The set that is named, or one made of fours of words. Raises UsageError for what is neither."""
+    if isinstance(source, QuestionSet):
+        return source
+    if isinstance(source, str | Path):
+        return load_questions(source)
+    found = []
+    for number, words in enumerate(source, 1):
+        if isinstance(words, str) or len(words) != 4 or not all(isinstance(word, str) for word in words):
+            raise UsageError(f"question {number} is {words!r}, expected four words")
+        a, b, c, d = words
+        found.append(Question("questions", "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
+    return _checked(QuestionSet("questions", found), "fours of words")
 
 
 def google_path() -> Path:
@@ -149,7 +164,8 @@ def _account(name: str, bad: Sequence[int], expected: str) -> list[str]:
     if not bad:
         return []
     first = ", ".join(map(str, bad[:SHOWN])) + (", …" if len(bad) > SHOWN else "")
-    return [f"{name}: {len(bad):,} lines are not {expected}, left out (line {first})"]
+    lines = "1 line is" if len(bad) == 1 else f"{len(bad):,} lines are"
+    return [f"{name}: {lines} not {expected}, left out (line {first})"]
 
 
 def _checked(questions: QuestionSet, expected: str) -> QuestionSet:

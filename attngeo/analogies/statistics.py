@@ -68,10 +68,14 @@ def resampled_means(values: Array, first: Array, second: Array, how: Bootstrap, 
 
 
 def interval(sums: Array) -> tuple[float, float]:
-    """The 95% percentile interval of the mean from numerators and denominators [2, draws]; NaN without draws."""
+    """The 95% percentile interval of the mean from numerators and denominators [2, draws].
+
+    NaN without draws, and where all of them agree: with nothing but right answers, or nothing but wrong ones, a
+    bootstrap cannot say how sure that is.
+    """
     numerators, denominators = sums
     means = numerators[denominators > 0] / denominators[denominators > 0]
-    if not len(means):
+    if not len(means) or means.min() == means.max():
         return float("nan"), float("nan")
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

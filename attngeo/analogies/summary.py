@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
-    "mean_cosine", "questions",
+    "mean_cosine", "questions", "note",
 )  # fmt: skip
 COMPARISON_COLUMNS = (
     "model", "other", "level", "name", "known", "both", "only_model", "only_other", "neither",
@@ -30,7 +30,7 @@ def summarise(questions: pd.DataFrame, *, which: str = "own", bootstrap: Bootstr
     questions: one row per model and question with the columns model, category, type, rank, cosine, known, first_pair
     and second_pair. Measures are over the rows that are known. accuracy: rank 1. top5: rank 5 or better. mrr: mean of
     1/rank. mean_cosine: of the answer with the target. accuracy_low, accuracy_high: 95% bootstrap interval.
-    which: goes into the column `questions`. Returns the columns `COLUMNS`.
+    which: goes into the column `questions`. Returns the columns `COLUMNS`; `note` is empty.
     """
     rows = []
     for model, own in questions.groupby("model", sort=False):
@@ -48,7 +48,7 @@ def summarise(questions: pd.DataFrame, *, which: str = "own", bootstrap: Bootstr
                 "asked": int(own["category"].isin(members).sum()), "known": len(some),
                 "accuracy": (rank == 1).mean() if len(some) else np.nan, "accuracy_low": low, "accuracy_high": high,
                 "top5": (rank <= 5).mean() if len(some) else np.nan, "mean_rank": rank.mean(), "mrr": (1 / rank).mean(),
-                "mean_cosine": some["cosine"].mean(), "questions": which,
+                "mean_cosine": some["cosine"].mean(), "questions": which, "note": "",
             })  # fmt: skip
     return _frame(questions, rows, COLUMNS)
 

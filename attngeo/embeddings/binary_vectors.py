@@ -22,7 +22,8 @@ def read_binary(stream: Stream) -> Embedding:
     header = HEADER.fullmatch(line)
     if header is None or not int(header[1]) or not int(header[2]):
         raise CorruptCheckpointError(
-            f"{stream.ref}: no word vectors: line 1 is {line[:40]!r}, expected how many and how wide they are"
+            f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "
+            "how many vectors there are and how wide"
         )
     announced, width = int(header[1]), int(header[2])
     rows, size, record = Rows(stream.ref, width), 4 * width, 0

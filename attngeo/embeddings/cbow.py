@@ -30,6 +30,7 @@ class CbowOptions:
 
     dimensions: width of the vectors. window: words on each side. min_count: rarer words are left out. negative: words
     drawn for each true one. workers: threads; only one gives the same vectors every time. lower: fold case.
+    tokenised: the words of the text are what stands between spaces; else they are its runs of letters and underscores.
     """
 
     dimensions: int = 300
@@ -40,6 +41,7 @@ class CbowOptions:
     seed: int = 1
     workers: int = 1
     lower: bool = True
+    tokenised: bool = False
 
     def __post_init__(self) -> None:
         for name in ("dimensions", "window", "min_count", "negative", "epochs", "workers"):
@@ -52,26 +54,30 @@ class CbowOptions:
 def train_cbow(
     path: Path, options: CbowOptions = CbowOptions(), progress: Callable[[Progress], None] = lambda _: None
 ) -> KeyedVectors:
-    """Word vectors of CBOW with negative sampling over a text: plain, .gz or .zip, one paragraph or more a line.
+    """Word vectors of CBOW with negative sampling over a text: plain, .gz or .zip, each line taken for a sentence.
 
-    Words are runs of letters. Raises ModelNotFoundError, UsageError where no word is frequent enough.
+    Raises ModelNotFoundError, UsageError where no word is frequent enough, CorruptCheckpointError for what is no text.
     """
     if not path.is_file():
-        raise ModelNotFoundError(f"{path}: no such file, expected a text to train on")
+        found = "a folder" if path.is_dir() else "no such file"
+        raise ModelNotFoundError(f"{path}: {found}, expected a text to train on")
     from gensim.models import Word2Vec
 
     model = Word2Vec(
         sg=0, vector_size=options.dimensions, window=options.window, min_count=options.min_count,
         negative=options.negative, epochs=options.epochs, seed=options.seed, workers=options.workers,
     )  # fmt: skip
-    model.build_vocab(_Sentences(path, options.lower, progress))
+    model.build_vocab(_Sentences(path, options, progress))
     if not len(model.wv):
         raise UsageError(
             f"{path}: none of its {model.corpus_total_words:,} words comes {options.min_count} times; "
             "expected a longer text, or a lower --min-count"
         )
-    sentences = _Sentences(path, options.lower, progress)
-    model.train(sentences, total_examples=model.corpus_count, epochs=model.epochs)
+    model.train(
+        _Sentences(path, options, progress, epochs=options.epochs),
+        total_examples=model.corpus_count,
+        epochs=model.epochs,
+    )
     return model.wv
 
 
@@ -101,15 +107,17 @@ def save_vectors(vectors: KeyedVectors, path: Path) -> None:
 
 
 class _Sentences:
-    """The words of each line, read anew each time they are asked for."""
+    """The words of each line, read anew each time they are asked for: once to count them, once in each epoch."""
 
-    def __init__(self, path: Path, lower: bool, progress: Callable[[Progress], None]) -> None:
-        self._path, self._lower, self._progress = path, lower, progress
+    def __init__(
+        self, path: Path, options: CbowOptions, progress: Callable[[Progress], None], *, epochs: int = 0
+    ) -> None:
+        self._path, self._options, self._progress, self._epochs, self._passes = path, options, progress, epochs, 0
 
     def __iter__(self) -> Iterator[list[str]]:
-        from gensim.utils import tokenize
-
-        with open_stream(self._path, None, str(self._path), self._progress) as stream:
+        self._passes += 1
+        what = f"epoch {self._passes} of {self._epochs}" if self._epochs else "counting words"
+        with open_stream(self._path, None, str(self._path), self._progress, what) as stream:
             rest = b""
             for chunk in stream.chunks():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -117,14 +125,18 @@ class _Sentences:
                     line, _, rest = rest.rpartition(b" ")
                     lines.append(line)
                 for line in lines:
-                    yield from self._cut(line, tokenize)
-            yield from self._cut(rest, tokenize)
+                    yield from self._cut(line)
+            yield from self._cut(rest)
 
-    def _cut(self, line: bytes, tokenize: Callable[..., Iterator[str]]) -> Iterator[list[str]]:
+    def _cut(self, line: bytes) -> Iterator[list[str]]:
+        from gensim.utils import tokenize
+
         try:
-            words = list(tokenize(line.decode("utf-8"), lowercase=self._lower))
+            text = line.decode("utf-8")
         except UnicodeDecodeError:
             raise CorruptCheckpointError(f"{self._path}: not a text in UTF-8; convert it first") from None
+        text = text.lower() if self._options.lower else text
+        words = text.split() if self._options.tokenised else list(tokenize(text))
         # gensim cuts longer sentences off; texts without line ends would otherwise lose most of their words.
         for start in range(0, len(words), SENTENCE):
             yield words[start : start + SENTENCE]

@@ -14,7 +14,7 @@ from attngeo.choices import Candidates
 CASED = 0.001
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Embedding:
     """A table of vectors.
 
@@ -33,6 +33,10 @@ class Embedding:
     revision: str | None = None
     pieces: Callable[[str], list[int] | None] | None = None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        rows, width = self.matrix.shape
+        return f"Embedding({self.ref!r}: {rows:,} vectors of {width} dimensions, {int(self.is_word.sum()):,} words)"
 
     def rows(self, candidates: Candidates) -> Tensor:
         """The rows that may be answers, ascending: the words, or every entry."""

@@ -114,6 +114,8 @@ def read_keyed_vectors(path: Path, ref: str) -> Embedding:
     labels = _first(fields, "index_to_key", "index2word", "index2entity")
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise UnsupportedModelError(f"{ref}: holds no KeyedVectors; save them with gensim's KeyedVectors.save")
+    if "vectors_ngrams" in fields:
+        raise UnsupportedModelError(f"{ref}: a FastText model of gensim; save its vectors with save_word2vec_format")
     try:
         matrix = _array(path, prefix, fields, ref)
     except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:

@@ -33,13 +33,18 @@ def open_embedding(
 
     model: a checkpoint as for `score`; a file of word vectors: GloVe's or fastText's text (plain, .gz, or .zip, where
     `FILE.zip/MEMBER` picks one of several), word2vec's text or binary format, gensim's KeyedVectors; `cbow:TEXT` to
-    train CBOW on a text first; or an Embedding. table: a checkpoint's "input" embeddings, or its unembedding, "output".
+    train CBOW on a text first; or, in memory, a transformers model, gensim's KeyedVectors or an Embedding.
+    table: a checkpoint's "input" embeddings, or its unembedding, "output".
     tokeniser: for a model in memory, its fast tokeniser of transformers; a checkpoint's own is found beside it.
 
     Raises ModelUnavailableError, CheckpointError, UsageError.
     """
     if isinstance(model, Embedding):
         return model
+    if hasattr(model, "index_to_key") and hasattr(model, "vectors"):
+        from attngeo.embeddings.cbow import embedding_of
+
+        return embedding_of(model, type(model).__name__)
     text = str(model) if isinstance(model, str | Path) else ""
     if text.startswith(CBOW):
         from attngeo.embeddings.cbow import embedding_of, train_cbow

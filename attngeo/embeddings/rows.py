@@ -82,4 +82,4 @@ class Rows:
         for why, numbers in self._left_out.items():
             first = ", ".join(map(str, numbers[:SHOWN])) + (", …" if len(numbers) > SHOWN else "")
             parts.append(f"{len(numbers):,} {why} ({unit} {first})")
-        return f"{total:,} {unit}s left out: {', '.join(parts)}" if total else ""
+        return f"{total:,} {unit}{'s' * (total != 1)} left out: {', '.join(parts)}" if total else ""

@@ -29,9 +29,9 @@ class Stream:
     """
 
     def __init__(
-        self, ref: str, file: IO[bytes], raw: IO[bytes], size: int, report: Callable[[Progress], None]
+        self, ref: str, file: IO[bytes], raw: IO[bytes], size: int, report: Callable[[Progress], None], what: str
     ) -> None:
-        self.ref, self._file, self._raw, self._size, self._report = ref, file, raw, size, report
+        self.ref, self._file, self._raw, self._size, self._report, self._what = ref, file, raw, size, report, what
         self.head = b""
         while self.head.count(b"\n") < 2 and len(self.head) < LONGEST_LINE and (more := self._some(SNIFFED)):
             self.head += more
@@ -41,7 +41,7 @@ class Stream:
         """Everything in turn, some megabytes at a time. Raises CorruptCheckpointError where it is damaged."""
         while chunk := self._pending or self._some(CHUNK):
             self._pending = b""
-            self._report(Progress("read", "reading vectors", min(self._raw.tell(), self._size), self._size))
+            self._report(Progress("read", self._what, min(self._raw.tell(), self._size), self._size))
             yield chunk
 
     def _some(self, count: int) -> bytes:
@@ -55,9 +55,13 @@ class Stream:
 
 @contextmanager
 def open_stream(
-    path: Path, member: str | None, ref: str, report: Callable[[Progress], None] = lambda _: None
+    path: Path,
+    member: str | None,
+    ref: str,
+    report: Callable[[Progress], None] = lambda _: None,
+    what: str = "reading vectors",
 ) -> Iterator[Stream]:
-    """The vectors in `path`; `member` names one file of a .zip that holds several."""
+    """What is in `path`; `member` names one file of a .zip that holds several. `what` is reported as being done."""
     with ExitStack() as stack:
         try:
             raw = stack.enter_context(path.open("rb"))
@@ -74,7 +78,7 @@ def open_stream(
             raise ModelNotFoundError(f"{ref}: cannot be opened ({error.strerror})") from None
         if member is not None and magic != b"PK\x03\x04":
             raise ModelNotFoundError(f"{ref}: {path} is no .zip file, so there is no {member} in it")
-        yield Stream(ref, io.BufferedReader(file, CHUNK), raw, path.stat().st_size, report)
+        yield Stream(ref, io.BufferedReader(file, CHUNK), raw, path.stat().st_size, report, what)
 
 
 def _open_member(archive: zipfile.ZipFile, member: str | None, ref: str, stack: ExitStack) -> IO[bytes]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.embeddings.words import MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError
 
@@ -82,6 +82,8 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
             raise CorruptCheckpointError(
                 f"{store.ref}: {name} is not a readable tokeniser ({_line(error)}); download it again"
             ) from None
+    if isinstance(store, ModuleStore):
+        raise UsageError(f"{store.ref}: a model in memory brings no tokeniser; give open_embedding(model, tokeniser=…)")
     if store.offline:
         raise NetworkError(f"{store.ref}: no tokeniser in the cache, and offline mode is on; run once without it")
     raise UnsupportedModelError(
