@@ -65,9 +65,11 @@ def nearest(
         rows = [lexicon.row(word) for word in terms]
         if unknown := [word for word, row in zip(terms, rows, strict=True) if row is None]:
             raise UsageError(_explain(unknown[0], lexicon))
-        answered = nearest_rows(manner.space(lexicon), torch.tensor(rows), weights, top_k)
-    if not answered.top_scores.any():
-        raise UsageError(f"{' '.join(terms)}: the vectors of this sum cancel out, so nothing is nearest to it")
+        space = manner.space(lexicon)
+        places = torch.tensor(rows)
+        if not sum(sign * vector for sign, vector in zip(weights, space.vectors(places), strict=True)).any():
+            raise UsageError(f"{' '.join(terms)}: the vectors of this sum cancel out, so nothing is nearest to it")
+        answered = nearest_rows(space, places, weights, top_k)
     frame = pd.DataFrame({
         "rank": range(1, top_k + 1),
         "word": [lexicon.label(row) for row in answered.top[0].tolist()],

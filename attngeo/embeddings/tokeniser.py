@@ -49,13 +49,19 @@ class Tokeniser:
         if self.encode is None:
             return None
         ids = self.encode(word)
-        if ids and not any(self.tokens.get(ids[0], "").startswith(mark.text) for mark in MARKS):
-            ids = self.encode(f" {word}")  # byte-level tokenisers take a word without a space as the rest of another
+        if not self._starts_word(ids):
+            # Byte-level tokenisers take a word without a space in front for the rest of another.
+            spaced = self.encode(f" {word}")
+            ids = spaced if self._starts_word(spaced) else ids
         usable = ids and all(
             number in self.tokens and number not in self.special and not BYTE.fullmatch(self.tokens[number])
             for number in ids
         )
         return ids if usable else None
+
+    def _starts_word(self, ids: list[int]) -> bool:
+        first = self.tokens.get(ids[0], "") if ids else ""
+        return any(mark.marks_words and first.startswith(mark.text) for mark in MARKS)
 
 
 def take_tokeniser(given: Any) -> Tokeniser:

@@ -98,3 +98,32 @@ def test_byte_level_words_compose_with_their_space(tmp_path: Path) -> None:
 def test_composing_needs_a_tokeniser() -> None:
     with pytest.raises(UsageError, match="has no tokeniser"):
         build_lexicon(table(np.eye(3)), ["king"], compose="mean")
+
+
+def test_composed_words_of_equal_tokens_are_one_candidate(tmp_path: Path) -> None:
+    """And one that the tokeniser folds into a candidate is that candidate: no word may tie with itself."""
+    word_piece(tmp_path / "tokenizer.json")
+    embedding = open_embedding(checkpoint(tmp_path, 7))
+    lexicon = build_lexicon(embedding, ["King", "Kings", "kings", "KINGS", "Queen"], case="keep", compose="mean")
+    assert lexicon.row("King") == lexicon.row("king") == 2
+    assert lexicon.row("Kings") == lexicon.row("KINGS") == 7
+    assert lexicon.label(7) == "Kings"
+    assert lexicon.candidates.tolist() == [2, 3, 4, 6, 7]
+
+
+def test_composing_changes_nothing_for_words_that_are_tokens() -> None:
+    questions = [("athens", "greece", "baghdad", "iraq"), ("Athens", "Greece", "Oslo", "Norway")]
+    frames = [
+        attngeo.analogy("demo:minilm", questions=questions, case=case, compose="mean").questions
+        for case in ("lower", "keep", "ignore")
+    ]
+    assert [frame["rank"].tolist() for frame in frames] == [[1, 1]] * 3
+
+
+def test_only_the_first_candidates_where_there_is_a_limit() -> None:
+    embedding = table(np.eye(7), ["the", "1990", "of", "and", "in", "to", "a"])
+    assert build_lexicon(embedding, limit=3).candidates.tolist() == [0, 2, 3]
+    assert build_lexicon(embedding, limit=99).candidates.tolist() == [0, 2, 3, 4, 5, 6]
+    assert build_lexicon(embedding, limit=3).row("to") is None
+    with pytest.raises(UsageError, match="limit is 0"):
+        build_lexicon(embedding, limit=0)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.vectors import write_questions
 
-from attngeo.analogies.questions import load_questions
-from attngeo.errors import ModelNotFoundError, QuestionError
+from attngeo.analogies.questions import as_questions, load_questions
+from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
 
 def test_googles_set_is_the_papers() -> None:
@@ -53,7 +53,7 @@ def test_bats(tmp_path: Path) -> None:
     ]
     assert len(asked.questions) == 6
     assert {(q.category, q.type) for q in asked.questions} == {("E01 [country - capital]", "encyclopedic semantics")}
-    assert asked.notes == ["E01 [country - capital].txt: 1 lines are not a word and its answers, left out (line 3)"]
+    assert asked.notes == ["E01 [country - capital].txt: 1 line is not a word and its answers, left out (line 3)"]
     # Both roles of a pair have one name, so that a bootstrap can draw pairs.
     assert {pair for q in asked.questions for pair in q.pairs} == {"line 1", "line 2", "line 4"}
 
@@ -71,3 +71,25 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         load_questions(tmp_path / "none.txt")
     with pytest.raises(QuestionError, match="no question in it, expected BATS"):
         load_questions(tmp_path)
+
+
+def test_bats_files_of_one_name_stay_apart(tmp_path: Path) -> None:
+    for folder in ("1_Some_kind", "2_Other_kind"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.txt").write_text("a\tb\nc\td\n")
+        (tmp_path / folder / "._x.txt").write_bytes(b"\x00\xff")
+    asked = load_questions(tmp_path)
+    assert Counter((q.category, q.type) for q in asked.questions) == {
+        ("1_Some_kind/x", "some kind"): 2, ("2_Other_kind/x", "other kind"): 2,
+    }  # fmt: skip
+
+
+def test_fours_of_words_are_questions() -> None:
+    assert [(q.a, q.answers) for q in as_questions([("a", "b", "c", "d"), ["e", "f", "g", "h"]]).questions] == [
+        ("a", ("d",)), ("e", ("h",)),
+    ]  # fmt: skip
+    for bad in ([("a", "b", "c")], ["a b c d"], [(1, 2, 3, 4)]):
+        with pytest.raises(UsageError, match=r"question 1 is .*, expected four words"):
+            as_questions(bad)  # type: ignore[arg-type]
+    with pytest.raises(QuestionError, match="no question in it"):
+        as_questions([])

@@ -19,7 +19,7 @@ from attngeo.embeddings.opening import open_embedding
 
 COLUMNS = [
     "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
-    "mean_cosine", "questions",
+    "mean_cosine", "questions", "note",
 ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_the_table_fits_80_columns(attngeo: Command) -> None:
     assert run.stderr == "attngeo: note: google: 171 questions that were asked before are dropped\n"
     lines = run.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0] == "demo:minilm · google: 11,983 of 19,373 questions"
+    assert lines[0] == "demo:minilm · google: 11,983 of 19,373 questions · raw vectors"
     assert "gram6-nationality-adjective" in run.stdout
     assert "GloVe (paper, Table 3)" in run.stdout
     assert "0.708" in run.stdout
@@ -131,6 +131,39 @@ def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> No
         assert json.loads(run.stdout)[-1]["known"] == 1
 
 
+def test_a_text_is_not_overwritten_by_its_vectors(attngeo: Command, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a b c\n" * 9)
+    run = attngeo("cbow", text, "-o", tmp_path / "." / "text.txt")
+    assert (run.returncode, text.read_text()) == (2, "a b c\n" * 9)
+    assert "is the text itself" in run.stderr
+
+
+def test_narrow_terminals_lose_columns_and_not_names(attngeo: Command, tmp_path: Path) -> None:
+    paths = [write_text(tmp_path / f"model{i}.txt", *_some_words(i)) for i in range(7)]
+    lines = ["aaa aab aac aad", "aad aae aaf aag"]
+    questions = write_questions(tmp_path / "q.txt", {"a rather long name of a category": lines})
+    for width in ("50", "60", "80", "120"):
+        run = attngeo("analogy", *paths, "--questions", questions, "--top-k", 1, "--draws", 9, COLUMNS=width)
+        assert run.returncode == 0, run.stderr
+        assert max(map(len, run.stdout.splitlines())) <= int(width)
+        for path in paths:
+            assert run.stdout.count(path.name) >= 3, (width, path.name)
+
+
+def _some_words(seed: int) -> tuple[list[str], np.ndarray]:
+    return words(9), np.random.default_rng(seed).standard_normal((9, 3))
+
+
+def test_a_terminal_is_sent_no_escapes(attngeo: Command, tmp_path: Path) -> None:
+    labels = ["one", "two", "three", "\x1b]0;evil\x07"]
+    path = write_text(tmp_path / "v.txt", labels, np.eye(4))
+    run = attngeo("nearest", path, "one", "--candidates", "all", "--top-k", 3)
+    assert run.returncode == 0
+    assert "evil" in run.stdout
+    assert "\x1b" not in run.stdout
+
+
 def test_a_lower_case_question_to_a_cased_vocabulary_is_noted(attngeo: Command, tmp_path: Path) -> None:
     labels = ["Athens", "Greece", "Oslo", "Norway", "the", "of", "and", "in"]
     path = write_text(tmp_path / "cased.txt", labels, np.eye(8))
@@ -164,7 +197,12 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], int, str]]:
         "bad vectors": ([ragged, *asked], 4, "2 lines left out: 1 without 2 numbers (line 2), 1 not numbers (line 3)"),
         "no question known": ([other, *asked], 4, "no question that the model knows"),
         "empty intersection": ([good, other, *asked], 4, "no question that all models know"),
-        "same model twice": ([good, good, *asked], 2, "a model is named twice"),
+        "same model twice": ([good, good, *asked], 2, "good.txt is named twice"),
+        "no home": (["~nosuchuser/vectors.txt", *asked], 3, "no such file or folder"),
+        "questions of no home": ([good, "--questions", "~nosuchuser/q"], 3, "no such file or folder"),
+        "questions too long": ([good, "--questions", "q" * 300], 3, "no such file or folder"),
+        "draws": ([good, *asked, "--draws", 10**12], 2, "draws is 1000000000000, expected from 0 to"),
+        "limit": ([good, *asked, "--limit", 0], 2, "limit is 0"),
         "k too large": ([good, "--questions", questions, "--top-k", 7], 2, "top-k is 7, expected from 1 to 6"),
         "k too small": ([good, "--questions", questions, "--top-k", 0], 2, "top-k is 0"),
         "memory": ([good, *asked, "--memory", "lots"], 2, "is no amount of memory"),
@@ -196,7 +234,13 @@ def test_bad_input_ends_in_one_line(attngeo: Command, tmp_path: Path) -> None:
     [
         (["nearest", "demo:minilm", "king", "man"], 2, "is no sum of words"),
         (["nearest", "demo:minilm", "king", "-"], 2, "ends without a word"),
-        (["nearest", "demo:minilm", "kingq"], 2, "does not know 'kingq'; try --compose mean"),
+        (
+            ["nearest", "demo:minilm", "kingq"],
+            2,
+            "does not know 'kingq'; did you mean 'king'?; --compose mean makes it of 2 tokens",
+        ),
+        (["nearest", "demo:minilm", "king", "-", "king"], 2, "cancel out"),
+        (["nearest", "demo:minilm", "1990"], 2, "does not know '1990' as a word"),
         (["nearest", "demo:minilm", "king", "--top-k", "99999"], 2, "top-k is 99999, expected from 1 to"),
         (["cbow", "none.txt", "-o", "v.kv"], 3, "none.txt: no such file"),
         (["cbow", os.devnull, "-o", "v.docx"], 2, "no such format"),

@@ -55,6 +55,29 @@ def test_case_is_folded_unless_kept(text: Path) -> None:
     assert {"The", "RARE"} <= train_cbow(text, CbowOptions(4, min_count=1, epochs=1, lower=False)).key_to_index.keys()
 
 
+def test_words_are_runs_of_letters_or_what_stands_between_spaces(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The U.S. in 2001 don't <unk> man_made\n" * 3)
+    options = {"dimensions": 4, "min_count": 1, "epochs": 1}
+    letters, spaces = (train_cbow(text, CbowOptions(**options, tokenised=cut)).key_to_index for cut in (False, True))  # type: ignore[arg-type]
+    assert set(letters) == {"the", "u", "s", "in", "don", "t", "unk", "man_made"}
+    assert set(spaces) == {"the", "u.s.", "in", "2001", "don't", "<unk>", "man_made"}
+
+
+def test_a_text_of_one_line_gives_the_same_words(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo.embeddings import cbow, streams
+
+    monkeypatch.setattr(streams, "CHUNK", 1000)
+    monkeypatch.setattr(cbow, "LONGEST_TEXT_LINE", 500)
+    one = tmp_path / "one.txt"
+    one.write_text(text.read_text().replace("\n", " "))
+    counts = [
+        {word: vectors.get_vecattr(word, "count") for word in vectors.index_to_key}
+        for vectors in (train_cbow(path, CbowOptions(4, min_count=1, epochs=1)) for path in (text, one))
+    ]
+    assert counts[0] == counts[1]
+
+
 @pytest.mark.parametrize("suffix", [".kv", ".txt", ".vec", ".bin"])
 def test_saved_vectors_are_read_back(text: Path, tmp_path: Path, suffix: str) -> None:
     vectors = train_cbow(text, SMALL)
@@ -77,6 +100,10 @@ def test_bad_texts_and_options(text: Path, tmp_path: Path) -> None:
         train_cbow(tmp_path / "none.txt")
     with pytest.raises(UsageError, match="comes 99999 times"):
         train_cbow(text, CbowOptions(min_count=99999))
+    with pytest.raises(UsageError, match="seed is -1"):
+        CbowOptions(seed=-1)
+    with pytest.raises(ModelNotFoundError, match="a folder, expected a text"):
+        train_cbow(tmp_path)
     with pytest.raises(UsageError, match="dimensions is 0, expected at least 1"):
         CbowOptions(dimensions=0)
     binary = tmp_path / "binary.txt"

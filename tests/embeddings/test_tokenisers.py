@@ -133,8 +133,56 @@ def test_a_model_in_memory_is_given_its_tokeniser(tmp_path: Path, built: Callabl
     assert library.truncation is not None
     with pytest.raises(UsageError, match="tokeniser is a str, expected a fast tokeniser"):
         open_embedding(model, tokeniser="bert-base-uncased")
-    with pytest.raises(UnsupportedModelError, match="no tokeniser beside the weights"):
+    with pytest.raises(UsageError, match="give open_embedding"):
         open_embedding(model)
+
+
+def test_what_a_vocabulary_lacks_stays_unknown(tmp_path: Path) -> None:
+    """Also where its unknown token is not marked special, where it has none, and where a BPE drops letters."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE, Unigram, WordPiece
+
+    vocabulary = {"[UNK]": 0, "king": 1, "k": 2, "##i": 3}
+    letters = {letter: number for number, letter in enumerate("nave")}
+    for model, word, rows in (
+        (WordPiece(vocabulary, unk_token="[UNK]"), "zzz", 4),
+        (WordPiece({"king": 0, "k": 1, "##i": 2}, unk_token="[UNK]"), "zzz", 3),
+        (BPE(letters, [], unk_token=None), "naïve", 4),
+        (Unigram([("king", -1.0), ("k", -2.0), ("<unk>", -9.0)], unk_id=2), "zzz", 3),
+        (Unigram([("king", -1.0), ("k", -2.0)]), "zzz", 2),
+    ):
+        Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+        embedding = open_embedding(checkpoint(tmp_path, rows))
+        assert embedding.pieces is not None
+        assert embedding.pieces(word) is None, model
+        assert embedding.pieces("nave" if isinstance(model, BPE) else "king") is not None, model
+
+
+def test_sentence_piece_of_a_family_that_is_not_listed_is_refused(tmp_path: Path) -> None:
+    model = sentence_piece(tmp_path)
+    folder = checkpoint(tmp_path / "model", 70, model_type="camembert")
+    shutil.copy(model, folder / "sentencepiece.bpe.model")
+    with pytest.raises(UnsupportedModelError, match=r"how 'camembert' numbers .* put its tokenizer\.json"):
+        open_embedding(folder)
+
+
+def test_clips_words_end_with_a_mark_and_are_written_in_bytes(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, 4, model_type="clip")
+    (folder / "vocab.json").write_text(json.dumps({"king</w>": 0, "josÃ©</w>": 1, "jos": 2, "ÃŃ</w>": 3}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    embedding = open_embedding(folder)
+    assert list(embedding.labels) == ["king", "josé", "jos##", "í"]
+    assert embedding.rows("words").tolist() == [0, 1, 3]
+    assert embedding.pieces is not None
+    assert embedding.pieces("king") is None  # how it cuts words is not known
+
+
+@pytest.mark.parametrize("vocabulary", ['{"a": -1}', '{"a": "1"}', '["a"]', '{"a": true}'])
+def test_a_vocabulary_of_anything_but_ids_is_refused(tmp_path: Path, vocabulary: str) -> None:
+    folder = checkpoint(tmp_path, 1)
+    (folder / "vocab.json").write_text(vocabulary)
+    with pytest.raises(CorruptCheckpointError, match="no object of token → id"):
+        open_embedding(folder)
 
 
 def test_padding_rows_and_added_tokens_are_left_out_with_a_note(tmp_path: Path) -> None:

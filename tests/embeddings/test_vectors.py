@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -139,7 +141,7 @@ def test_bad_lines_are_left_out_and_named(tmp_path: Path) -> None:
 def test_the_first_of_several_vectors_of_a_word_is_kept(tmp_path: Path) -> None:
     embedding = open_embedding(write_text(tmp_path / "v.txt", ["a", "b", "a"], [[1, 2], [3, 4], [5, 6]]))
     assert embedding.matrix.tolist() == [[1, 2], [3, 4]]
-    assert embedding.notes == ("1 lines left out: 1 a word again (line 3)",)
+    assert embedding.notes == ("1 line left out: 1 a word again (line 3)",)
 
 
 def pickled(path: Path) -> Path:
@@ -190,6 +192,97 @@ def test_bad_files_are_refused(case: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
     assert not Path("evil").exists()
+
+
+def dereference() -> bytes:
+    """A pickle that would have numpy follow pointers that the file chooses, were its array type called."""
+    call = pickle.GLOBAL + b"numpy\nndarray\n"
+    made = call + pickle.MARK + b"(K\x01tX\x01\x00\x00\x00OC\x08AAAAAAAAt" + pickle.REDUCE
+    return b"\x80\x04" + call + made + pickle.TUPLE1 + pickle.REDUCE + pickle.STOP
+
+
+def test_no_array_is_made_of_what_a_pickle_points_to(tmp_path: Path) -> None:
+    """In a process of its own, which such a file could bring down."""
+    path = tmp_path / "v.kv"
+    path.write_bytes(dereference())
+    code = f"from attngeo.embeddings.opening import open_embedding; open_embedding({str(path)!r})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "UnsupportedModelError" in run.stderr
+
+
+@pytest.mark.parametrize("kind", ["i8", "O", "c8", "S4", "g"])
+def test_arrays_of_anything_but_floats_are_refused(tmp_path: Path, kind: str) -> None:
+    write_keyed(tmp_path / "v.kv", sep_limit=1)
+    beside = tmp_path / "v.kv.vectors.npy"
+    np.save(beside, np.zeros(VECTORS.shape, kind), allow_pickle=True)
+    with pytest.raises(CorruptCheckpointError, match=r"expected a floating-point row|not readable"):
+        open_embedding(tmp_path / "v.kv")
+    for content in (b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00{", b""):
+        beside.write_bytes(content)
+        with pytest.raises(CorruptCheckpointError, match="not readable"):
+            open_embedding(tmp_path / "v.kv")
+
+
+def test_what_gensim_has_in_memory_is_a_table_too() -> None:
+    embedding = open_embedding(keyed(LABELS, VECTORS))
+    assert list(embedding.labels) == LABELS
+    assert repr(embedding) == "Embedding('KeyedVectors': 63 vectors of 7 dimensions, 62 words)"
+
+
+def test_gensims_fast_text_is_refused_by_name(tmp_path: Path) -> None:
+    from gensim.models import FastText
+
+    model = FastText([LABELS], vector_size=4, min_count=1, epochs=1, bucket=10)
+    model.wv.save(str(tmp_path / "v.kv"))
+    with pytest.raises(UnsupportedModelError, match="a FastText model of gensim"):
+        open_embedding(tmp_path / "v.kv")
+
+
+def test_odd_texts(tmp_path: Path) -> None:
+    """A byte order mark, lines longer than what is sniffed, more lines than announced, words that are not UTF-8."""
+    path = tmp_path / "v.txt"
+    path.write_bytes(b"\xef\xbb\xbfthe 1 2\nof 3 4\n")
+    assert list(open_embedding(path).labels) == ["the", "of"]
+    wide = np.random.default_rng(1).standard_normal((3, 20_000))
+    assert open_embedding(write_text(path, words(3), wide)).matrix.shape == (3, 20_000)
+    path.write_bytes(b"2 2\n. . 1 2\nof 3 4\nand 5 6\n")
+    embedding = open_embedding(path)
+    assert (list(embedding.labels), embedding.notes) == (
+        [". .", "of", "and"],
+        ("1 lines more than its first line announces",),
+    )
+    path.write_bytes(b"the 1 2\n\xff\xfe 3 4\nof 1e39 2\nand 1_0 2\nin 5 6\nto 7 8\na 9 9\n")
+    embedding = open_embedding(path)
+    assert list(embedding.labels) == ["the", "in", "to", "a"]
+    for part in ("1 not in UTF-8 (line 2)", "1 not finite (line 3)", "1 not numbers (line 4)"):
+        assert part in embedding.notes[0]
+
+
+def test_rows_keep_the_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    lines = [f"{word} {i} {i}" for i, word in enumerate(words(100))]
+    lines[37] = "two words 37 37"
+    lines[50] = "aaa 0 x"
+    path.write_text("\n".join(lines))
+    embedding = open_embedding(path)
+    assert embedding.matrix[:, 0].tolist() == [i for i in range(100) if i != 50]
+    assert embedding.labels[37] == "two words"
+
+
+def test_a_wide_file_of_few_vectors_takes_little_memory(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "v.vec"
+    path.write_text("1 900000\nthe" + " 1" * 900_000 + "\n")
+    code = (
+        "import resource; from attngeo.embeddings.opening import open_embedding\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"assert open_embedding({str(path)!r}).matrix.shape == (1, 900_000)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(run.stdout) / 1024 < 2000
+    assert resource
 
 
 def test_a_saved_model_without_its_array_is_refused(tmp_path: Path) -> None:
