@@ -16,9 +16,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: $(INSTALLED)  ## Score a real pretrained model, layers and heads.
+demo: $(INSTALLED)  ## Score a real pretrained model, and ask it word analogies.
 	$(BIN)/attngeo inspect demo:minilm
 	$(BIN)/attngeo score demo:minilm
+	$(BIN)/attngeo analogy demo:minilm
 
 test: $(INSTALLED)  ## Run the tests.
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"

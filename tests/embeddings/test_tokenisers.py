@@ -149,13 +149,17 @@ def test_what_a_vocabulary_lacks_stays_unknown(tmp_path: Path) -> None:
         (WordPiece({"king": 0, "k": 1, "##i": 2}, unk_token="[UNK]"), "zzz", 3),
         (BPE(letters, [], unk_token=None), "naïve", 4),
         (Unigram([("king", -1.0), ("k", -2.0), ("<unk>", -9.0)], unk_id=2), "zzz", 3),
-        (Unigram([("king", -1.0), ("k", -2.0)]), "zzz", 2),
     ):
         Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
         embedding = open_embedding(checkpoint(tmp_path, rows))
         assert embedding.pieces is not None
         assert embedding.pieces(word) is None, model
         assert embedding.pieces("nave" if isinstance(model, BPE) else "king") is not None, model
+    # A Unigram model that has no unknown token cannot cut anything that its letters do not make up.
+    Tokenizer(Unigram([("king", -1.0), ("k", -2.0)])).save(str(tmp_path / "tokenizer.json"))
+    embedding = open_embedding(checkpoint(tmp_path, 2))
+    assert embedding.pieces is not None
+    assert embedding.pieces("zzz") is None
 
 
 def test_sentence_piece_of_a_family_that_is_not_listed_is_refused(tmp_path: Path) -> None:
