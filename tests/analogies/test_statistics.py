@@ -101,6 +101,15 @@ def test_levels_add_up() -> None:
     assert rows.loc["y", "accuracy_low"] == rows.loc["c", "accuracy_low"]
 
 
+def test_categories_are_drawn_independently() -> None:
+    """Two alike make a type whose interval is narrower by the square root of two."""
+    ranks = np.random.default_rng(5).integers(1, 3, 182)
+    rows = summarise(pd.concat([frame(ranks, category=name, kind="x") for name in "ab"])).set_index("name")
+    widths = rows["accuracy_high"] - rows["accuracy_low"]
+    assert widths["x"] / widths["a"] == pytest.approx(2**-0.5, rel=0.15)
+    assert widths["a"] != widths["b"]
+
+
 def test_models_are_compared_question_by_question() -> None:
     generator = np.random.default_rng(3)
     ranks = {

@@ -177,3 +177,13 @@ def test_a_repository_without_a_tokeniser(hub: Hub, online: dict[str, str], attn
     assert run.returncode == 4
     assert run.stderr.startswith("attngeo: org/name: no tokeniser beside the weights, looked for tokenizer.json")
     assert [file for file in hub.downloaded if file.endswith(".safetensors")] == []
+
+
+def test_offline_a_tokeniser_may_be_missing_from_the_cache(
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    assert attngeo("score", "org/name", **online).returncode == 0
+    run = attngeo("analogy", "org/name", "--offline", **online)
+    assert run.returncode == 3
+    assert run.stderr == ("attngeo: org/name: no tokeniser in the cache, and offline mode is on; run once without it\n")

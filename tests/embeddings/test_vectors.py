@@ -224,6 +224,25 @@ def test_arrays_of_anything_but_floats_are_refused(tmp_path: Path, kind: str) ->
             open_embedding(tmp_path / "v.kv")
 
 
+@pytest.mark.parametrize("kind", ["i8", "O", "c8"])
+def test_arrays_inside_a_pickle_are_floats_too(tmp_path: Path, kind: str) -> None:
+    saved = keyed(LABELS, VECTORS)
+    saved.vectors = np.zeros(VECTORS.shape, kind)
+    saved.save(str(tmp_path / "v.kv"))
+    with pytest.raises(CorruptCheckpointError, match="its array is not one of floating-point numbers"):
+        open_embedding(tmp_path / "v.kv")
+
+
+@pytest.mark.parametrize("kind", ["f2", ">f4", "f8"])
+def test_floats_of_any_size_and_order_are_read(tmp_path: Path, kind: str) -> None:
+    saved = keyed(LABELS, VECTORS)
+    for order in ("C", "F"):
+        saved.vectors = np.asarray(VECTORS, kind, order=order)  # type: ignore[call-overload]
+        for limit in (1, 1 << 30):
+            saved.save(str(tmp_path / "v.kv"), sep_limit=limit)
+            np.testing.assert_allclose(open_embedding(tmp_path / "v.kv").matrix.numpy(), VECTORS, atol=2e-3)
+
+
 def test_what_gensim_has_in_memory_is_a_table_too() -> None:
     embedding = open_embedding(keyed(LABELS, VECTORS))
     assert list(embedding.labels) == LABELS
