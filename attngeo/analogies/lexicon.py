@@ -89,9 +89,7 @@ def build_lexicon(
     return Lexicon(embedding, vectors, tuple(names.values()), every, index, rule)
 
 
-def _compose(
-    embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str
-) -> dict[str, tuple[int, ...]]:
+def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str) -> dict[str, Tokens]:
     """The tokens of each word that is no candidate by itself but can be written with several of them.
 
     A word that the tokeniser turns into a candidate, by folding case or accents, is added to `index` as that.

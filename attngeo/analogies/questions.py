@@ -124,9 +124,7 @@ def read_bats(folder: Path) -> QuestionSet:
         pairs, bad = [], []
         for number, line in enumerate(_lines(path, str(path)), 1):
             parts = line.split()
-            answers = (
-                tuple(dict.fromkeys(answer for answer in parts[1].split("/") if answer)) if len(parts) == 2 else ()
-            )
+            answers = tuple(dict.fromkeys(filter(None, parts[1].split("/")))) if len(parts) == 2 else ()
             if answers:
                 pairs.append((number, parts[0], answers))
             elif parts:

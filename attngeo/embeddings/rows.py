@@ -28,11 +28,9 @@ class Rows:
         self._matrix = np.empty((0, width), np.float32)
         self._left_out: dict[str, list[int]] = {}
 
-    def add(
-        self, words: Sequence[bytes], values: np.ndarray[Any, np.dtype[np.float32]], numbers: Sequence[int]
-    ) -> None:
+    def add(self, words: Sequence[bytes], values: Values, numbers: Sequence[int]) -> None:
         """More rows: `values` [len(words), width], and the number of the line or record that each came from."""
-        finite = np.isfinite(values).all(1).tolist()
+        finite: list[bool] = np.isfinite(values).all(1).tolist()
         kept = []
         for i, written in enumerate(words):
             try:
