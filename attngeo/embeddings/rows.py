@@ -30,7 +30,7 @@ class Rows:
 
     def add(self, words: Sequence[bytes], values: Values, numbers: Sequence[int]) -> None:
         """More rows: `values` [len(words), width], and the number of the line or record that each came from."""
-        finite: list[bool] = np.isfinite(values).all(1).tolist()
+        finite: Any = np.isfinite(values).all(1).tolist()
         kept = []
         for i, written in enumerate(words):
             try:
