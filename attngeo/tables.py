@@ -17,7 +17,6 @@ STYLE = (
     "div{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
     "th,td{padding:.3rem .6rem;border-bottom:1px solid #e2e4e8;text-align:right;white-space:nowrap}"
     "th{position:sticky;top:0;background:#fff;border-bottom:2px solid #9aa1ab}"
-    "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}"
     "dl{display:grid;grid-template-columns:max-content auto;gap:.1rem 1rem;color:#5a626d}dd{margin:0}"
 )
 
@@ -39,7 +38,9 @@ def to_jsonl(frame: pd.DataFrame) -> str:
 
 def to_markdown(frame: pd.DataFrame) -> str:
     """A pipe table, scores to six digits."""
-    return str(_for_people(frame).to_markdown(index=False, disable_numparse=True)) + "\n"
+    shown = _for_people(frame)
+    sides = ["right" if numeric else "left" for numeric in _numeric(frame, shown)]
+    return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 
 
 def to_latex(frame: pd.DataFrame) -> str:
@@ -54,14 +55,14 @@ def to_html(frame: pd.DataFrame) -> str:
         for name, value in frame.attrs.items()
         if value not in (None, [], "") and name != "title"
     )
-    table, title = (
-        _for_people(frame).to_html(index=False, border=0),
-        html.escape(str(frame.attrs.get("title", "attngeo"))),
-    )
+    shown, title = _for_people(frame), html.escape(str(frame.attrs.get("title", "attngeo")))
+    texts = [place for place, numeric in enumerate(_numeric(frame, shown), 1) if not numeric]
+    left = ",".join(f"td:nth-child({place}),th:nth-child({place})" for place in texts)
+    style = STYLE + (f"{left}{{text-align:left}}" if left else "")
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"</head><body>\n<h1>{title}</h1>\n<div>{table}</div>\n<h2>How it was made</h2>\n<dl>{made}</dl>\n"
-        "</body></html>\n"
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
+        f"</head><body>\n<h1>{title}</h1>\n<div>{shown.to_html(index=False, border=0)}</div>\n"
+        f"<h2>How it was made</h2>\n<dl>{made}</dl>\n</body></html>\n"
     )
 
 
@@ -74,6 +75,11 @@ def _for_people(frame: pd.DataFrame) -> pd.DataFrame:
         if any(texts):
             columns[name] = texts
     return type(frame)(columns)
+
+
+def _numeric(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
+    """Which of the columns that are shown hold numbers, and so stand to the right."""
+    return [frame[name].dtype.kind in "iuf" for name in shown.columns]
 
 
 def _text(value: object) -> str:

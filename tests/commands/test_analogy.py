@@ -85,6 +85,10 @@ def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None
     comparisons = pd.DataFrame(json.loads(files["c.json"].read_text()))
     assert comparisons["name"].tolist() == ["semantic", "syntactic", "overall"]
     assert "<h1>Word analogies</h1>" in files["s.html"].read_text()
+    sides = files["s.md"].read_text().splitlines()[1].split("|")[1:-1]
+    assert [side.endswith(":") for side in sides] == [
+        name not in ("model", "level", "name", "questions", "note") for name in COLUMNS
+    ]
 
 
 def _like_minilm() -> tuple[list[str], np.ndarray]:
