@@ -20,7 +20,7 @@ from .embedding_options import (
     TableOption,
     Whiten,
     parse_bytes,
-)  # fmt: skip
+)
 from .messages import say
 from .options import Device, Format, Offline, Output, Quiet
 from .outputs import check_outputs, print_rows

@@ -41,7 +41,7 @@ def cbow(
     """Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is taken for a sentence.
 
     attngeo analogy vectors.kv bert-base-uncased then compares them; cbow:TEXT does both with these defaults.
-    """  # fmt: skip
+    """
     from attngeo.embeddings.cbow import CbowOptions, check_vectors_output, save_vectors, train_cbow
 
     from .progress import Bar

@@ -16,7 +16,7 @@ from .embedding_options import (
     Normalise,
     TableOption,
     Whiten,
-)  # fmt: skip
+)
 from .messages import printable, say
 from .options import Device, Format, Offline, Quiet
 from .outputs import print_rows

@@ -25,7 +25,7 @@ class Bootstrap:
 
     resample: "questions" draws questions as if each were an observation of its own. They are not: every pair of words
     makes many of them (Google's capitals of common countries are 23 pairs and 506 questions), and a model that has
-    one pair wrong has all its questions wrong. "pairs" draws the pairs of each category, and weighs a question by
+    one pair wrong can have all its questions wrong. "pairs" draws the pairs of each category, and weighs a question by
     how often its two pairs were drawn (Davezies, D'Haultfœuille and Guyonvarch 2021, Annals of Statistics 49(2),
     for data on pairs of units).
     draws: how often; 0 for no intervals. seed: of the random numbers.

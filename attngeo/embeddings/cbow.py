@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
-from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.streams import open_stream
-from attngeo.embeddings.words import is_word
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
 from attngeo.files import check_writable, replacing
 from attngeo.progress import Progress
@@ -81,13 +77,6 @@ def train_cbow(
     return model.wv
 
 
-def embedding_of(vectors: KeyedVectors, ref: str) -> Embedding:
-    """The vectors of gensim as a table."""
-    labels = list(vectors.index_to_key)
-    words, entries = torch.tensor([is_word(label) for label in labels]), torch.ones(len(labels), dtype=torch.bool)
-    return Embedding(ref, torch.from_numpy(vectors.vectors), labels, words, entries)
-
-
 def check_vectors_output(path: Path) -> None:
     """Raise OutputError unless word vectors could be written to `path`: done before the training."""
     check_writable(path, SUFFIXES)
@@ -112,7 +101,10 @@ class _Sentences:
     def __init__(
         self, path: Path, options: CbowOptions, progress: Callable[[Progress], None], *, epochs: int = 0
     ) -> None:
+        from gensim.utils import tokenize
+
         self._path, self._options, self._progress, self._epochs, self._passes = path, options, progress, epochs, 0
+        self._tokenize = str.split if options.tokenised else tokenize
 
     def __iter__(self) -> Iterator[list[str]]:
         self._passes += 1
@@ -129,14 +121,11 @@ class _Sentences:
             yield from self._cut(rest)
 
     def _cut(self, line: bytes) -> Iterator[list[str]]:
-        from gensim.utils import tokenize
-
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
             raise CorruptCheckpointError(f"{self._path}: not a text in UTF-8; convert it first") from None
-        text = text.lower() if self._options.lower else text
-        words = text.split() if self._options.tokenised else list(tokenize(text))
+        words = list(self._tokenize(text.lower() if self._options.lower else text))
         # gensim cuts longer sentences off; texts without line ends would otherwise lose most of their words.
         for start in range(0, len(words), SENTENCE):
             yield words[start : start + SENTENCE]

@@ -102,10 +102,11 @@ def _find(store: TensorStore, names: tuple[str, ...]) -> str | None:
 
 def _matching(store: TensorStore, names: tuple[str, ...]) -> list[str]:
     """The two-dimensional tensors of these names: in the order of `names`, then the encoder's first, not vision's."""
+    found = sorted(store.names, key=lambda own: (own.count("."), "encoder" not in own, own))
     return [
         own
         for name in names
-        for own in sorted(store.names, key=lambda own: (len(own.split(".")), "encoder" not in own, own))
+        for own in found
         if (own == name or own.endswith(f".{name}")) and not NOT_TEXT.search(own) and len(store.info(own).shape) == 2
     ]
 

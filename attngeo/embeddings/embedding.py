@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attngeo.choices import Candidates
+from attngeo.embeddings.words import is_word
+from attngeo.errors import CorruptCheckpointError
 
 # A vocabulary counts as cased where at least this share of its words has a capital.
 CASED = 0.001
@@ -33,6 +38,23 @@ class Embedding:
     revision: str | None = None
     pieces: Callable[[str], list[int] | None] | None = None
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_words(
+        cls, ref: str, matrix: np.ndarray[Any, Any], labels: Sequence[str], notes: tuple[str, ...] = ()
+    ) -> Embedding:
+        """The table of word vectors, one label a row. Raises CorruptCheckpointError where no row is finite."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of memory that may not be written to: nobody writes to it
+            tensor = torch.from_numpy(matrix)
+        usable = finite_rows(tensor)
+        if not usable.any():
+            raise CorruptCheckpointError(f"{ref}: holds no finite vector; save it again")
+        bad = int((~usable).sum())
+        notes += (f"{bad:,} vectors left out: NaN or Inf in them",) if bad else ()
+        return cls(
+            ref, tensor, labels, torch.tensor([is_word(label) for label in labels]) & usable, usable, notes=notes
+        )
 
     def __repr__(self) -> str:
         rows, width = self.matrix.shape

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import pickle
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from attngeo.embeddings.embedding import Embedding, finite_rows
-from attngeo.embeddings.words import is_word
+from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
 FLOATS = ("f2", "f4", "f8")
@@ -120,22 +117,17 @@ def read_keyed_vectors(path: Path, ref: str) -> Embedding:
         matrix = _array(path, prefix, fields, ref)
     except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
         raise CorruptCheckpointError(f"{ref}: its vectors are not readable ({error}); save it again") from None
+    return embedding_of(matrix, labels, ref)
+
+
+def embedding_of(matrix: np.ndarray[Any, Any], labels: list[str], ref: str) -> Embedding:
+    """The table of gensim's vectors, in a file or in memory. Raises CorruptCheckpointError for what is none."""
     if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.str[1:] not in FLOATS:
         raise CorruptCheckpointError(
             f"{ref}: {len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected a floating-point row "
             "for each word; save it again"
         )
-    matrix = np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("="))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of memory that may not be written to: nobody writes to it
-        tensor = torch.from_numpy(matrix)
-    usable = finite_rows(tensor)
-    if not usable.any():
-        raise CorruptCheckpointError(f"{ref}: holds no finite vector; save it again")
-    bad = int((~usable).sum())
-    notes = (f"{bad:,} vectors left out: NaN or Inf in them",) if bad else ()
-    words = torch.tensor([is_word(label) for label in labels])
-    return Embedding(ref, tensor, labels, words & usable, usable, notes=notes)
+    return Embedding.of_words(ref, np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("=")), labels)
 
 
 def _array(path: Path, prefix: str, fields: dict[str, Any], ref: str) -> np.ndarray[Any, Any]:

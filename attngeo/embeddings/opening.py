@@ -11,6 +11,7 @@ from attngeo.choices import Table
 from attngeo.embeddings.binary_vectors import read_binary
 from attngeo.embeddings.checkpoint import read_checkpoint
 from attngeo.embeddings.embedding import Embedding
+from attngeo.embeddings.keyed_vectors import embedding_of, read_keyed_vectors
 from attngeo.embeddings.streams import open_stream
 from attngeo.embeddings.text_vectors import is_text, read_text
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
@@ -42,14 +43,13 @@ def open_embedding(
     if isinstance(model, Embedding):
         return model
     if hasattr(model, "index_to_key") and hasattr(model, "vectors"):
-        from attngeo.embeddings.cbow import embedding_of
-
-        return embedding_of(model, type(model).__name__)
+        return embedding_of(model.vectors, list(model.index_to_key), type(model).__name__)
     text = str(model) if isinstance(model, str | Path) else ""
     if text.startswith(CBOW):
-        from attngeo.embeddings.cbow import embedding_of, train_cbow
+        from attngeo.embeddings.cbow import train_cbow
 
-        return embedding_of(train_cbow(local_path(text.removeprefix(CBOW)), progress=progress), text)
+        vectors = train_cbow(local_path(text.removeprefix(CBOW)), progress=progress)
+        return embedding_of(vectors.vectors, list(vectors.index_to_key), text)
     found = _vectors_file(text)
     if found is None:
         return read_checkpoint(model, table, tokeniser=tokeniser, offline=offline, progress=progress)
@@ -81,8 +81,6 @@ def _vectors_file(text: str) -> tuple[Path, str | None] | None:
 def _read_vectors(path: Path, member: str | None, ref: str, progress: Callable[[Progress], None]) -> Embedding:
     magic = _magic(path, ref)
     if magic.startswith(PICKLE):
-        from attngeo.embeddings.keyed_vectors import read_keyed_vectors
-
         return read_keyed_vectors(path, ref)
     if magic == FASTTEXT:
         raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; give its .vec file")

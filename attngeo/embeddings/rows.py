@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from attngeo.embeddings.embedding import Embedding
-from attngeo.embeddings.words import is_word
 from attngeo.errors import CorruptCheckpointError
 
 Values = np.ndarray[Any, np.dtype[np.float32]]
@@ -67,12 +65,8 @@ class Rows:
                 f"expected a word and {self.width} numbers each"
             )
         self._matrix.resize((count, self.width), refcheck=False)
-        labels = list(self.row_of)
-        words = torch.tensor([is_word(label) for label in labels])
         notes = (*((note,) if note else ()), *more_notes)
-        return Embedding(
-            self.ref, torch.from_numpy(self._matrix), labels, words, torch.ones(count, dtype=torch.bool), notes=notes
-        )
+        return Embedding.of_words(self.ref, self._matrix, list(self.row_of), notes)
 
     def _account(self, unit: str) -> str:
         total = sum(map(len, self._left_out.values()))

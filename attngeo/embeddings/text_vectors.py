@@ -32,14 +32,15 @@ def read_text(stream: Stream) -> Embedding:
         number += len(block)
         first = skip if numbers.start == 1 else 0
         _add_lines(rows, block[first:], numbers[first:])
-    extra = number - skip - (number if announced is None else announced)
-    if announced is not None and extra < 0:
+    if announced is None:
+        return rows.embedding()
+    extra = number - skip - announced
+    if extra < 0:
         raise CorruptCheckpointError(
             f"{stream.ref}: ends after {number - skip:,} of the {announced:,} vectors that its first line announces; "
             "download it again"
         )
-    more = (f"{extra:,} lines more than its first line announces",) if announced is not None and extra else ()
-    return rows.embedding("line", *more)
+    return rows.embedding("line", *[f"{extra:,} lines more than its first line announces"] * bool(extra))
 
 
 def is_text(head: bytes) -> bool:

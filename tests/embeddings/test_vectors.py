@@ -249,6 +249,15 @@ def test_what_gensim_has_in_memory_is_a_table_too() -> None:
     assert repr(embedding) == "Embedding('KeyedVectors': 63 vectors of 7 dimensions, 62 words)"
 
 
+def test_vectors_in_memory_that_are_not_finite_or_not_ours_to_write() -> None:
+    vectors = keyed(LABELS, VECTORS)
+    vectors.vectors[3, 0] = np.nan
+    vectors.vectors.flags.writeable = False
+    embedding = open_embedding(vectors)
+    assert embedding.notes == ("1 vectors left out: NaN or Inf in them",)
+    assert 3 not in embedding.rows("all").tolist()
+
+
 def test_gensims_fast_text_is_refused_by_name(tmp_path: Path) -> None:
     from gensim.models import FastText
 
