@@ -71,7 +71,9 @@ class Embedding:
         return bool(sum(word != word.lower() for word in words) > CASED * len(words))
 
 
-def finite_rows(matrix: Tensor, block: int = 65536) -> Tensor:
+def finite_rows(matrix: Tensor, block: int = 4096) -> Tensor:
     """Whether each row [rows] holds nothing but finite numbers; works in blocks, so that nothing is copied whole."""
-    blocks = (matrix[start : start + block] for start in range(0, len(matrix), block))
-    return torch.cat([part.isfinite().all(1) for part in blocks] or [torch.zeros(0, dtype=torch.bool)])
+    finite = torch.empty(len(matrix), dtype=torch.bool)
+    for start in range(0, len(matrix), block):
+        finite[start : start + block] = matrix[start : start + block].isfinite().all(1)
+    return finite
