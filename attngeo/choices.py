@@ -20,6 +20,11 @@ Compose = Literal["none", "mean"]
 Method = Literal["3cosadd", "3cosmul", "pairdirection"]
 # What a bootstrap draws; see analogies.statistics.
 Resample = Literal["pairs", "questions"]
+# What is trained on, and to do what: predict masked tokens, or the next one; see pretrain.
+Task = Literal["text", "image"]
+Objective = Literal["mlm", "clm"]
+TrainingPrecision = Literal["auto", "fp32", "bf16", "fp16"]
+Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
 def one_of(name: str, value: Any, choices: Any) -> Any:

@@ -7,7 +7,11 @@
     │   ├── ModelNotFoundError
     │   ├── AccessError                  private, or gated and no token given
     │   └── NetworkError                 no connection, or offline mode
+    ├── DataUnavailableError         3   a data set or a tokeniser cannot be found or reached
     ├── QuestionError                4   there is no analogy question, or none that every model knows
+    ├── DataError                    4   a data set was found, but cannot be trained on
+    ├── TrainingError                4   training went wrong, such as a loss that is not a number
+    ├── InterruptedTrainingError   130   training was asked to stop; its checkpoint is saved
     └── CheckpointError              4   found, but cannot be scored
         ├── CorruptCheckpointError       truncated, inconsistent or malformed files
         ├── UnsafeCheckpointError        reading it would run code
@@ -54,6 +58,26 @@ class NetworkError(ModelUnavailableError):
 
 class QuestionError(AttnGeoError):
     """A question set holds no question, or none whose words every model knows."""
+
+
+class DataUnavailableError(AttnGeoError):
+    """A data set, or the tokeniser to cut it with, cannot be found or reached."""
+
+    exit_code = 3
+
+
+class DataError(AttnGeoError):
+    """A data set is empty, too small for what is asked, or not of the kind that is expected."""
+
+
+class TrainingError(AttnGeoError):
+    """Training cannot go on: the loss is not a number, or a checkpoint to resume from is broken."""
+
+
+class InterruptedTrainingError(AttnGeoError):
+    """Training was asked to stop and did, after saving a checkpoint."""
+
+    exit_code = 130
 
 
 class CheckpointError(AttnGeoError):

@@ -8,9 +8,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Progress:
-    """A step of long work: `what` it is at, and how many bytes of weights, of a file or of vectors it got through."""
+    """A step of long work: `what` it is at, and how much of it is `done`, in bytes or in training steps."""
 
-    phase: Literal["download", "read", "score", "ask"]
+    phase: Literal["download", "read", "score", "ask", "prepare", "train"]
     what: str
-    bytes_read: int = 0
-    bytes_total: int = 0
+    done: int = 0
+    total: int = 0
+    unit: Literal["bytes", "steps"] = "bytes"

@@ -18,6 +18,7 @@ from .families import families
 from .inspect import inspect
 from .messages import TRACEBACK, say, unexpected
 from .nearest import nearest
+from .pretrain import pretrain
 from .score import score
 
 INTERRUPTED = 130
@@ -38,6 +39,7 @@ app.command()(families)
 app.command()(analogy)
 app.command()(nearest)
 app.command()(cbow)
+app.command()(pretrain)
 
 
 def _version(wanted: bool) -> None:

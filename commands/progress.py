@@ -6,26 +6,39 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Column
+from rich.text import Text
 
 from attngeo.progress import Progress
 
-from .messages import printable
+from .messages import printable, say
+
+
+class _Done(DownloadColumn):
+    """How much is done: bytes, or steps."""
+
+    def render(self, task: Task) -> Text:
+        if task.fields["unit"] == "bytes":
+            return super().render(task)
+        return Text(f"{int(task.completed):,}/{int(task.total or 0):,}", style="progress.download")
 
 
 class Bar:
-    """A progress bar: what is worked on, bytes done, time left. Silent if quiet or not on a terminal."""
+    """A progress bar: what is worked on, how much is done, time left. Silent if quiet or not on a terminal.
+
+    Training, which takes long, says where it is at every log even if there is no terminal.
+    """
 
     def __init__(self, name: str, *, quiet: bool) -> None:
         console = Console(stderr=True)
-        self._silent = quiet or not console.is_terminal
+        self._quiet, self._silent = quiet, quiet or not console.is_terminal
         self._name = name
         self._bar = RichProgress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=20),
-            DownloadColumn(), TimeRemainingColumn(),
+            _Done(), TimeRemainingColumn(),
             console=console, transient=True, disable=self._silent,
         )  # fmt: skip
         self._task: TaskID | None = None
@@ -43,10 +56,15 @@ class Bar:
         """Show how far the model has got. Downloads show huggingface_hub's own bars."""
         if progress.phase == "download":
             return
+        if self._silent:
+            if progress.phase == "train" and not self._quiet:
+                say(f"step {progress.done:,}/{progress.total:,}  {progress.what}")
+            return
         shown: dict[str, Any] = {
             "description": printable(f"{self._name}  {progress.what}"),
-            "completed": progress.bytes_read,
-            "total": progress.bytes_total or None,
+            "completed": progress.done,
+            "total": progress.total or None,
+            "unit": progress.unit,
         }
         if self._task is None:
             self._task = self._bar.add_task(**shown)

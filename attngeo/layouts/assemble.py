@@ -45,6 +45,23 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
     return Projections(q, k, None, None, *gains)
 
 
+def output_axis(site: AttentionSite) -> int:
+    """Which dimension of the stored query and key weights is their output: 0 of a Linear layer's, 1 of a Conv1D's."""
+    return int(isinstance(site.layout, QKLayout) and site.layout.conv1d)
+
+
+def numbered_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
+    """The number that each output has in the stored weights: q [heads, head_dim], k [key_heads, head_dim]; and gains.
+
+    For writing weights back. Numbers are cut as weights are, and one input is enough. Not for latent attention.
+    """
+    axis, numbers = output_axis(site), dict(tensors)
+    for name in (site.tensors["q"], site.tensors["k"]):
+        numbers[name] = torch.arange(tensors[name].shape[axis]).unsqueeze(1 - axis)
+    found = assemble(site, numbers)
+    return found._replace(q=found.q.squeeze(-1), k=found.k.squeeze(-1))
+
+
 def _heads(
     site: AttentionSite, layout: QKLayout, tensors: Mapping[str, Tensor], role: str, letter: str
 ) -> Tensor | None:

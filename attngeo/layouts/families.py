@@ -86,6 +86,7 @@ FAMILIES: dict[str, Family] = {
     "xlm-roberta": _encoder("xlm_roberta"),
     "electra": _encoder("electra", heads=4),
     "mpnet": _encoder("mpnet"),
+    "roformer": _encoder("roformer", rotary=Rotary(interleaved=True)),
     "distilbert": Family(source=_file("distilbert"), stack="encoder", defaults={"n_heads": 12}),
     "albert": _encoder("albert", heads=64, shared=("num_hidden_layers", "num_hidden_groups")),
     "deberta": _encoder(

@@ -1,0 +1,1 @@
+"""Figures: a DataFrame in, a plotly Figure out; nothing is saved here."""

@@ -1,0 +1,86 @@
+"""The model of a run, new: from a preset or from a user's config.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from attngeo.choices import Objective
+from attngeo.errors import UsageError
+from attngeo.pretrain.presets import PRESETS
+from attngeo.pretrain.settings import Settings
+
+HEADS = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
+
+
+def text_config(settings: Settings, tokeniser: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """The configuration of a text model, with the tokeniser's vocabulary. Raises UsageError."""
+    config = _config(settings.model)
+    config.vocab_size = len(tokeniser)
+    for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
+        if hasattr(config, f"{name}_token_id"):
+            setattr(config, f"{name}_token_id", getattr(tokeniser, f"{name}_token_id"))
+    if settings.objective == "clm" and hasattr(config, "is_decoder"):
+        config.is_decoder = True  # a BERT becomes a decoder by its causal mask alone
+    longest = getattr(config, "max_position_embeddings", None)
+    # RoBERTa and its kin number positions from pad_token_id + 1.
+    if longest is not None and config.model_type in ("roberta", "camembert", "xlm-roberta"):
+        longest -= config.pad_token_id + 1
+    if longest is not None and settings.seq_len > longest:
+        raise UsageError(f"seq_len is {settings.seq_len}, expected at most the {longest} positions of {settings.model}")
+    return config
+
+
+def build(config: PreTrainedConfig, objective: Objective) -> PreTrainedModel:
+    """A new text model of that configuration, its weights random. Raises UsageError where it has no such head."""
+    return _build(HEADS[objective], config, f"to train on {objective}")
+
+
+def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
+    """A new image classifier of that configuration, its weights random."""
+    return _build(AutoModelForImageClassification, config, "to classify images")
+
+
+def _build(head: Any, config: PreTrainedConfig, purpose: str) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = head.from_config(config)
+    except ValueError as error:
+        if "Unrecognized configuration class" in str(error):
+            raise UsageError(f"transformers has no head of model type {config.model_type!r} {purpose}") from None
+        raise UsageError(f"the configuration builds no model ({str(error).splitlines()[0][:200]})") from error
+    return model
+
+
+def image_config(settings: Settings, labels: list[str], channels: int) -> PreTrainedConfig:
+    """The configuration of an image classifier with these labels."""
+    config = _config(settings.model)
+    config.num_channels = channels
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: number for number, label in enumerate(labels)}
+    return config
+
+
+def _config(model: str) -> PreTrainedConfig:
+    if model in PRESETS:
+        preset = PRESETS[model]
+        return AutoConfig.for_model(preset.model_type, **preset.config)
+    path = Path(model).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise UsageError(f"model {model!r} is no file, expected a config.json or one of: {', '.join(PRESETS)}")
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+        return AutoConfig.for_model(fields.pop("model_type"), **fields)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is no configuration of transformers ({type(error).__name__}: {error})") from error

@@ -1,0 +1,81 @@
+"""The models that can be trained by name, and the settings that go with each: data only.
+
+Source: Saponati et al. 2025 (arXiv 2502.10927), tables S1 and S2, sections S2.3 and S3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attngeo.choices import Task
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model's configuration, as transformers' class of `model_type` takes it, and the settings it is trained with."""
+
+    task: Task
+    model_type: str
+    config: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+# S2.3: 200,000 updates of 32 × 8 sequences. The length of a sequence is not given there: it is the longest the models
+# of Table S1 take.
+S2: Mapping[str, Any] = {
+    "data": "austen", "steps": 200_000, "batch_size": 32, "grad_accum": 8, "lr": 5e-5, "warmup": 200,
+    "weight_decay": 0.01, "seq_len": 512, "mlm_probability": 0.15, "vocab_size": 30_522, "log_every": 200,
+    "save_every": 5_000,
+}  # fmt: skip
+# What a laptop does in two minutes.
+SMALL: Mapping[str, Any] = S2 | {
+    "steps": 600, "batch_size": 32, "grad_accum": 1, "lr": 2e-3, "warmup": 60, "seq_len": 64, "vocab_size": 1024,
+    "mlm_probability": 0.3, "log_every": 50, "save_every": 200,
+}  # fmt: skip
+# S3. Weight decay and gradient clipping, which it does not give, are those of torchvision's ViT-B/16 recipe
+# (references/classification in github.com/pytorch/vision), which the rest of S3 follows number by number.
+VISION: Mapping[str, Any] = {
+    "data": "cifar10", "epochs": 500, "batch_size": 128, "grad_accum": 1, "lr": 3e-3, "warmup_epochs": 30,
+    "weight_decay": 0.3, "label_smoothing": 0.01, "mixup": 0.2, "cutmix": 1.0, "log_every": 200, "save_every": 5_000,
+}  # fmt: skip
+
+
+def _bert(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    """Table S1: the rest of it is what transformers' BertConfig defaults to."""
+    return {
+        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden, "max_position_embeddings": 512, "layer_norm_eps": 1e-12,
+        "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", **more,
+    }  # fmt: skip
+
+
+def _vit(hidden: int, layers: int, heads: int, patch: int, image: int, **more: Any) -> dict[str, Any]:
+    """Table S2; no dropout, biases in the projections."""
+    return {
+        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden, "patch_size": patch, "image_size": image, "layer_norm_eps": 1e-6,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "qkv_bias": True, "encoder_stride": 16, **more,
+    }  # fmt: skip
+
+
+PRESETS: Mapping[str, Preset] = {
+    # A BERT with rotary positions (RoFormer, Su et al. 2021), without dropout. With BERT's learned positions a model this
+    # small was still predicting from frequencies alone after 3,000 steps; with rotary ones it attends after 300.
+    "tiny": Preset(
+        "text", "roformer", _bert(128, 4, 4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), SMALL,
+    ),
+    "bert-mini": Preset("text", "bert", _bert(256, 4, 4), S2),
+    "bert": Preset("text", "bert", _bert(768, 12, 12), S2),
+    "bert-large": Preset("text", "bert", _bert(1024, 24, 16), S2),
+    "vit-tiny": Preset(
+        "image", "vit", _vit(64, 3, 4, patch=2, image=8),
+        VISION | {"data": "digits", "epochs": 40, "lr": 1e-3, "warmup_epochs": 4, "log_every": 20, "save_every": 200},
+    ),
+    "vit-6": Preset("image", "vit", _vit(512, 6, 8, patch=4, image=32), VISION),
+    "vit-12": Preset(
+        "image", "vit", _vit(768, 12, 12, patch=16, image=224),
+        VISION | {"epochs": 200, "batch_size": 256, "grad_accum": 2, "label_smoothing": 0.11},
+    ),
+}  # fmt: skip

@@ -1,0 +1,281 @@
+"""One run: settings and a folder in; a trained model, its geometry from step 0 and a summary out."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import transformers
+from transformers import PreTrainedModel, PrinterCallback, TrainerCallback, TrainingArguments
+from transformers.utils import logging as transformers_logging
+
+from attngeo.checkpoints.reference import local_path
+from attngeo.choices import TrainingPrecision
+from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, UsageError
+from attngeo.files import replacing
+from attngeo.pretrain.callback import FILE as GEOMETRY
+from attngeo.pretrain.callback import AttentionGeometryCallback, summary_of
+from attngeo.pretrain.settings import Settings
+from attngeo.pretrain.stopping import StopOnSignal
+from attngeo.pretrain.tasks import Task, prepare
+from attngeo.pretrain.trainer import RunTrainer, last_checkpoint
+from attngeo.progress import Progress
+
+MODEL, SUMMARY = "model", "summary.json"
+# Weights, and two moments of each in AdamW: what a checkpoint holds, in float32. Three may lie there while one is replaced.
+CHECKPOINT_COPIES, CHECKPOINTS_AT_ONCE = 3, 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it lies, its settings, `summary.json` as a dict, and the rows of `geometry.parquet`."""
+
+    folder: Path
+    settings: Settings
+    summary: dict[str, Any]
+    geometry: pd.DataFrame
+
+
+def run(
+    settings: Settings,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Train a model as `settings` say and leave in `folder`: `model/`, `geometry.parquet`, `summary.json`, checkpoints.
+
+    resume: go on from the last checkpoint there. progress: called while data are prepared and at every log.
+
+    Ctrl-C and SIGTERM save a checkpoint and raise InterruptedTrainingError. Raises UsageError, DataUnavailableError and
+    DataError before training starts, TrainingError where the loss is not a number, OutputError where a disk is full.
+    """
+    folder, report = Path(folder), progress or (lambda _: None)
+    settings.check()
+    refuse_finished(folder, resume=resume)
+    with _quiet_transformers():
+        arguments = _arguments(settings, folder)
+        report(Progress("prepare", "data and model"))
+        transformers.set_seed(settings.seed)
+        task = prepare(settings, arguments.world_size)
+        _check_room(folder, task.model)
+        if arguments.process_index == 0:
+            _start(folder, settings, resume=resume)
+        return _train(settings, folder, task, arguments, resume=resume, report=report)
+
+
+def load(folder: Path) -> Run | None:
+    """The finished run in `folder`, or None."""
+    if not (folder / SUMMARY).is_file():
+        return None
+    try:
+        summary = json.loads((folder / SUMMARY).read_text("utf-8"))
+        return Run(folder, Settings.read(folder), summary, pd.read_parquet(folder / GEOMETRY))
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{folder} holds a run that cannot be read ({error}); train it anew elsewhere") from None
+
+
+def refuse_finished(folder: Path, *, resume: bool) -> None:
+    """Raise OutputError for a folder that cannot be written, or holds a run that would be lost."""
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{folder} is a file, expected a folder to write a run to")
+        held = [name for name in (SUMMARY, MODEL) if (folder / name).exists()]
+        started = bool(held) or last_checkpoint(folder) is not None
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    if held and resume:
+        raise OutputError(f"{folder} holds a finished run: there is nothing to resume; choose another folder with -o")
+    if started and not resume:
+        raise OutputError(f"{folder} holds a run already; go on with --resume, or choose another folder with -o")
+
+
+def _start(folder: Path, settings: Settings, *, resume: bool) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        settings.write(folder)
+        if not resume:
+            (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+
+
+def _train(
+    settings: Settings,
+    folder: Path,
+    task: Task,
+    arguments: TrainingArguments,
+    *,
+    resume: bool,
+    report: Callable[[Progress], None],
+) -> Run:
+    geometry, stop = AttentionGeometryCallback(), StopOnSignal()
+    arguments.max_steps, arguments.warmup_steps = task.steps, task.warmup
+    trainer: RunTrainer = task.trainer(
+        task.model, arguments, train_dataset=task.data, data_collator=task.collator, processing_class=task.processor,
+        callbacks=[geometry, stop, _Report(report, geometry), *task.callbacks],
+    )  # fmt: skip
+    trainer.remove_callback(PrinterCallback)  # which prints to stdout
+    checkpoint = last_checkpoint(folder) if resume else None
+    if resume and checkpoint is None:
+        report(Progress("prepare", "no checkpoint to resume: starting at step 0"))
+    started = time.perf_counter()
+    with stop.listening():
+        _guarded(lambda: trainer.resume(checkpoint))
+    seconds = time.perf_counter() - started
+    step = trainer.state.global_step
+    if stop.requested and step < task.steps:
+        raise InterruptedTrainingError(
+            f"stopped at step {step} of {task.steps}, checkpoint saved; go on with: attngeo pretrain --resume -o {folder}"
+        )
+    since = int(checkpoint.name.partition("-")[2]) if checkpoint else 0
+    summary = _summary(settings, task, trainer, geometry.frame, steps=step - since, seconds=seconds)
+    summary |= task.finish(trainer)
+    _save(trainer, task, folder, summary)
+    return Run(folder, settings, summary, geometry.frame)
+
+
+def _guarded(train: Callable[[], None]) -> None:
+    try:
+        train()
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            "the device is out of memory; lower --batch-size (and raise --grad-accum as much), or lower --seq-len"
+        ) from error
+
+
+def _save(trainer: RunTrainer, task: Task, folder: Path, summary: Mapping[str, Any]) -> None:
+    """The model, whole or not at all, then the summary, which says that the run is finished."""
+    partial = folder / f".{MODEL}.partial"
+    try:
+        trainer.save_model(str(partial))
+        if not trainer.is_world_process_zero():
+            return
+        (partial / "training_args.bin").unlink(missing_ok=True)  # a pickle, which settings.json makes needless
+        for name, model in task.others.items():
+            model().save_pretrained(folder / name)
+        shutil.rmtree(folder / MODEL, ignore_errors=True)
+        partial.rename(folder / MODEL)
+    except Exception as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise OutputError(f"{folder / MODEL} cannot be written ({error}); make room and go on with --resume") from error
+    with replacing(folder / SUMMARY) as path:
+        path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+
+
+def _arguments(settings: Settings, folder: Path) -> TrainingArguments:
+    precision = _precision(settings.precision)
+    if settings.report_to != "none" and find_spec(settings.report_to) is None:
+        raise UsageError(f"report_to {settings.report_to} needs its package: pip install {settings.report_to}")
+    return TrainingArguments(
+        output_dir=str(folder), max_steps=1, per_device_train_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.grad_accum, learning_rate=settings.lr, weight_decay=settings.weight_decay,
+        lr_scheduler_type="linear", optim="adamw_torch", seed=settings.seed, bf16=precision == "bf16",
+        fp16=precision == "fp16", logging_steps=settings.log_every, logging_nan_inf_filter=False,
+        save_steps=settings.save_every, save_total_limit=CHECKPOINTS_AT_ONCE - 1, report_to=settings.report_to,
+        disable_tqdm=True, remove_unused_columns=False, train_sampling_strategy="sequential", log_level="error",
+        dataloader_pin_memory=torch.cuda.is_available(), use_cpu=not _accelerated(),
+    )  # fmt: skip
+
+
+def _precision(asked: TrainingPrecision) -> TrainingPrecision:
+    """fp32, bf16 or fp16. "auto" is mixed precision where a GPU has it: bf16 where it can, else fp16."""
+    if asked == "fp16" and not torch.cuda.is_available():
+        raise UsageError("precision fp16 needs a CUDA device, expected fp32 or bf16 here")
+    if asked != "auto":
+        return asked
+    if not torch.cuda.is_available():
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
+def _accelerated() -> bool:
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
+
+
+def _check_room(folder: Path, model: PreTrainedModel) -> None:
+    """Raise OutputError where the checkpoints will not fit on the disk."""
+    weights = sum(parameter.numel() * 4 for parameter in model.parameters())
+    needed = weights * (CHECKPOINT_COPIES * CHECKPOINTS_AT_ONCE + 1)
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise OutputError(
+            f"{folder}: checkpoints and model need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; make room or choose "
+            "another disk with -o"
+        )
+
+
+class _Report(TrainerCallback):  # type: ignore[misc]
+    """Tells the caller how far training has got, at every log."""
+
+    def __init__(self, report: Callable[[Progress], None], geometry: AttentionGeometryCallback) -> None:
+        self._report, self._geometry = report, geometry
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+        if state.is_world_process_zero and logs and "loss" in logs:
+            now = self._geometry.summary
+            what = (
+                f"loss {logs['loss']:.3f}  symmetry {now['symmetry_heads']:.2f}  "
+                f"directionality {now['directionality_heads']:.2f}"
+            )
+            self._report(Progress("train", what, state.global_step, state.max_steps, "steps"))
+
+
+def _summary(
+    settings: Settings, task: Task, trainer: RunTrainer, geometry: pd.DataFrame, *, steps: int, seconds: float
+) -> dict[str, Any]:
+    """What came of a run, and how it was made."""
+    from attngeo import __version__
+
+    losses = geometry[["step", "loss"]].dropna().drop_duplicates()
+    world = trainer.args.world_size
+    sequences = steps * settings.batch_size * settings.grad_accum * world
+    return {
+        "settings": asdict(settings) | {"steps": task.steps, "warmup": task.warmup},
+        "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),
+        "start": spread_of(geometry, 0), "end": spread_of(geometry, trainer.state.global_step),
+        "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
+        "d_model": task.model.config.hidden_size, "changed_at_init": task.changed, "data": task.about, "sequences": sequences, "seconds": round(seconds, 1),
+        "processes": world, "device": str(trainer.args.device), "threads": torch.get_num_threads(),
+        "precision": _precision(settings.precision),
+        "attngeo": __version__, "torch": torch.__version__, "transformers": transformers.__version__,
+        "python": platform.python_version(), "platform": platform.platform(),
+    } | task.rates(sequences, seconds)  # fmt: skip
+
+
+def spread_of(geometry: pd.DataFrame, step: int) -> dict[str, Any]:
+    """Quartiles of both scores at one step, over whole layers and over heads: [lower, median, upper]."""
+    rows = geometry[geometry["step"] == step]
+    heads = rows["head"].notna()
+    return {
+        kind: {
+            score: [round(float(rows.loc[chosen, score].quantile(share)), 6) for share in (0.25, 0.5, 0.75)]
+            for score in ("symmetry", "directionality")
+        }
+        for kind, chosen in (("layers", ~heads), ("heads", heads))
+    }
+
+
+class _quiet_transformers:  # noqa: N801 - used as a function is
+    """transformers' own notes and bars off, and on again."""
+
+    def __enter__(self) -> None:
+        self._before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        verbosity, bars = self._before
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,144 @@
+"""What a run is: every choice that its result depends on, checked before anything is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
+from attngeo.errors import TrainingError, UsageError
+from attngeo.pretrain.presets import PRESETS, S2, VISION
+
+FILE = "settings.json"
+# Settings that only ask how a run is watched and kept: a resumed run may change them.
+FREE = ("save_every", "report_to")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one run; `Settings.of` fills in what a model is trained with by default.
+
+    model: a name of `PRESETS`, or the path of a transformers config.json. objective: masked ("mlm") or next-token
+    ("clm") prediction, images being classified whatever it says. init: see `initialise`. data, text_column: see
+    `open_text` and `open_images`. tokenizer: a reference to one, "train" for one of `vocab_size` pieces trained on the
+    data, or "" for what the data set was published with, else "train". steps: updates. batch_size: sequences or images a device
+    takes at once. grad_accum: batches before an update. warmup: updates until the learning rate `lr` is reached.
+    seq_len: tokens. pack: cut the text into full sequences, rather than pad every document. published_text: join
+    characters with spaces, as the published code did. epochs, warmup_epochs: for images, instead of steps and warm-up.
+    """
+
+    model: str
+    task: Task = "text"
+    objective: Objective = "mlm"
+    init: str = "default"
+    data: str = ""
+    text_column: str = ""
+    tokenizer: str = ""
+    vocab_size: int = 0
+    steps: int = 0
+    epochs: int = 0
+    batch_size: int = 0
+    grad_accum: int = 1
+    lr: float = 0.0
+    warmup: int = 0
+    warmup_epochs: int = 0
+    weight_decay: float = 0.0
+    seq_len: int = 0
+    mlm_probability: float = 0.0
+    pack: bool = True
+    published_text: bool = False
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    label_smoothing: float = 0.0
+    precision: TrainingPrecision = "auto"
+    seed: int = 0
+    log_every: int = 0
+    save_every: int = 0
+    report_to: Tracker = "none"
+
+    @classmethod
+    def of(cls, model: str = "tiny", *, task: Task | None = None, **given: Any) -> Settings:
+        """The settings that `model` is trained with, and what is given instead. Raises UsageError.
+
+        Settings given as None are taken as not given; where fewer steps are, the warm-up is at most a tenth of them.
+        """
+        preset = PRESETS.get(model)
+        task = task or (preset.task if preset else "text")
+        if preset is not None and preset.task != task:
+            fitting = ", ".join(name for name, other in PRESETS.items() if other.task == task)
+            raise UsageError(f"model {model} is trained on {preset.task}s, not {task}s; expected one of: {fitting}")
+        defaults = preset.settings if preset else S2 if task == "text" else VISION
+        chosen = {name: value for name, value in given.items() if value is not None}
+        if unknown := chosen.keys() - {field.name for field in dataclasses.fields(cls)}:
+            raise UsageError(f"there is no setting {sorted(unknown)[0]!r}")
+        if "steps" in chosen and "epochs" not in chosen:
+            defaults = {**defaults, "epochs": 0, "warmup": min(defaults.get("warmup", 0), chosen["steps"] // 10)}
+        if "warmup" in chosen and "warmup_epochs" not in chosen:
+            defaults = {**defaults, "warmup_epochs": 0}
+        settings = cls(model=model, task=task, **{**defaults, **chosen})
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Raise UsageError for a setting that cannot be meant."""
+        for name, choices in (
+            ("task", Task), ("objective", Objective), ("precision", TrainingPrecision), ("report_to", Tracker),
+        ):  # fmt: skip
+            one_of(name, getattr(self, name), choices)
+        text = self.task == "text"
+        least = {"steps": int(not self.epochs), "batch_size": 1, "grad_accum": 1, "warmup": 0, "seed": 0,
+                 "log_every": 1, "save_every": 1, "seq_len": 2 * text, "vocab_size": 1 * text}  # fmt: skip
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise UsageError(f"{name} is {getattr(self, name)}, expected at least {bound}")
+        for name in ("lr", "weight_decay", "mixup", "cutmix"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0 or (name == "lr" and value == 0):
+                raise UsageError(f"{name} is {value}, expected a {'positive' if name == 'lr' else 'non-negative'} number")
+        for name, low in (("mlm_probability", text and self.objective == "mlm"), ("label_smoothing", False)):
+            value = getattr(self, name)
+            if not 0 <= value < 1 or (low and value == 0):
+                raise UsageError(f"{name} is {value}, expected a share between 0 and 1")
+        if self.steps and self.warmup > self.steps:
+            raise UsageError(f"warmup is {self.warmup}, expected at most the {self.steps} steps; lower --warmup")
+
+    @property
+    def name(self) -> str:
+        """What tells this run from others like it, as a file name."""
+        model = Path(self.model).stem if self.model not in PRESETS else self.model
+        init = self.init if self.init in ("default", "symmetric", "identity") else "from-checkpoint"
+        return "-".join([model, self.objective if self.task == "text" else "image", init, f"seed{self.seed}"])
+
+    def write(self, folder: Path) -> None:
+        """Leave the settings in a run's folder."""
+        (folder / FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Settings:
+        """The settings of the run in `folder`. Raises TrainingError where there is none."""
+        path = folder / FILE
+        try:
+            stored = json.loads(path.read_text("utf-8"))
+            return cls(**stored)
+        except FileNotFoundError:
+            raise TrainingError(f"{folder} holds no run to resume: there is no {FILE}; start it without --resume") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise TrainingError(f"{path} is not readable ({error}); start the run anew in another folder") from None
+
+    def resumed(self, given: Mapping[str, Any], folder: Path) -> Settings:
+        """These settings with those of `given` that a resumed run may change. Raises UsageError for any other."""
+        asked = {name: value for name, value in given.items() if value is not None}
+        for name, value in asked.items():
+            if name not in FREE and getattr(self, name) != value:
+                raise UsageError(
+                    f"{folder} was started with {name} {getattr(self, name)}, not {value}; leave it out, or start another "
+                    "run with -o"
+                )
+        settings = dataclasses.replace(self, **asked)
+        settings.check()
+        return settings

@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM during training: stop after the step at hand, with a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopOnSignal(TrainerCallback):  # type: ignore[misc]
+    """Saves and stops at the end of the step in which a signal came; a second signal ends the process at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals over inside the block. Only the main thread can; elsewhere nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal's own signature
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """Ask the Trainer to save and stop; every process must, or those that go on wait for it for ever."""
+        if args.world_size > 1:
+            flag = torch.tensor(int(self.requested), device=args.device)
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+            self.requested = bool(flag)
+        if self.requested and state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = True
+        return control

@@ -1,0 +1,147 @@
+"""transformers' Trainer, with what a run here needs besides: see `RunTrainer`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from attngeo.errors import OutputError, TrainingError
+
+# Written into a checkpoint's folder last: one without it is broken.
+MARK = "attngeo.json"
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+class RunTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer whose logged loss survives a restart, and that stops at once where the loss is not a number.
+
+    The loss of a log is the mean over the steps since the log before, also where the run was interrupted between them:
+    the sum so far goes into the checkpoint. A checkpoint that cannot be written whole is removed.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        exact = torch.float32 if self.args.device.type == "mps" else torch.float64
+        self._loss_sum = torch.zeros((), dtype=exact, device=self.args.device)
+        self._logged_at = 0
+        self.add_callback(_LastStep())
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """One batch forward and backward."""
+        loss: Tensor = super().training_step(*args, **kwargs)
+        self._loss_sum += loss.detach()
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with the mean loss since the last log. Raises TrainingError where it is not a number."""
+        if "loss" in logs:
+            logs["loss"] = self._finite_sum() / max(self.state.global_step - self._logged_at, 1)
+            self._loss_sum.zero_()
+            self._logged_at = self.state.global_step
+        super().log(logs, start_time)
+
+    def _finite_sum(self) -> float:
+        total = float(self.accelerator.gather(self._loss_sum).mean())
+        if not math.isfinite(total):
+            raise TrainingError(
+                f"the loss is {'NaN' if math.isnan(total) else 'infinite'} at step {self.state.global_step}; lower --lr "
+                f"(now {self.args.learning_rate:g}), raise --warmup, or train with --precision fp32"
+            )
+        return total
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """A checkpoint, with the loss since the last log and a mark that it is whole. Raises OutputError, TrainingError."""
+        total = self._finite_sum()
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        try:
+            super()._save_checkpoint(model, trial)
+            if self.is_world_process_zero():
+                mark = {"loss_sum": total, "logged_at": self._logged_at}
+                (folder / MARK).write_text(json.dumps(mark), "utf-8")
+        except Exception as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise OutputError(
+                f"{folder} cannot be written ({reason}); make room, then go on from the last checkpoint with --resume"
+            ) from error
+
+    def resume(self, checkpoint: Path | None) -> None:
+        """Train from a checkpoint of `last_checkpoint`, or from the start."""
+        if checkpoint is not None:
+            mark = json.loads((checkpoint / MARK).read_text("utf-8"))
+            self._loss_sum.fill_(mark["loss_sum"])
+            self._logged_at = mark["logged_at"]
+        self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+
+class MaskedTrainer(RunTrainer):
+    """Computes the output layer of a masked language model for the masked tokens only: the same loss, for less.
+
+    Of every other token nothing is predicted, but with BERT's vocabulary its output layer costs more than the rest of
+    a small model. The hidden states are cut between the model's body and its head, whatever the family.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, compute_loss_func=_mean_over_masked, **kwargs)
+        self._masked: Tensor | None = None
+        body = self.model.base_model
+        if body is not self.model:
+            body.register_forward_hook(self._keep_masked)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], **kwargs: Any) -> Any:
+        """The Trainer's, with the hook told where labels are."""
+        self._masked = inputs["labels"] != -100
+        try:
+            return super().compute_loss(model, inputs, **kwargs)
+        finally:
+            self._masked = None
+
+    def _keep_masked(self, body: Any, inputs: Any, output: Any) -> Any:  # noqa: ARG002 - a hook's signature
+        if self._masked is None:
+            return output
+        hidden = output[0][self._masked][None]
+        if isinstance(output, Mapping):
+            output[next(iter(output))] = hidden
+            return output
+        return (hidden, *output[1:])
+
+
+def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Cross-entropy over the tokens that have a label, whether or not the logits hold the others too."""
+    logits, chosen = outputs["logits"], labels != -100
+    if logits.shape[:-1] == labels.shape:
+        logits = logits[chosen]
+    count = chosen.sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
+    total = F.cross_entropy(logits.flatten(0, -2).float(), labels[chosen], reduction="sum")
+    return total / count.clamp(min=1).to(total.device)
+
+
+class _LastStep(TrainerCallback):  # type: ignore[misc]
+    """Logs at the last step, so that the end of a run is in its curves whatever the interval."""
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any  # noqa: ARG002
+    ) -> TrainerControl:
+        if state.global_step >= state.max_steps:
+            control.should_log = True
+        return control
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a run; ones that a killed process left half-written are removed."""
+    found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := CHECKPOINT.fullmatch(path.name))}
+    for step in sorted(found, reverse=True):
+        if (found[step] / MARK).is_file():
+            return found[step]
+        shutil.rmtree(found[step], ignore_errors=True)
+    return None
