@@ -151,7 +151,8 @@ def _stack_name(module: Module) -> str:
         return module.tower
     if module.family.stack not in ("encoder", "decoder"):
         return module.family.stack
-    if DECODER.search(module.name):
+    # BERT and its kin become decoders by their configuration alone.
+    if DECODER.search(module.name) or module.section.get("is_decoder") is True:
         return "decoder"
     return "encoder" if ENCODER.search(module.name) else module.family.stack
 

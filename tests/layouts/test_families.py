@@ -34,6 +34,7 @@ ROTARY = [
     "cohere",
     "gpt_oss",
     "modernbert",
+    "roformer",
     "deepseek_v2",
     "deepseek_v3",
 ]
@@ -41,6 +42,7 @@ ROTARY = [
 ENCODER_DECODERS = ("bart", "whisper", "speech_to_text", "speecht5", "t5", "mt5")
 # What each family must report: stack → layers. The rest of the families have two layers in one stack.
 STACKS = {
+    "bert-decoder": {"decoder": 2},
     "modernbert": {"encoder": 3},
     "gemma3_text": {"decoder": 6},
     **{name: {"encoder": 2, "decoder": 3, "cross": 3} for name in ENCODER_DECODERS},

@@ -98,6 +98,17 @@ def linear_latent_norms(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def sinusoids_of_position_zero(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, every token of a RoFormer, which takes no position_ids, is at position 0."""
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if type(module).__name__.startswith("RoFormerSinusoidal"):
+                assert name.endswith("embed_positions")
+                hooks.callback(module.register_forward_hook(lambda _, __, output: output[:1].expand_as(output)).remove)
+        yield
+
+
 def record_tiny(tiny: TinyModel, model: Any, position: int | None = 0) -> dict[str, Attended]:
     """`record` with random inputs, every token at one position, or at 0, 1, 2 … for None."""
     inputs = inputs_for(tiny.inputs, model)
@@ -106,7 +117,9 @@ def record_tiny(tiny: TinyModel, model: Any, position: int | None = 0) -> dict[s
         inputs["position_ids"] = (
             torch.arange(ids.shape[1])[None] if position is None else torch.full_like(ids, position)
         )
-    with linear_latent_norms(model):
+    with linear_latent_norms(model), ExitStack() as context:
+        if position is not None:
+            context.enter_context(sinusoids_of_position_zero(model))
         return record(model, inputs)
 
 

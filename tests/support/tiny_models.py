@@ -87,6 +87,8 @@ TINY_MODELS: dict[str, TinyModel] = {
         "modernbert", "ModernBertModel", BERT, attention_bias=True, num_hidden_layers=3, local_attention=8
     ),
     "mpnet": _text("mpnet", "MPNetModel", BERT),
+    "roformer": _text("roformer", "RoFormerModel", BERT, embedding_size=32),
+    "bert-decoder": _text("bert", "BertLMHeadModel", BERT, is_decoder=True),
     # encoder and decoder
     "bart": _text("bart", "BartForConditionalGeneration", SEQ2SEQ),
     "t5": _text(
@@ -466,6 +468,8 @@ def build(tiny: TinyModel, seed: int = 0, dtype: torch.dtype = torch.float32) ->
     config._attn_implementation = "eager"
     model = getattr(transformers, tiny.architecture)(config).eval()
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue  # a table of fixed angles
         with torch.no_grad():
             gain = "norm" in name.lower() and name.endswith("weight")
             parameter.copy_(torch.randn_like(parameter) * 0.3 + (1.0 if gain else 0.0))

@@ -1,0 +1,315 @@
+"""Runs: what is left in the folder, restarts that leave no trace, and faults."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from support.runs import small_settings, write_config, write_text
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+import attngeo
+from attngeo.errors import (
+    AttnGeoError,
+    DataError,
+    DataUnavailableError,
+    InterruptedTrainingError,
+    OutputError,
+    TrainingError,
+    UsageError,
+)
+from attngeo.pretrain.run import load, run
+from attngeo.pretrain.settings import Settings
+from attngeo.progress import Progress
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:datasets")
+
+
+@pytest.mark.parametrize("objective", ["mlm", "clm"])
+def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objective: str) -> None:
+    seen: list[Progress] = []
+    settings = small_settings(tmp_path, objective=objective, steps=60, lr=5e-3, log_every=20)
+    result = run(settings, tmp_path / "run", progress=seen.append)
+
+    head = AutoModelForMaskedLM if objective == "mlm" else AutoModelForCausalLM
+    model = head.from_pretrained(tmp_path / "run/model")
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(tmp_path / "run/model"))
+    scored = attngeo.score(str(tmp_path / "run/model"), per_head=True)
+    last = result.geometry[result.geometry["step"] == 60]
+    assert scored["stack"].unique().tolist() == ["encoder" if objective == "mlm" else "decoder"]
+    assert last["symmetry"].tolist() == pytest.approx(scored["symmetry"].tolist(), abs=1e-6)
+
+    stored = pd.read_parquet(tmp_path / "run/geometry.parquet")
+    pd.testing.assert_frame_equal(stored, result.geometry)
+    assert stored["step"].unique().tolist() == [0, 20, 40, 60]
+    assert len(stored) == 4 * 2 * (1 + 2)
+    assert stored.loc[stored["step"] == 0, "loss"].isna().all()
+    losses = stored.drop_duplicates("step")["loss"].tolist()[1:]
+    assert losses[-1] < losses[0]
+
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary == result.summary
+    assert (summary["first_loss"], summary["final_loss"]) == (losses[0], losses[-1])
+    assert summary["tokens"] == 60 * 8 * 16
+    assert summary["settings"]["steps"] == 60
+    assert load(tmp_path / "run") is not None
+    assert [each.done for each in seen if each.phase == "train"] == [20, 40, 60]
+    assert not list((tmp_path / "run").glob("**/training_args.bin.partial"))
+
+
+def test_the_same_settings_give_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    first, again, other = (
+        run(small_settings(tmp_path, seed=seed), tmp_path / name) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    pd.testing.assert_frame_equal(first.geometry, again.geometry)
+    assert first.summary["final_loss"] != other.summary["final_loss"]
+
+
+def test_a_symmetric_start_changes_keys_alone_and_scores_one(tmp_path: Path) -> None:
+    default, symmetric = (
+        run(small_settings(tmp_path, init=init, steps=1, log_every=1), tmp_path / init) for init in ("default", "symmetric")
+    )
+    at_start = symmetric.geometry[symmetric.geometry["step"] == 0]
+    assert at_start["symmetry"].tolist() == pytest.approx([1.0] * 6, abs=1e-6)
+    assert all("key.weight" in name for name in symmetric.summary["changed_at_init"])
+    assert default.summary["changed_at_init"] == []
+    assert (default.geometry["symmetry"].abs() < 0.3).all()
+    weights = attngeo.attention_sites(str(tmp_path / "symmetric/model"))
+    assert all(not torch.equal(site.wq, site.wk) for site in weights)  # not tied: one step takes them apart
+
+
+def interrupted_at(step: int) -> Callable[[Progress], None]:
+    """A callback that sends SIGTERM to this process at a log."""
+
+    def interrupt(progress: Progress) -> None:
+        if progress.phase == "train" and progress.done == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return interrupt
+
+
+@pytest.mark.parametrize("given", [{}, {"objective": "clm"}, {"grad_accum": 2, "pack": False}], ids=["mlm", "clm", "padded"])
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path: Path, given: dict[str, Any]) -> None:
+    # Logs at 5, 10 …; the signal at 5 is obeyed at 6, between two logs.
+    settings = small_settings(tmp_path, **given)
+    whole = run(settings, tmp_path / "whole")
+    with pytest.raises(InterruptedTrainingError, match=r"stopped at step 6 of 20, checkpoint saved; .*--resume -o") as stopped:
+        run(settings, tmp_path / "parts", progress=interrupted_at(5))
+    assert stopped.value.exit_code == 130
+    assert not (tmp_path / "parts/model").exists()
+    resumed = run(settings, tmp_path / "parts", resume=True)
+    pd.testing.assert_frame_equal(resumed.geometry, whole.geometry)  # bit for bit, losses too
+    for (name, a), b in zip(weights_of(tmp_path / "whole").items(), weights_of(tmp_path / "parts").values(), strict=True):
+        assert torch.equal(a, b), name
+    assert resumed.summary["sequences"] < whole.summary["sequences"]  # of this session
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model/model.safetensors")
+
+
+def start(folder: Path, settings: Settings, out: Path, **more: Any) -> subprocess.Popen[str]:
+    options = [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in
+               ("model", "data", "steps", "batch_size", "grad_accum", "seq_len", "lr", "warmup", "vocab_size", "log_every",
+                "save_every")]  # fmt: skip
+    return subprocess.Popen(
+        [Path(sys.executable).with_name("attngeo"), "pretrain", *options, "-o", out],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, **more,
+    )  # fmt: skip
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    limit = time.monotonic() + 90
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, steps=4000, log_every=10, save_every=20)
+    process = start(tmp_path, settings, tmp_path / "run")
+    wait_for(tmp_path / "run/checkpoint-40/attngeo.json", process)
+    process.kill()
+    process.communicate()
+    # As if it had been killed while it wrote the next one.
+    broken = tmp_path / "run/checkpoint-4000"
+    broken.mkdir()
+    (broken / "model.safetensors").write_bytes(b"half")
+
+    stored = Settings.read(tmp_path / "run")
+    with pytest.raises(InterruptedTrainingError):
+        at = max(int(path.name.split("-")[1]) for path in (tmp_path / "run").glob("checkpoint-*") if path != broken)
+        run(stored, tmp_path / "run", resume=True, progress=interrupted_at(at + 40))
+    assert not broken.exists()
+    reference = tmp_path / "reference"
+    with pytest.raises(InterruptedTrainingError):
+        run(stored, reference, progress=interrupted_at(at + 40))
+    pd.testing.assert_frame_equal(*(pd.read_parquet(each / "geometry.parquet") for each in (tmp_path / "run", reference)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
+    settings = small_settings(tmp_path, steps=100_000, log_every=50, save_every=100_000)
+    process = start(tmp_path, settings, tmp_path / "run")
+    wait_for(tmp_path / "run/geometry.parquet", process)
+    time.sleep(0.5)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err.splitlines()[-1].endswith(f"go on with: attngeo pretrain --resume -o {tmp_path / 'run'}")
+    assert "Traceback" not in err
+    assert len(list((tmp_path / "run").glob("checkpoint-*/attngeo.json"))) == 1
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, lr=1e30, warmup=0, steps=50)
+    with pytest.raises(TrainingError, match=r"the loss is (NaN|infinite) at step 5; lower --lr \(now 1e\+30\)"):
+        run(settings, tmp_path / "run")
+    assert not (tmp_path / "run/model").exists()
+
+
+def test_no_checkpoint_of_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, lr=1e30, warmup=0, steps=50, log_every=50, save_every=5)
+    with pytest.raises(TrainingError, match="at step 5"):
+        run(settings, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the optimizer's state is the largest file."""
+    settings = small_settings(tmp_path)
+    run(settings, tmp_path / "whole")
+    largest = max(path.stat().st_size for path in (tmp_path / "whole/checkpoint-10").iterdir())
+    limit = largest - 1000
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    process = start(tmp_path, settings, tmp_path / "run", preexec_fn=limited)
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 2, err
+    assert "checkpoint-10 cannot be written" in err.splitlines()[-1]
+    assert "make room" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(OutputError, match="checkpoints and model need 0.0 GB"):
+        run(small_settings(tmp_path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, steps=2, log_every=1)
+    run(settings, tmp_path / "run")
+    with pytest.raises(OutputError, match="holds a run already; go on with --resume"):
+        run(settings, tmp_path / "run")
+    with pytest.raises(OutputError, match="holds a finished run: there is nothing to resume"):
+        run(settings, tmp_path / "run", resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="is a file, expected a folder"):
+        run(settings, tmp_path / "file")
+
+
+BAD = [
+    ({"seq_len": 65}, UsageError, "seq_len is 65, expected at most the 64 positions"),
+    ({"data": "no/such/file.txt"}, DataUnavailableError, "no such file or folder"),
+    ({"batch_size": 100_000}, DataError, "expected at least one batch of 100000 × 16"),
+    ({"tokenizer": "./nowhere"}, DataUnavailableError, "tokenizer ./nowhere cannot be had"),
+    ({"model": "./nowhere.json"}, UsageError, "is no file, expected a config.json or one of: tiny"),
+    ({"init": "./nowhere"}, AttnGeoError, "no such file or folder"),
+    ({"precision": "fp16"}, UsageError, "fp16 needs a CUDA device"),
+    ({"report_to": "wandb"}, UsageError, "pip install wandb"),
+]
+
+
+@pytest.mark.parametrize(("given", "kind", "message"), BAD, ids=[next(iter(bad[0])) for bad in BAD])
+def test_what_can_be_known_is_said_before_training(
+    tmp_path: Path, given: dict[str, Any], kind: type[AttnGeoError], message: str
+) -> None:
+    if torch.cuda.is_available() and "precision" in given:
+        pytest.skip("there is a CUDA device here")
+    import dataclasses
+
+    settings = dataclasses.replace(small_settings(tmp_path), **given)
+    with pytest.raises(kind, match=message) as error:
+        run(settings, tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"steps": 0}, "steps is 0, expected at least 1"),
+        ({"lr": 0.0}, "lr is 0.0, expected a positive number"),
+        ({"lr": math.nan}, "lr is nan"),
+        ({"mlm_probability": 1.0}, "mlm_probability is 1.0, expected a share"),
+        ({"mlm_probability": 0.0}, "mlm_probability is 0.0, expected a share"),
+        ({"objective": "nsp"}, "objective is 'nsp', expected one of: mlm, clm"),
+        ({"steps": 5, "warmup": 6}, "warmup is 6, expected at most the 5 steps"),
+        ({"seq_len": 1}, "seq_len is 1, expected at least 2"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"dropout": 1}, "there is no setting 'dropout'"),
+        ({"task": "image"}, "model bert-mini is trained on texts, not images; expected one of: vit-tiny"),
+    ],
+)
+def test_settings_that_cannot_be_meant(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Settings.of("bert-mini", **given)
+
+
+def test_settings_are_those_of_the_paper() -> None:
+    """Saponati et al. 2025, S2.3."""
+    settings = Settings.of("bert-mini")
+    assert (settings.steps, settings.batch_size, settings.grad_accum) == (200_000, 32, 8)
+    assert (settings.lr, settings.warmup, settings.weight_decay, settings.mlm_probability) == (5e-5, 200, 0.01, 0.15)
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    (tmp_path / "run").mkdir()
+    settings.write(tmp_path / "run")
+    assert Settings.read(tmp_path / "run") == settings
+    assert settings.resumed({"save_every": 3, "lr": None}, tmp_path).save_every == 3
+    with pytest.raises(UsageError, match=r"was started with lr 0.001, not 0.5; leave it out"):
+        settings.resumed({"lr": 0.5}, tmp_path)
+    with pytest.raises(TrainingError, match="holds no run to resume"):
+        Settings.read(tmp_path)
+    (tmp_path / "run/settings.json").write_text("{")
+    with pytest.raises(TrainingError, match="is not readable"):
+        Settings.read(tmp_path / "run")
+
+
+def test_other_families_train_by_their_config(tmp_path: Path) -> None:
+    write_text(tmp_path)
+    path = write_config(
+        tmp_path, model_type="llama", num_key_value_heads=1, pad_token_id=0, bos_token_id=None, eos_token_id=None
+    )
+    fields = {"steps": 2, "batch_size": 4, "grad_accum": 1, "seq_len": 16, "vocab_size": 120, "log_every": 1,
+              "data": str(tmp_path / "text.txt"), "init": "symmetric"}  # fmt: skip
+    result = run(Settings.of(str(path), objective="clm", **fields), tmp_path / "run")
+    heads = result.geometry.dropna(subset=["head"])
+    assert heads.loc[heads["step"] == 0, "symmetry"].tolist() == pytest.approx([1.0] * 4, abs=1e-6)
+    with pytest.raises(UsageError, match="no head of model type 'llama' to train on mlm"):
+        run(Settings.of(str(path), objective="mlm", **fields), tmp_path / "other")
