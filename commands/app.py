@@ -70,6 +70,7 @@ def main() -> None:
             raise
         text, code = _explained(error)
         say(text)
+        sys.exit(code)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:

@@ -30,7 +30,8 @@ def pretrain(
     ] = None,
     objective: Annotated[Objective | None, typer.Option(help="Predict masked tokens, or the next one.")] = None,
     model: Annotated[
-        str, typer.Option(metavar="NAME|CONFIG.json", help="tiny, bert-mini, bert, bert-large, vit-tiny, vit-6, vit-12.")
+        str,
+        typer.Option(metavar="NAME|CONFIG.json", help="tiny, bert-mini, bert, bert-large; vit-tiny, vit-6, vit-12."),
     ] = "",
     task: Annotated[Task | None, typer.Option(help="What is trained on.")] = None,
     data: Annotated[
@@ -48,7 +49,9 @@ def pretrain(
     vocab_size: Annotated[int | None, typer.Option(help="Pieces of a tokeniser that is trained.")] = None,
     pack: Annotated[
         bool | None,
-        typer.Option("--pack/--no-pack", help="Cut the text into full sequences, or pad each document.", show_default="pack"),
+        typer.Option(
+            "--pack/--no-pack", help="Cut the text into full sequences, or pad each document.", show_default="pack"
+        ),
     ] = None,
     published_text: Annotated[
         bool | None, typer.Option("--published-text", help="Join characters with spaces, as the paper's code did.")
@@ -74,7 +77,8 @@ def pretrain(
     objectives: Annotated[str | None, typer.Option(metavar="mlm,clm", help="Of --compare: with each of these.")] = None,
     seeds: Annotated[int, typer.Option(help="Of --compare: with so many seeds.")] = 1,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder of the run.", show_default="pretrain-…, by its settings")
+        Path | None,
+        typer.Option("-o", "--output", help="Folder of the run.", show_default="pretrain-…, by its settings"),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: Quiet = False,

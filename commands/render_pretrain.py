@@ -22,18 +22,25 @@ def print_run(run: Run) -> None:
     """Loss and scores at about ten steps, the first and the last among them, and where everything lies."""
     heads = run.geometry[run.geometry["head"].notna()]
     by_step = heads.groupby("step")
-    steps = list(by_step.groups)
+    steps: list[int] = sorted(heads["step"].unique())
     stride = -(-(len(steps) - 1) // (MOST_ROWS - 1)) or 1
     shown = sorted({*steps[::stride], steps[-1]})
     grid = _grid(["step", "loss", "symmetry", "", "directionality", ""])
     for step in shown:
         rows = by_step.get_group(step)
         loss = rows["loss"].iloc[0]
-        grid.add_row(f"{step:,}", "" if loss != loss else f"{loss:.3f}", *_scores(rows, "symmetry"), *_scores(rows, "directionality"))
+        grid.add_row(
+            f"{step:,}",
+            "" if loss != loss else f"{loss:.3f}",
+            *_scores(rows, "symmetry"),
+            *_scores(rows, "directionality"),
+        )
     console = Console()
     console.print(Text(printable(_title(run))), style="bold")
     console.print(grid)
-    console.print(Text(printable(f"median of {len(heads) // len(steps)} heads, and quartiles · {run.folder}")), style="dim")
+    console.print(
+        Text(printable(f"median of {len(heads) // len(steps)} heads, and quartiles · {run.folder}")), style="dim"
+    )
 
 
 def _title(run: Run) -> str:
@@ -62,16 +69,18 @@ def print_comparison(comparison: Comparison) -> None:
     grid = _grid(["objective", "init", "final loss", "speed-up", "symmetry", "directionality"])
     for row in comparison.spread.to_dict("records"):
         grid.add_row(
-            row["objective"], printable(row["init"])[:12], _spread(row, "final_loss", "{:.3f}"), _spread(row, "speed_up", "{:.0%}"),
+            row["objective"], printable(row["init"])[:12], _spread(row, "final_loss", "{:.3f}"),
+            _spread(row, "speed_up", "{:.0%}"),
             _spread(row, "symmetry_layers_median", "{:+.2f}"), _spread(row, "directionality_layers_median", "{:+.2f}"),
         )  # fmt: skip
     console = Console()
     seeds = int(comparison.spread["seeds"].iloc[0])
-    console.print(Text(printable(f"{comparison.rows['model'].iloc[0]} · {seeds} seed{'s' * (seeds > 1)} · {comparison.folder}")), style="bold")
+    of = f"{seeds} seed{'s' * (seeds > 1)}"
+    console.print(Text(printable(f"{comparison.rows['model'].iloc[0]} · {of} · {comparison.folder}")), style="bold")
     console.print(grid)
     console.print("mean over seeds (lowest to highest); scores are medians over layers", style="dim")
 
 
-def _spread(row: dict[str, Any], name: str, form: str) -> str:
+def _spread(row: dict[Any, Any], name: str, form: str) -> str:
     mean, low, high = (form.format(row[f"{name}_{kind}"]) for kind in ("mean", "min", "max"))
     return mean if low == high else f"{mean} ({low} to {high})"

@@ -16,6 +16,7 @@ from plotly.subplots import make_subplots
 from attngeo.figures.palette import INITIALISATIONS, LAYERS, OBJECTIVE_NAMES, OBJECTIVES, OTHER, faded
 
 Score = Literal["symmetry", "directionality"]
+SCORES: tuple[Score, ...] = ("symmetry", "directionality")
 By = Literal["objective", "init"]
 QUARTILES = {"lower": 0.25, "median": 0.5, "upper": 0.75}
 COLOURS = {"objective": OBJECTIVES, "init": INITIALISATIONS}
@@ -29,7 +30,7 @@ def score_curves(curves: pd.DataFrame, score: Score, by: By = "objective") -> go
     layers = curves[curves["head"].isna()]
     figure = _empty(f"{score} of W_qk", score)
     for value, rows in layers.groupby(by, sort=False):
-        spread = rows.groupby("step")[score].quantile(list(QUARTILES.values())).unstack()
+        spread = _quartiles(rows, score)
         _add_band(figure, spread, str(value), COLOURS[by].get(str(value), OTHER))
     return _finished(figure)
 
@@ -73,6 +74,11 @@ def loss_curves(curves: pd.DataFrame) -> go.Figure:
     return _finished(figure)
 
 
+def _quartiles(rows: pd.DataFrame, score: str) -> pd.DataFrame:
+    by_step = rows.groupby("step")[score]
+    return pd.DataFrame({name: by_step.quantile(share) for name, share in QUARTILES.items()})
+
+
 def _empty(title: str, y: str) -> go.Figure:
     return go.Figure(layout={"title": title, "xaxis_title": "step", "yaxis_title": y, "template": "plotly_white"})
 
@@ -87,7 +93,8 @@ def _add_band(figure: go.Figure, spread: pd.DataFrame, value: str, colour: str) 
     figure.add_scatter(
         x=spread.index, y=middle, name=name, legendgroup=name, line={"color": colour, "width": 2.5},
         customdata=pd.concat([lower, upper], axis=1),
-        hovertemplate=f"{name}<br>step %{{x:,}}<br>%{{y:.3f}} (%{{customdata[0]:.3f}} to %{{customdata[1]:.3f}})<extra></extra>",
+        hovertemplate=f"{name}<br>step %{{x:,}}<br>%{{y:.3f}} (%{{customdata[0]:.3f}} to %{{customdata[1]:.3f}})"
+        "<extra></extra>",
     )  # fmt: skip
 
 

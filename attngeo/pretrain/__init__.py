@@ -2,6 +2,9 @@
 
     initialise(model, "symmetric")     set Wq and Wk of any transformers model, and nothing else
     AttentionGeometryCallback()        scores of the live model at every log of any transformers Trainer
+    Settings.of("tiny", …)             what a run is
+    run(settings, folder)              train, and leave model, geometry and summary in a folder
+    compare(settings, folder, inits)   the same for several initialisations, with the same data in the same order
 
 Names are imported when they are first used.
 """
@@ -12,10 +15,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from attngeo.pretrain.callback import AttentionGeometryCallback as AttentionGeometryCallback
+    from attngeo.pretrain.comparison import Comparison as Comparison
+    from attngeo.pretrain.comparison import compare as compare
     from attngeo.pretrain.initialisation import initialise as initialise
+    from attngeo.pretrain.run import Run as Run
+    from attngeo.pretrain.run import run as run
+    from attngeo.pretrain.settings import Settings as Settings
 
 _HOMES = {
-    "initialise": "attngeo.pretrain.initialisation",
+    "AttentionGeometryCallback": "callback",
+    "Comparison": "comparison",
+    "Run": "run",
+    "Settings": "settings",
+    "compare": "comparison",
+    "initialise": "initialisation",
+    "run": "run",
 }
 __all__ = list(_HOMES)
 
@@ -23,7 +38,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'attngeo.pretrain' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"attngeo.pretrain.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
 from attngeo import tables
 from attngeo.checkpoints.store import ModuleStore
@@ -26,7 +26,7 @@ COLUMNS = ("step", "stack", "layer", "head", "symmetry", "directionality", "loss
 FILE = "geometry.parquet"
 
 
-class AttentionGeometryCallback(TrainerCallback):  # type: ignore[misc]
+class AttentionGeometryCallback(TrainerCallback):
     """Scores the attention of the model that a Trainer trains, before the first update and at every log.
 
     Writes `geometry.parquet` in the Trainer's output folder: one row for each step, layer (`head` missing) and head,
@@ -47,6 +47,11 @@ class AttentionGeometryCallback(TrainerCallback):  # type: ignore[misc]
         self.summary: dict[str, float] = {}  # the medians of the last step that was scored
 
     @property
+    def d_model(self) -> int:
+        """The width of the first stack of attention."""
+        return self._sites[0].d_model
+
+    @property
     def frame(self) -> pd.DataFrame:
         """The rows so far."""
         frame = pd.DataFrame(self._rows, columns=list(COLUMNS))
@@ -56,33 +61,28 @@ class AttentionGeometryCallback(TrainerCallback):  # type: ignore[misc]
         return frame
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: PreTrainedModel,
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Find the attention of the model, take up the rows of an earlier session, and score before any update."""
+        model: PreTrainedModel = kwargs["model"]
         self._sites = _sites_of(model, self._stack)
         self._rows, self._trackers = _earlier_rows(self._path(args), state.global_step), None
-        if not self._rows or self._rows[-1]["step"] < state.global_step == 0:
+        if state.global_step == 0:
             self._record(args, state, control, model, loss=math.nan)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: PreTrainedModel,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Score the model as it is now; the logs of evaluations and of the end are left alone."""
-        if logs is not None and "loss" in logs:
-            self._record(args, state, control, model, loss=float(logs["loss"]))
+        logs = kwargs.get("logs") or {}
+        if "loss" in logs:
+            self._record(args, state, control, kwargs["model"], loss=float(logs["loss"]))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Close what was opened for trackers."""
+        for tracker in self._trackers or ():
+            tracker.on_train_end(args, state, control, model=kwargs["model"])
+        self._trackers = None
 
     def _path(self, args: TrainingArguments) -> Path:
         return Path(args.output_dir or ".") / self._file
@@ -102,33 +102,16 @@ class AttentionGeometryCallback(TrainerCallback):  # type: ignore[misc]
         self._tell_trackers(args, state, control, model)
 
     def _tell_trackers(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel
     ) -> None:
         """The Trainer calls its trackers before callbacks that users add, so these are further ones on the same run."""
         if self._trackers is None:
-            self._trackers = get_reporting_integration_callbacks(args.report_to)
+            kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
+            self._trackers = [kind() for kind in kinds]
             for tracker in self._trackers:
                 tracker.on_train_begin(args, state, control, model=model)
         for tracker in self._trackers:
             tracker.on_log(args, state, control, model=model, logs=dict(self.summary))
-
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: PreTrainedModel,
-        **_: Any,
-    ) -> None:
-        """Close what was opened for trackers."""
-        for tracker in self._trackers or ():
-            tracker.on_train_end(args, state, control, model=model)
-        self._trackers = None
 
 
 def summary_of(rows: pd.DataFrame) -> dict[str, float]:
@@ -152,9 +135,7 @@ def _sites_of(model: PreTrainedModel, stack: str | None) -> list[AttentionSite]:
     return select(sites, stack, None, store.ref)
 
 
-def _weights_of(
-    model: PreTrainedModel, sites: list[AttentionSite]
-) -> list[tuple[AttentionSite, dict[str, Tensor]]]:
+def _weights_of(model: PreTrainedModel, sites: list[AttentionSite]) -> list[tuple[AttentionSite, dict[str, Tensor]]]:
     """The tensors of every site where they are; sharded ones are gathered, which every process takes part in."""
     state = model.state_dict()
     return [(site, {name: _whole(state[name])[rows] for name, rows in site.reads.items()}) for site in sites]

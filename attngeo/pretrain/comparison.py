@@ -62,9 +62,9 @@ def compare(
 ) -> Comparison:
     """Train `settings` once for every objective, initialisation and seed, with the same data in the same order.
 
-    The first of `inits` is the baseline. seeds: how many, from `settings.seed` on. resume: keep the runs in `folder` that
-    are finished, and go on with one that is not. Leaves in `folder` a run's folder each, `comparison.csv` and `.parquet`
-    (a row a run), `spread.csv` (over seeds), `curves.parquet` and `curves.html`. Raises as `run` does.
+    The first of `inits` is the baseline. seeds: how many, from `settings.seed` on. resume: keep the runs in `folder`
+    that are finished, and go on with one that is not. Leaves in `folder` a run's folder each, `comparison.csv` and
+    `.parquet` (a row a run), `spread.csv` (over seeds), `curves.parquet` and `curves.html`. Raises as `run` does.
     """
     folder = Path(folder)
     plan = _plan(settings, inits, objectives or (settings.objective,), seeds)
@@ -86,13 +86,15 @@ def compare(
     return comparison
 
 
-def _plan(settings: Settings, inits: Sequence[str], objectives: Iterable[Objective], seeds: int) -> list[Settings]:
+def _plan(settings: Settings, inits: Sequence[str], objectives: Sequence[Objective], seeds: int) -> list[Settings]:
     if len(inits) < 2 or len(set(inits)) < len(inits):
         raise UsageError(f"compare {','.join(inits)!r}, expected two or more different initialisations")
     if seeds < 1:
         raise UsageError(f"seeds is {seeds}, expected at least 1")
     plan = [
-        dataclasses.replace(settings, objective=one_of("objective", objective, Objective), init=init, seed=settings.seed + i)
+        dataclasses.replace(
+            settings, objective=one_of("objective", objective, Objective), init=init, seed=settings.seed + i
+        )
         for objective, i, init in product(objectives, range(seeds), inits)
     ]
     for each in plan:
@@ -158,17 +160,17 @@ def _curves(runs: Iterable[Run]) -> pd.DataFrame:
 
 def figures(curves: pd.DataFrame) -> dict[str, Any]:
     """The paper's figures of training, by title: Fig. 3 where there are two objectives, Fig. S5 for each of them."""
-    from attngeo.figures.training import layer_curves, loss_curves, score_curves
+    from attngeo.figures.training import SCORES, layer_curves, loss_curves, score_curves
 
     found: dict[str, Any] = {}
     baseline = curves[curves["init"] == curves["init"].iloc[0]]
     if baseline["objective"].nunique() > 1:
-        for score in ("symmetry", "directionality"):
+        for score in SCORES:
             found[f"{score} during training, by objective"] = score_curves(baseline, score)
             found[f"{score} of each layer, by objective"] = layer_curves(baseline, score)
     for objective, rows in curves.groupby("objective", sort=False):
         found[f"{objective}: loss, by initialisation"] = loss_curves(rows)
-        for score in ("symmetry", "directionality"):
+        for score in SCORES:
             found[f"{objective}: {score}, by initialisation"] = score_curves(rows, score, by="init")
             found[f"{objective}: {score} of each layer, by initialisation"] = layer_curves(rows, score, by="init")
     return found
@@ -186,6 +188,6 @@ def _write(comparison: Comparison) -> None:
     )
     with replacing(folder / "curves.html") as path:
         path.write_text(
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Training curves</title></head><body>\n{page}'
-            "\n</body></html>\n", "utf-8",
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Training curves</title></head><body>\n'
+            f"{page}\n</body></html>\n", "utf-8",
         )  # fmt: skip

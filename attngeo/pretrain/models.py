@@ -53,6 +53,7 @@ def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def _build(head: Any, config: PreTrainedConfig, purpose: str) -> PreTrainedModel:
+    config.architectures = config.architectures or []  # transformers iterates over it where a type has several heads
     try:
         model: PreTrainedModel = head.from_config(config)
     except ValueError as error:

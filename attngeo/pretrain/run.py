@@ -15,15 +15,21 @@ from typing import Any
 import pandas as pd
 import torch
 import transformers
-from transformers import PreTrainedModel, PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.utils import logging as transformers_logging
 
-from attngeo.checkpoints.reference import local_path
 from attngeo.choices import TrainingPrecision
 from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, UsageError
 from attngeo.files import replacing
 from attngeo.pretrain.callback import FILE as GEOMETRY
-from attngeo.pretrain.callback import AttentionGeometryCallback, summary_of
+from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.stopping import StopOnSignal
 from attngeo.pretrain.tasks import Task, prepare
@@ -31,7 +37,7 @@ from attngeo.pretrain.trainer import RunTrainer, last_checkpoint
 from attngeo.progress import Progress
 
 MODEL, SUMMARY = "model", "summary.json"
-# Weights, and two moments of each in AdamW: what a checkpoint holds, in float32. Three may lie there while one is replaced.
+# A checkpoint holds weights and two moments of each in AdamW, in float32; three lie there while one is replaced.
 CHECKPOINT_COPIES, CHECKPOINTS_AT_ONCE = 3, 3
 
 
@@ -66,11 +72,14 @@ def run(
         arguments = _arguments(settings, folder)
         report(Progress("prepare", "data and model"))
         transformers.set_seed(settings.seed)
-        task = prepare(settings, arguments.world_size)
+        checkpoint = last_checkpoint(folder) if resume else None
+        task = prepare(settings, arguments.world_size, checkpoint)
         _check_room(folder, task.model)
         if arguments.process_index == 0:
             _start(folder, settings, resume=resume)
-        return _train(settings, folder, task, arguments, resume=resume, report=report)
+        if resume and checkpoint is None:
+            report(Progress("prepare", "no checkpoint to resume: starting at step 0"))
+        return _train(settings, folder, task, arguments, checkpoint=checkpoint, report=report)
 
 
 def load(folder: Path) -> Run | None:
@@ -115,7 +124,7 @@ def _train(
     task: Task,
     arguments: TrainingArguments,
     *,
-    resume: bool,
+    checkpoint: Path | None,
     report: Callable[[Progress], None],
 ) -> Run:
     geometry, stop = AttentionGeometryCallback(), StopOnSignal()
@@ -125,9 +134,6 @@ def _train(
         callbacks=[geometry, stop, _Report(report, geometry), *task.callbacks],
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)  # which prints to stdout
-    checkpoint = last_checkpoint(folder) if resume else None
-    if resume and checkpoint is None:
-        report(Progress("prepare", "no checkpoint to resume: starting at step 0"))
     started = time.perf_counter()
     with stop.listening():
         _guarded(lambda: trainer.resume(checkpoint))
@@ -135,10 +141,11 @@ def _train(
     step = trainer.state.global_step
     if stop.requested and step < task.steps:
         raise InterruptedTrainingError(
-            f"stopped at step {step} of {task.steps}, checkpoint saved; go on with: attngeo pretrain --resume -o {folder}"
+            f"stopped at step {step} of {task.steps}, checkpoint saved; go on with: "
+            f"attngeo pretrain --resume -o {folder}"
         )
     since = int(checkpoint.name.partition("-")[2]) if checkpoint else 0
-    summary = _summary(settings, task, trainer, geometry.frame, steps=step - since, seconds=seconds)
+    summary = _summary(settings, task, trainer, geometry, steps=step - since, seconds=seconds)
     summary |= task.finish(trainer)
     _save(trainer, task, folder, summary)
     return Run(folder, settings, summary, geometry.frame)
@@ -210,18 +217,19 @@ def _check_room(folder: Path, model: PreTrainedModel) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
-            f"{folder}: checkpoints and model need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; make room or choose "
-            "another disk with -o"
+            f"{folder}: checkpoints and model need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; make room or "
+            "choose another disk with -o"
         )
 
 
-class _Report(TrainerCallback):  # type: ignore[misc]
+class _Report(TrainerCallback):
     """Tells the caller how far training has got, at every log."""
 
     def __init__(self, report: Callable[[Progress], None], geometry: AttentionGeometryCallback) -> None:
         self._report, self._geometry = report, geometry
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:  # noqa: ARG002
+        logs = kwargs.get("logs")
         if state.is_world_process_zero and logs and "loss" in logs:
             now = self._geometry.summary
             what = (
@@ -232,25 +240,34 @@ class _Report(TrainerCallback):  # type: ignore[misc]
 
 
 def _summary(
-    settings: Settings, task: Task, trainer: RunTrainer, geometry: pd.DataFrame, *, steps: int, seconds: float
+    settings: Settings,
+    task: Task,
+    trainer: RunTrainer,
+    geometry: AttentionGeometryCallback,
+    *,
+    steps: int,
+    seconds: float,
 ) -> dict[str, Any]:
     """What came of a run, and how it was made."""
     from attngeo import __version__
 
-    losses = geometry[["step", "loss"]].dropna().drop_duplicates()
+    scores = geometry.frame
+    losses = scores[["step", "loss"]].dropna().drop_duplicates()
     world = trainer.args.world_size
     sequences = steps * settings.batch_size * settings.grad_accum * world
     return {
         "settings": asdict(settings) | {"steps": task.steps, "warmup": task.warmup},
         "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),
-        "start": spread_of(geometry, 0), "end": spread_of(geometry, trainer.state.global_step),
+        "start": spread_of(scores, 0), "end": spread_of(scores, trainer.state.global_step),
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
-        "d_model": task.model.config.hidden_size, "changed_at_init": task.changed, "data": task.about, "sequences": sequences, "seconds": round(seconds, 1),
+        "d_model": geometry.d_model, "changed_at_init": task.changed, "data": task.about,
+        "sequences": sequences, "seconds": round(seconds, 1),
         "processes": world, "device": str(trainer.args.device), "threads": torch.get_num_threads(),
         "precision": _precision(settings.precision),
         "attngeo": __version__, "torch": torch.__version__, "transformers": transformers.__version__,
         "python": platform.python_version(), "platform": platform.platform(),
-    } | task.rates(sequences, seconds)  # fmt: skip
+        **task.rates(sequences, seconds),
+    }  # fmt: skip
 
 
 def spread_of(geometry: pd.DataFrame, step: int) -> dict[str, Any]:
@@ -271,11 +288,11 @@ class _quiet_transformers:  # noqa: N801 - used as a function is
 
     def __enter__(self) -> None:
         self._before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *_: object) -> None:
         verbosity, bars = self._before
         transformers_logging.set_verbosity(verbosity)
         if bars:
-            transformers_logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -23,13 +23,18 @@ FREE = ("save_every", "report_to")
 class Settings:
     """The settings of one run; `Settings.of` fills in what a model is trained with by default.
 
-    model: a name of `PRESETS`, or the path of a transformers config.json. objective: masked ("mlm") or next-token
-    ("clm") prediction, images being classified whatever it says. init: see `initialise`. data, text_column: see
-    `open_text` and `open_images`. tokenizer: a reference to one, "train" for one of `vocab_size` pieces trained on the
-    data, or "" for what the data set was published with, else "train". steps: updates. batch_size: sequences or images a device
-    takes at once. grad_accum: batches before an update. warmup: updates until the learning rate `lr` is reached.
-    seq_len: tokens. pack: cut the text into full sequences, rather than pad every document. published_text: join
-    characters with spaces, as the published code did. epochs, warmup_epochs: for images, instead of steps and warm-up.
+    model: a name of `PRESETS`, or the path of a transformers config.json.
+    objective: masked ("mlm") or next-token ("clm") prediction; images are classified, whatever it says.
+    init: see `initialise`.
+    data, text_column: see `open_text` and `prepare_images`.
+    tokenizer: a reference to one; "train" for one of `vocab_size` pieces trained on the data; "" for the one that the
+        data set was published with, or else "train".
+    steps: updates of the weights. epochs: passes over the images, where steps is 0.
+    batch_size: sequences or images a device takes at once. grad_accum: batches before an update.
+    lr: learning rate of AdamW after `warmup` updates, or for images `warmup_epochs`.
+    seq_len: tokens. pack: cut the text into full sequences, rather than pad every document.
+    published_text: join characters with spaces, as the published code did.
+    log_every, save_every: updates between logs, each with scores, and between checkpoints.
     """
 
     model: str
@@ -99,7 +104,9 @@ class Settings:
         for name in ("lr", "weight_decay", "mixup", "cutmix"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0 or (name == "lr" and value == 0):
-                raise UsageError(f"{name} is {value}, expected a {'positive' if name == 'lr' else 'non-negative'} number")
+                raise UsageError(
+                    f"{name} is {value}, expected a {'positive' if name == 'lr' else 'non-negative'} number"
+                )
         for name, low in (("mlm_probability", text and self.objective == "mlm"), ("label_smoothing", False)):
             value = getattr(self, name)
             if not 0 <= value < 1 or (low and value == 0):
@@ -126,7 +133,9 @@ class Settings:
             stored = json.loads(path.read_text("utf-8"))
             return cls(**stored)
         except FileNotFoundError:
-            raise TrainingError(f"{folder} holds no run to resume: there is no {FILE}; start it without --resume") from None
+            raise TrainingError(
+                f"{folder} holds no run to resume: there is no {FILE}; start it without --resume"
+            ) from None
         except (OSError, ValueError, TypeError) as error:
             raise TrainingError(f"{path} is not readable ({error}); start the run anew in another folder") from None
 
@@ -136,8 +145,8 @@ class Settings:
         for name, value in asked.items():
             if name not in FREE and getattr(self, name) != value:
                 raise UsageError(
-                    f"{folder} was started with {name} {getattr(self, name)}, not {value}; leave it out, or start another "
-                    "run with -o"
+                    f"{folder} was started with {name} {getattr(self, name)}, not {value}; leave it out, or start "
+                    "another run with -o"
                 )
         settings = dataclasses.replace(self, **asked)
         settings.check()

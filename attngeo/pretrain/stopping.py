@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class StopOnSignal(TrainerCallback):  # type: ignore[misc]
+class StopOnSignal(TrainerCallback):
     """Saves and stops at the end of the step in which a signal came; a second signal ends the process at once."""
 
     def __init__(self) -> None:
@@ -40,7 +40,11 @@ class StopOnSignal(TrainerCallback):  # type: ignore[misc]
         self.requested = True
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,  # noqa: ARG002 - the Trainer's signature
     ) -> TrainerControl:
         """Ask the Trainer to save and stop; every process must, or those that go on wait for it for ever."""
         if args.world_size > 1:

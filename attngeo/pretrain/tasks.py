@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -25,7 +26,8 @@ class Task:
 
     trainer: the Trainer's class, or a function that makes one. steps, warmup: updates. changed: parameters that the
     initialisation set. about: the data, for the summary. rates: tokens per second and the like, from the number of
-    sequences and seconds. others: further models to save beside it, by folder name. finish: what is measured at the end.
+    sequences and seconds. others: further models to save beside it, by folder name. finish: what is measured at the
+    end.
     """
 
     model: PreTrainedModel
@@ -43,18 +45,22 @@ class Task:
     finish: Callable[[RunTrainer], Mapping[str, Any]] = lambda _: {}
 
 
-def prepare(settings: Settings, processes: int) -> Task:
-    """Everything a run needs, made or loaded. Raises UsageError, DataUnavailableError and DataError."""
+def prepare(settings: Settings, processes: int, checkpoint: Path | None = None) -> Task:
+    """Everything a run needs, made or loaded; a run that goes on from a checkpoint takes its tokeniser from there.
+
+    Raises UsageError, DataUnavailableError and DataError.
+    """
     if settings.task == "image":
         from attngeo.pretrain.images import prepare_images
 
         return prepare_images(settings, processes)
-    return _prepare_text(settings, processes)
+    return _prepare_text(settings, processes, checkpoint)
 
 
-def _prepare_text(settings: Settings, processes: int) -> Task:
+def _prepare_text(settings: Settings, processes: int, checkpoint: Path | None) -> Task:
     text = open_text(settings.data, column=settings.text_column, published=settings.published_text)
-    tokeniser = tokeniser_of(settings.tokenizer, text, settings.vocab_size, settings.objective)
+    known = settings.tokenizer if checkpoint is None else str(checkpoint)
+    tokeniser = tokeniser_of(known, text, settings.vocab_size, settings.objective)
     config = text_config(settings, tokeniser)
     batch = settings.batch_size * processes
     data = sequences_of(

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ MARK = "attngeo.json"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
-class RunTrainer(Trainer):  # type: ignore[misc]
+class RunTrainer(Trainer):
     """A Trainer whose logged loss survives a restart, and that stops at once where the loss is not a number.
 
     The loss of a log is the mean over the steps since the log before, also where the run was interrupted between them:
@@ -54,15 +54,15 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         total = float(self.accelerator.gather(self._loss_sum).mean())
         if not math.isfinite(total):
             raise TrainingError(
-                f"the loss is {'NaN' if math.isnan(total) else 'infinite'} at step {self.state.global_step}; lower --lr "
-                f"(now {self.args.learning_rate:g}), raise --warmup, or train with --precision fp32"
+                f"the loss is {'NaN' if math.isnan(total) else 'infinite'} at step {self.state.global_step}; lower "
+                f"--lr (now {self.args.learning_rate:g}), raise --warmup, or train with --precision fp32"
             )
         return total
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """A checkpoint, with the loss since the last log and a mark that it is whole. Raises OutputError, TrainingError."""
+        """A checkpoint with the loss since the last log, and a mark that it is whole. Raises OutputError."""
         total = self._finite_sum()
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        folder = Path(self.args.output_dir or ".") / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
             if self.is_world_process_zero():
@@ -94,15 +94,15 @@ class MaskedTrainer(RunTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, compute_loss_func=_mean_over_masked, **kwargs)
         self._masked: Tensor | None = None
-        body = self.model.base_model
+        body: Any = getattr(self.model, "base_model", self.model)
         if body is not self.model:
             body.register_forward_hook(self._keep_masked)
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], **kwargs: Any) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's, with the hook told where labels are."""
         self._masked = inputs["labels"] != -100
         try:
-            return super().compute_loss(model, inputs, **kwargs)
+            return super().compute_loss(model, inputs, *args, **kwargs)
         finally:
             self._masked = None
 
@@ -110,7 +110,7 @@ class MaskedTrainer(RunTrainer):
         if self._masked is None:
             return output
         hidden = output[0][self._masked][None]
-        if isinstance(output, Mapping):
+        if isinstance(output, MutableMapping):
             output[next(iter(output))] = hidden
             return output
         return (hidden, *output[1:])
@@ -126,12 +126,13 @@ def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor |
     return total / count.clamp(min=1).to(total.device)
 
 
-class _LastStep(TrainerCallback):  # type: ignore[misc]
+class _LastStep(TrainerCallback):
     """Logs at the last step, so that the end of a run is in its curves whatever the interval."""
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any  # noqa: ARG002
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
+        del args
         if state.global_step >= state.max_steps:
             control.should_log = True
         return control

@@ -7,7 +7,7 @@ import math
 from attngeo.pretrain.comparison import Comparison
 from attngeo.pretrain.run import Run
 
-# Standard deviation of directionality over independent Gaussian Wq and Wk of width d is about 3.4/√d, found by simulation.
+# Standard deviation of directionality over independent Gaussian Wq, Wk of width d is about 3.4/√d, found by simulation.
 CHANCE_DIRECTIONALITY = 3.4
 # Standard error of a median of n, over that of one: √(π/2)/√n; two of them are what chance may do.
 MEDIAN = 2 * math.sqrt(math.pi / 2)
@@ -26,8 +26,8 @@ def describe(run: Run) -> str:
             ("directionality", CHANCE_DIRECTIONALITY / math.sqrt(width), ("dominated by rows", "dominated by columns")),
         )
     )
-    what = "images were classified" if kind.task == "image" else "masked tokens were predicted" if kind.objective == "mlm" \
-        else "next tokens were predicted"  # fmt: skip
+    predicted = {"mlm": "masked tokens were predicted", "clm": "next tokens were predicted"}
+    what = "images were classified" if kind.task == "image" else predicted[kind.objective]
     loss = f"the loss went from {run.summary['first_loss']:.2f} to {run.summary['final_loss']:.2f}"
     return f"In {steps:,} steps in which {what}, {loss}; {symmetry}, and {directionality}."
 
@@ -46,14 +46,15 @@ def describe_comparison(comparison: Comparison) -> list[str]:
     for objective, runs in comparison.rows.groupby("objective", sort=False):
         baseline, *others = runs["init"].unique()
         for init in others:
-            own, gains = runs[runs["init"] == init], runs.loc[runs["init"] == init, "speed_up"]
-            reached = int(own["steps_to_baseline"].notna().sum())
-            reference = runs.loc[runs["init"] == baseline, "final_loss"].mean()
+            own, reference = runs[runs["init"] == init], runs[runs["init"] == baseline]
+            gains, reached = own["speed_up"], int(own["steps_to_baseline"].notna().sum())
+            loss, symmetry = (
+                f"{own[name].mean():{form}} against {reference[name].mean():{form}}"
+                for name, form in (("final_loss", ".3f"), ("symmetry_layers_median", "+.2f"))
+            )
             lines.append(
-                f"{objective}: {init} initialisation ended at a loss of {own['final_loss'].mean():.3f} against {reference:.3f} of "
-                f"{baseline}; it reached the latter {gains.mean():.0%} sooner ({gains.min():.0%} to {gains.max():.0%}; "
-                f"{reached} of {len(own)} seeds reached it), and ended at a median symmetry of layers of "
-                f"{own['symmetry_layers_median'].mean():+.2f} against "
-                f"{runs.loc[runs['init'] == baseline, 'symmetry_layers_median'].mean():+.2f}."
+                f"{objective}: {init} against {baseline} initialisation: final loss {loss}, which "
+                f"{reached} of {len(own)} runs reached, {gains.mean():.0%} sooner ({gains.min():.0%} to {gains.max():.0%}); "
+                f"median symmetry of layers at the end {symmetry}."
             )
     return lines

@@ -26,7 +26,8 @@ def write_text(folder: Path, lines: int = 300) -> Path:
     """A text in which every word says which comes next, so that there is something to learn."""
     words = [f"{a}{b}" for a in "bdgklmnprst" for b in ("a", "e", "i", "o", "u")]
     path = folder / "text.txt"
-    path.write_text("\n".join(" ".join(words[(7 * i + j) % len(words)] for j in range(12)) for i in range(lines)), "utf-8")
+    text = [" ".join(words[(7 * i + j) % len(words)] for j in range(12)) for i in range(lines)]
+    path.write_text("\n".join(text), "utf-8")
     return path
 
 

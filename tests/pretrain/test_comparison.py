@@ -1,0 +1,141 @@
+"""Initialisations compared: the paper's speed-up, the rows, the curves and the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.data import DATA, needs
+from support.runs import small_settings
+
+from attngeo.errors import UsageError
+from attngeo.pretrain import Comparison, compare
+from attngeo.pretrain.comparison import figures, speed_up
+from attngeo.pretrain.words import describe_comparison
+
+
+@needs("published/symmetric_init_loss.csv")
+@pytest.mark.parametrize(
+    ("model", "published"),
+    [
+        ("bert_small--encoder--jigsaw", 26), ("bert_small--encoder--wikipedia", 73),
+        ("bert_small--encoder--red_pajama", 69), ("bert--encoder--jigsaw", 0), ("bert--encoder--wikipedia", 20),
+        ("bert--encoder--red_pajama", 35),
+    ],
+)  # fmt: skip
+def test_speed_up_is_that_of_the_papers_table_1(model: str, published: int) -> None:
+    losses = pd.read_csv(DATA / "published/symmetric_init_loss.csv")
+    own, baseline = (losses[name].dropna().tolist() for name in (f"{model}--symmetric-init", model))
+    assert 100 * speed_up(own, baseline)[1] == pytest.approx(published, abs=1)
+
+
+def test_speed_up_of_a_run_that_never_gets_there_is_zero() -> None:
+    assert speed_up([3.0, 2.5], [3.0, 2.0]) == (None, 0.0)
+    assert speed_up([3.0, 2.0], [3.0, 2.0]) == (None, 0.0)  # below, not at
+    assert speed_up([1.0, 1.0], [3.0, 2.0]) == (1, 0.5)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    folder = tmp_path_factory.mktemp("comparison")
+    settings = small_settings(folder, steps=10, save_every=100)
+    return compare(settings, folder / "runs", ["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
+
+
+def test_every_combination_is_run_with_the_same_start_but_for_wq_and_wk(comparison: Comparison) -> None:
+    rows = comparison.rows
+    assert len(rows) == 8
+    assert set(zip(rows["objective"], rows["init"], rows["seed"], strict=True)) == {
+        (objective, init, seed) for objective in ("mlm", "clm") for init in ("default", "symmetric") for seed in (0, 1)
+    }
+    start = comparison.curves[comparison.curves["step"] == 0]
+    assert np.allclose(start.loc[start["init"] == "symmetric", "symmetry"], 1, atol=1e-6)
+    assert (start.loc[start["init"] == "default", "symmetry"].abs() < 0.5).all()
+    curve = comparison.curves.drop_duplicates(["objective", "init", "seed", "step"])
+    assert len(curve) == 8 * 3
+    first = curve[curve["step"] == 5].set_index(["objective", "seed", "init"])["loss"].unstack()
+    # The same sequences and masks: only a little apart after five steps.
+    assert (first["default"] - first["symmetric"]).abs().max() < 0.1
+    assert not (first["default"] == first["symmetric"]).any()
+
+
+def test_the_rows_say_who_was_first(comparison: Comparison) -> None:
+    for _, runs in comparison.rows.groupby(["objective", "seed"]):
+        baseline, symmetric = (runs[runs["init"] == init].iloc[0] for init in ("default", "symmetric"))
+        assert (baseline["steps_to_baseline"], baseline["speed_up"]) == (10, 0)
+        reached = symmetric["final_loss"] < baseline["final_loss"]
+        assert pd.isna(symmetric["steps_to_baseline"]) or symmetric["steps_to_baseline"] <= 10
+        assert reached <= (not pd.isna(symmetric["steps_to_baseline"]))
+        assert baseline["symmetry_heads_lower"] <= baseline["symmetry_heads_median"] <= baseline["symmetry_heads_upper"]
+
+
+def test_the_spread_over_seeds(comparison: Comparison) -> None:
+    spread = comparison.spread
+    assert spread["seeds"].tolist() == [2] * 4
+    own = comparison.rows.query("objective == 'clm' and init == 'symmetric'")["final_loss"]
+    row = spread.query("objective == 'clm' and init == 'symmetric'").iloc[0]
+    assert [row["final_loss_mean"], row["final_loss_min"], row["final_loss_max"]] == pytest.approx(
+        [own.mean(), own.min(), own.max()]
+    )
+    assert len(describe_comparison(comparison)) == 2
+
+
+def test_the_folder_holds_tables_and_curves(comparison: Comparison) -> None:
+    stored = pd.read_parquet(comparison.folder / "curves.parquet")
+    pd.testing.assert_frame_equal(stored, comparison.curves)
+    assert pd.read_csv(comparison.folder / "comparison.csv").shape == comparison.rows.shape
+    assert len(pd.read_csv(comparison.folder / "spread.csv")) == 4
+    page = (comparison.folder / "curves.html").read_text()
+    assert page.count("Plotly.newPlot") == len(figures(comparison.curves)) == 14
+
+
+def test_figures_show_what_the_curves_say(comparison: Comparison) -> None:
+    found = figures(comparison.curves)
+    by_objective = found["symmetry during training, by objective"]
+    named = [trace.name for trace in by_objective.data if trace.showlegend is not False]
+    assert named == ["encoder (mlm)", "decoder (clm)"]
+    curves = comparison.curves
+    rows = curves.query("objective == 'mlm' and init == 'default' and step == 10")
+    expected = rows.loc[rows["head"].isna(), "symmetry"].median()
+    encoder = next(trace for trace in by_objective.data if trace.name == "encoder (mlm)")
+    assert list(encoder.x) == [0, 5, 10]
+    assert encoder.y[-1] == pytest.approx(expected)
+    loss = found["clm: loss, by initialisation"]
+    middle = next(trace for trace in loss.data if trace.name == "symmetric")
+    ends = curves.query("objective == 'clm' and init == 'symmetric' and step == 10")["loss"].unique()
+    assert middle.y[-1] == pytest.approx(ends.mean())
+    layers = found["symmetry of each layer, by objective"]
+    assert len(layers.data) == 2 * 2
+    one_objective = figures(curves[curves["objective"] == "mlm"])
+    assert len(one_objective) == 5
+
+
+def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_path: Path) -> None:
+    first = comparison.folder / "mlm-default-seed0"
+    before = (first / "summary.json").stat().st_mtime_ns
+    settings = small_settings(comparison.folder.parent, steps=10, save_every=100)
+    inits = ["default", "symmetric"]
+    again = compare(settings, comparison.folder, inits, objectives=["mlm", "clm"], seeds=2, resume=True)
+    assert (first / "summary.json").stat().st_mtime_ns == before
+    pd.testing.assert_frame_equal(again.rows, comparison.rows)
+    with pytest.raises(UsageError, match="was trained with other settings"):
+        compare(small_settings(tmp_path, steps=12), comparison.folder, ["default", "symmetric"], resume=True)
+
+
+@pytest.mark.parametrize(
+    ("inits", "given", "message"),
+    [
+        (["default"], {}, "expected two or more different initialisations"),
+        (["default", "default"], {}, "expected two or more different"),
+        (["default", "symmetric"], {"seeds": 0}, "seeds is 0"),
+        (["default", "symmetric"], {"objectives": ["mlm", "nsp"]}, "objective is 'nsp', expected one of: mlm, clm"),
+    ],
+)
+def test_comparisons_that_cannot_be_meant(
+    tmp_path: Path, inits: list[str], given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        compare(small_settings(tmp_path), tmp_path / "runs", inits, **given)
