@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test test-slow lint bench readme clean
+.PHONY: help demo test test-slow lint bench demo-models readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -16,9 +16,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: $(INSTALLED)  ## Score a real pretrained model, and ask it word analogies.
+demo: $(INSTALLED)  ## Score an encoder, a decoder and a real pretrained model, and ask it word analogies.
 	$(BIN)/attngeo inspect demo:minilm
-	$(BIN)/attngeo score demo:minilm
+	$(BIN)/attngeo score demo:encoder demo:decoder demo:minilm
 	$(BIN)/attngeo analogy demo:minilm
 
 test: $(INSTALLED)  ## Run the tests.
@@ -35,6 +35,9 @@ lint: $(INSTALLED)  ## Check style, types and which module imports which.
 
 bench: $(INSTALLED)  ## Measure speed and memory against named baselines.
 	$(BIN)/python -m pytest tests/benchmarks -s --benchmark-only --benchmark-columns=median,rounds
+
+demo-models: $(INSTALLED)  ## Train demo:encoder and demo:decoder anew (half an hour on two cores).
+	$(BIN)/python reports/demo-models/build.py
 
 readme: $(INSTALLED)  ## Write the generated parts of README.md anew.
 	$(BIN)/python tests/support/readme.py README.md

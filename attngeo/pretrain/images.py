@@ -42,14 +42,14 @@ from attngeo.pretrain.tasks import Task
 from attngeo.pretrain.trainer import RunTrainer
 
 # S3: the average's decay, before it is adjusted, and the updates of the model between those of the average.
-EMA_DECAY, EMA_EVERY = 0.99998, 32
+EMA_EVERY = 32
 EMA_FILE = "average.safetensors"
 # S3: the learning rate at step 0, as a share of that after the warm-up.
 FIRST_RATE = 0.033
 # Where a configuration does not say.
 IMAGE_SIZE = 224
-# Processes that decode images beside a GPU, which would wait for one alone.
-DECODERS = 8
+# Processes that decode images for each GPU, which would wait for one alone.
+MOST_DECODERS = 8
 
 
 def prepare_images(settings: Settings, processes: int) -> Task:
@@ -69,7 +69,7 @@ def prepare_images(settings: Settings, processes: int) -> Task:
     transformers.set_seed(settings.seed)  # the weights depend on the seed alone, not on what was drawn before them
     model = build_classifier(image_config(settings, data.labels, data.channels))
     changed = initialise(model, settings.init, seed=settings.seed)
-    average = Average(model, ema_decay(images, steps / updates))
+    average = Average(model, ema_decay(settings.ema_decay, images, steps / updates))
     smoothing = settings.label_smoothing
     about = {
         "name": data.name, "images": len(train), "test_images": len(test), "labels": len(data.labels),
@@ -88,7 +88,7 @@ def prepare_images(settings: Settings, processes: int) -> Task:
         about=about,
         rates=_image_rate,
         others={"model-ema": lambda: average.model},
-        finish=partial(tested, test, average, smoothing),
+        finish=partial(evaluated, test, average, smoothing),
     )
 
 
@@ -150,15 +150,15 @@ class Average(AveragedModel):
         return cast("PreTrainedModel", self.module)
 
 
-def ema_decay(images: int, epochs: float) -> float:
+def ema_decay(decay: float, images: int, epochs: float) -> float:
     """What the average keeps of itself when it moves, which is every 32 steps of so many images.
 
-    1 − min(1, (1 − 0.99998) · images · 32 / epochs). Over a run, the average then forgets as much whatever the batch
-    and the epochs; but less, the smaller the data set. With ImageNet's images it spans a 25th of the run, with
-    CIFAR-10's all of it; with fewer it stays near the weights at the end of the warm-up.
+    1 − min(1, (1 − decay) · images · 32 / epochs), decay being 0.99998 in S3. Over a run, the average then forgets as
+    much whatever the batch and the epochs; but less, the smaller the data set. With ImageNet's it spans a 25th of
+    the run, with CIFAR-10's all of it; with fewer it stays near the weights at the end of the warm-up.
     Source: references/classification/train.py of github.com/pytorch/vision, after pycls.
     """
-    return 1 - min(1.0, (1 - EMA_DECAY) * images * EMA_EVERY / epochs)
+    return 1 - min(1.0, (1 - decay) * images * EMA_EVERY / epochs)
 
 
 def schedule(optimizer: Optimizer, warmup: int, steps: int) -> LambdaLR:
@@ -177,6 +177,11 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Ten
     return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing)
 
 
+def decoders(args: TrainingArguments) -> int:
+    """How many processes decode images beside this one, which does it itself where it has no GPU to feed."""
+    return min(MOST_DECODERS, (os.cpu_count() or 1) // args.world_size) if args.device.type == "cuda" else 0
+
+
 class ImageTrainer(RunTrainer):
     """Trains a classifier on shares of labels, with a cosine schedule, and averages its weights.
 
@@ -188,8 +193,7 @@ class ImageTrainer(RunTrainer):
         # Batches are all of one size, so that the mean over accumulated batches is that of their means.
         self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = False
         self._average, self._smoothing = average.to(self.args.device), smoothing
-        if self.args.device.type == "cuda":
-            self.args.dataloader_num_workers = min(DECODERS, (os.cpu_count() or 1) // self.args.world_size)
+        self.args.dataloader_num_workers = decoders(self.args)
         self.add_callback(_Averaging(average, self.args.warmup_steps))
 
     def compute_loss(
@@ -253,7 +257,7 @@ def _one_line() -> Iterator[None]:
 
 @_one_line()
 @torch.inference_mode()
-def tested(pictures: Pictures, average: Average, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
+def evaluated(pictures: Pictures, average: Average, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
     """Mean loss, with the smoothing of training, and share of right answers: of the model and of the average."""
     args = trainer.args
     own = Subset(pictures, range(args.process_index, len(pictures), args.world_size))

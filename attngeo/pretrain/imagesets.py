@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attngeo.checkpoints.reference import HUB_ID, is_path, local_path
-from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, UsageError
-from attngeo.pretrain.texts import _explained, _first_line
+from attngeo.checkpoints.reference import is_path, local_path
+from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError
+from attngeo.pretrain.texts import HUB_REFERENCE, _check_cached, _first_line, _listed, _reading
 
 # Data sets of the Hub that have a name here.
 NAMED: Mapping[str, str] = {"cifar10": "uoft-cs/cifar10"}
@@ -51,20 +51,30 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
     reference: "digits" (scikit-learn's 1,797 grey images of 8 × 8, the last fifth of them to test on), "cifar10", a
     folder with a sub-folder for each label, or such a folder in each of train/ and test/ or validation/; or a Hub data
     set as `org/name[:config][@revision][#split]`. Without images to test on, a tenth is held out, chosen by `seed`.
-    Raises DataUnavailableError, DataError or UsageError.
+    Raises DataUnavailableError or DataError.
     """
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()
+    if reference == "digits":
+        return _labelled(reference, _digits(), channels=1, seed=seed)
+    hub = HUB_REFERENCE.fullmatch(NAMED.get(reference, reference))
+    path = None if reference in NAMED else _existing(reference)
+    with _reading(reference):
+        if path is not None:
+            found = _open_folder(reference, path)
+        elif hub and not is_path(hub["name"]):
+            found = _open_hub(reference, **hub.groupdict())
+        else:
+            raise DataUnavailableError(
+                f"{reference or repr(reference)}: no such folder; give one, org/name of the Hub, digits or cifar10"
+            )
+        return _labelled(reference, found, channels=3, seed=seed)
+
+
+def _existing(reference: str) -> Path | None:
     try:
-        if reference == "digits":
-            return _labelled(reference, _digits(), channels=1, seed=seed)
-        if reference not in NAMED and (is_path(reference) or local_path(reference).exists()):
-            return _labelled(reference, _open_folder(local_path(reference), reference), channels=3, seed=seed)
-        return _labelled(reference, _open_hub(NAMED.get(reference, reference)), channels=3, seed=seed)
-    except AttnGeoError:
-        raise
-    except Exception as error:
-        raise _explained(reference, error) from error
+        path = local_path(reference)
+    except ModelNotFoundError:
+        return None
+    return path if reference and path.exists() else None
 
 
 def _digits() -> dict[str, datasets.Dataset]:
@@ -72,19 +82,13 @@ def _digits() -> dict[str, datasets.Dataset]:
 
     raw = load_digits()
     images = [Image.fromarray(np.rint(each * 255 / 16).astype(np.uint8)) for each in raw.images]
-    features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(map(str, range(10))))}
-    )
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list("0123456789"))})
     rows = datasets.Dataset.from_dict({"image": images, "label": raw.target.tolist()}, features=features)
     cut = int(len(rows) * DIGITS_TRAINED_ON)
     return {"train": rows.select(range(cut)), "test": rows.select(range(cut, len(rows)))}
 
 
-def _open_folder(path: Path, reference: str) -> dict[str, datasets.Dataset]:
-    if not path.exists():
-        raise DataUnavailableError(
-            f"{reference}: no such folder; give one of images, a Hub data set, digits or cifar10"
-        )
+def _open_folder(reference: str, path: Path) -> dict[str, datasets.Dataset]:
     if not path.is_dir():
         raise DataError(f"{reference} is a file, expected a folder with a sub-folder of images for each label")
     endings = Image.registered_extensions()
@@ -94,29 +98,26 @@ def _open_folder(path: Path, reference: str) -> dict[str, datasets.Dataset]:
     return found
 
 
-def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
-    rest, _, split = reference.partition("#")
-    rest, _, revision = rest.partition("@")
-    name, _, config = rest.partition(":")
-    if not HUB_ID.fullmatch(name):
-        raise UsageError(
-            f"{reference!r} names no data set, expected digits, cifar10, a folder or org/name[:config][#split]"
-        )
-    where = {"path": name, "name": config or None, "revision": revision or None}
-    features = datasets.load_dataset_builder(**where).info.features
-    if features is not None:
-        _image_column(reference, features)  # before what may be a terabyte of text is downloaded
-    found: dict[str, datasets.Dataset] = datasets.load_dataset(**where)
+def _open_hub(
+    reference: str, name: str, config: str | None, revision: str | None, split: str | None
+) -> dict[str, datasets.Dataset]:
+    # Without its scheme, a folder of that name would be taken instead.
+    builder = datasets.load_dataset_builder(f"hf://datasets/{name}", config, revision=revision)
+    _check_cached(reference, builder, name, revision)
+    if builder.info.features is not None:
+        _image_column(reference, builder.info.features)  # before a terabyte of text is downloaded
+    builder.download_and_prepare()
+    found: dict[str, datasets.Dataset] = builder.as_dataset()
     if split:
         found = {key: rows for key, rows in found.items() if key != split.partition("[")[0]}
-        found["train"] = datasets.load_dataset(**where, split=split)
+        found["train"] = builder.as_dataset(split=split)
     return found
 
 
 def _labelled(reference: str, found: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
     if "train" not in found:
         raise DataError(
-            f"{reference}: no split 'train'; its splits are {', '.join(found)}; choose one with {reference}#SPLIT"
+            f"{reference}: no split 'train'; its splits are {_listed(found)}; choose one with {reference}#SPLIT"
         )
     train, features = found["train"], found["train"].features
     image, label = _image_column(reference, features), _label_column(reference, features)
@@ -141,7 +142,7 @@ def _labelled(reference: str, found: Mapping[str, datasets.Dataset], *, channels
 def _image_column(reference: str, features: Mapping[str, Any]) -> str:
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
-        raise DataError(f"{reference} holds no images; its columns are {', '.join(features)}")
+        raise DataError(f"{reference} holds no images; its columns are {_listed(features)}")
     return next((name for name in images if name in ("image", "img")), images[0])
 
 
@@ -153,7 +154,7 @@ def _label_column(reference: str, features: Mapping[str, Any]) -> str:
     found = classes or plain
     if not found:
         raise DataError(
-            f"{reference}: its images have no labels, its columns are {', '.join(features)}; expected one named label, "
+            f"{reference}: its images have no labels, its columns are {_listed(features)}; expected one named label, "
             "or in a folder a sub-folder for each of several labels"
         )
     return next((name for name in usual if name in found), found[0])
@@ -185,6 +186,8 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         return len(self._rows)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
         try:
             row = self._rows[int(number)]
             image = pixels(row[self._data.image], self._size, self._data.channels)
@@ -236,6 +239,8 @@ class Images(Dataset[dict[str, Any]]):
         return self._count
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
         epoch, place = divmod(index, len(self._pictures))
         image, label = self._pictures[_order(self._seed, epoch, len(self._pictures))[place]]
         return {"pixel_values": image, "label": label, "index": index}

@@ -56,7 +56,7 @@ def _build(head: Any, config: PreTrainedConfig, purpose: str) -> PreTrainedModel
     config.architectures = config.architectures or []  # transformers iterates over it where a type has several heads
     try:
         model: PreTrainedModel = head.from_config(config)
-    except ValueError as error:
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         if "Unrecognized configuration class" in str(error):
             raise UsageError(f"transformers has no head of model type {config.model_type!r} {purpose}") from None
         raise UsageError(f"the configuration builds no model ({str(error).splitlines()[0][:200]})") from error

@@ -38,7 +38,8 @@ SMALL: dict[str, Any] = S2 | {
 # (references/classification in github.com/pytorch/vision), which the rest of S3 follows number by number.
 VISION: dict[str, Any] = {
     "data": "cifar10", "epochs": 500, "batch_size": 128, "grad_accum": 1, "lr": 3e-3, "warmup_epochs": 30,
-    "weight_decay": 0.3, "label_smoothing": 0.01, "mixup": 0.2, "cutmix": 1.0, "log_every": 200, "save_every": 5_000,
+    "weight_decay": 0.3, "label_smoothing": 0.01, "mixup": 0.2, "cutmix": 1.0, "ema_decay": 0.99998, "log_every": 200,
+    "save_every": 5_000,
 }  # fmt: skip
 
 
@@ -72,7 +73,8 @@ PRESETS: Mapping[str, Preset] = {
     "bert-large": Preset("text", "bert", _bert(1024, 24, 16), S2),
     "vit-tiny": Preset(
         "image", "vit", _vit(64, 3, 4, patch=2, image=8),
-        VISION | {"data": "digits", "epochs": 40, "lr": 1e-3, "warmup_epochs": 4, "log_every": 20, "save_every": 200},
+        VISION | {"data": "digits", "epochs": 40, "lr": 1e-3, "warmup_epochs": 4, "ema_decay": 0.998, "log_every": 20,
+                  "save_every": 200},
     ),
     "vit-6": Preset("image", "vit", _vit(512, 6, 8, patch=4, image=32), VISION),
     "vit-12": Preset(

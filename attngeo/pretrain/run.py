@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 import transformers
 from transformers import (
-    PreTrainedModel,
     PrinterCallback,
     TrainerCallback,
     TrainerControl,
@@ -74,7 +73,7 @@ def run(
         transformers.set_seed(settings.seed)
         checkpoint = last_checkpoint(folder) if resume else None
         task = prepare(settings, arguments.world_size, checkpoint)
-        _check_room(folder, task.model)
+        _check_room(folder, task)
         if arguments.process_index == 0:
             _start(folder, settings, resume=resume)
         if resume and checkpoint is None:
@@ -145,8 +144,11 @@ def _train(
             f"attngeo pretrain --resume -o {folder}"
         )
     since = int(checkpoint.name.partition("-")[2]) if checkpoint else 0
-    summary = _summary(settings, task, trainer, geometry, steps=step - since, seconds=seconds)
-    summary |= task.finish(trainer)
+    measured = task.finish(trainer)
+    summary: dict[str, Any] = {}
+    if trainer.is_world_process_zero():  # the one that keeps the scores
+        summary = _summary(settings, task, trainer, geometry, steps=step - since, seconds=seconds)
+        summary.update(measured)
     _save(trainer, task, folder, summary)
     return Run(folder, settings, summary, geometry.frame)
 
@@ -170,6 +172,7 @@ def _save(trainer: RunTrainer, task: Task, folder: Path, summary: Mapping[str, A
         (partial / "training_args.bin").unlink(missing_ok=True)  # a pickle, which settings.json makes needless
         for name, model in task.others.items():
             model().save_pretrained(folder / name)
+            task.processor.save_pretrained(folder / name)
         shutil.rmtree(folder / MODEL, ignore_errors=True)
         partial.rename(folder / MODEL)
     except Exception as error:
@@ -209,10 +212,11 @@ def _accelerated() -> bool:
     return torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
-def _check_room(folder: Path, model: PreTrainedModel) -> None:
+def _check_room(folder: Path, task: Task) -> None:
     """Raise OutputError where the checkpoints will not fit on the disk."""
-    weights = sum(parameter.numel() * 4 for parameter in model.parameters())
-    needed = weights * (CHECKPOINT_COPIES * CHECKPOINTS_AT_ONCE + 1)
+    weights = sum(parameter.numel() * 4 for parameter in task.model.parameters())
+    others = len(task.others)
+    needed = weights * ((CHECKPOINT_COPIES + others) * CHECKPOINTS_AT_ONCE + 1 + others)
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
@@ -233,8 +237,8 @@ class _Report(TrainerCallback):
         if state.is_world_process_zero and logs and "loss" in logs:
             now = self._geometry.summary
             what = (
-                f"loss {logs['loss']:.3f}  symmetry {now['symmetry_heads']:.2f}  "
-                f"directionality {now['directionality_heads']:.2f}"
+                f"loss {logs['loss']:.3f}  symmetry {now['symmetry_layers']:.2f}  "
+                f"directionality {now['directionality_layers']:.2f}"
             )
             self._report(Progress("train", what, state.global_step, state.max_steps, "steps"))
 

@@ -60,6 +60,7 @@ class Settings:
     mixup: float = 0.0
     cutmix: float = 0.0
     label_smoothing: float = 0.0
+    ema_decay: float = 0.0
     precision: TrainingPrecision = "auto"
     seed: int = 0
     log_every: int = 0
@@ -82,7 +83,13 @@ class Settings:
         if unknown := chosen.keys() - {field.name for field in dataclasses.fields(cls)}:
             raise UsageError(f"there is no setting {sorted(unknown)[0]!r}")
         if "steps" in chosen and "epochs" not in chosen:
-            defaults = {**defaults, "epochs": 0, "warmup": min(defaults.get("warmup", 0), chosen["steps"] // 10)}
+            tenth = chosen["steps"] // 10
+            defaults = {
+                **defaults,
+                "epochs": 0,
+                "warmup_epochs": 0,
+                "warmup": min(defaults.get("warmup", tenth), tenth),
+            }
         if "warmup" in chosen and "warmup_epochs" not in chosen:
             defaults = {**defaults, "warmup_epochs": 0}
         settings = cls(model=model, task=task, **{**defaults, **chosen})
@@ -107,7 +114,11 @@ class Settings:
                 raise UsageError(
                     f"{name} is {value}, expected a {'positive' if name == 'lr' else 'non-negative'} number"
                 )
-        for name, low in (("mlm_probability", text and self.objective == "mlm"), ("label_smoothing", False)):
+        for name, low in (
+            ("mlm_probability", text and self.objective == "mlm"),
+            ("label_smoothing", False),
+            ("ema_decay", False),
+        ):
             value = getattr(self, name)
             if not 0 <= value < 1 or (low and value == 0):
                 raise UsageError(f"{name} is {value}, expected a share between 0 and 1")

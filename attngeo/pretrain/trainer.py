@@ -75,6 +75,19 @@ class RunTrainer(Trainer):
                 f"{folder} cannot be written ({reason}); make room, then go on from the last checkpoint with --resume"
             ) from error
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """As `from_pretrained` does it, unless weights are in shards.
+
+        The Trainer's own leaves weights as they are, without a word, that are saved under other names than they have in
+        memory, as ViT's and Mixtral's (github.com/huggingface/transformers/issues/43701).
+        """
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        own: Any = model or self.model
+        saved = type(own).from_pretrained(resume_from_checkpoint, dtype=own.dtype)
+        own.load_state_dict(saved.state_dict())
+
     def resume(self, checkpoint: Path | None) -> None:
         """Train from a checkpoint of `last_checkpoint`, or from the start."""
         if checkpoint is not None:

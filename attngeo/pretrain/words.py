@@ -14,27 +14,26 @@ MEDIAN = 2 * math.sqrt(math.pi / 2)
 
 
 def describe(run: Run) -> str:
-    """What the geometry of attention did during a run: symmetry and directionality of heads, against chance."""
-    start, end = (run.summary[when]["heads"] for when in ("start", "end"))
-    steps, kind = run.summary["settings"]["steps"], run.settings
-    heads, width = int(run.geometry["head"].max()) + 1, run.summary["d_model"]
-    count = heads * run.geometry["layer"].nunique()
+    """What the geometry of attention did during a run: the scores of whole layers, as in the paper, against chance."""
+    start, end = (run.summary[when] for when in ("start", "end"))
+    width, layers = run.summary["d_model"], run.geometry["layer"].nunique()
     symmetry, directionality = (
-        sentence(name, start[name][1], end[name][1], MEDIAN * chance / math.sqrt(count), words)
+        sentence(name, start["layers"][name][1], end["layers"][name][1], MEDIAN * chance / math.sqrt(layers), words)
         for name, chance, words in (
-            ("symmetry", math.sqrt(2 / width**2), ("symmetric", "skew-symmetric")),
-            ("directionality", CHANCE_DIRECTIONALITY / math.sqrt(width), ("dominated by rows", "dominated by columns")),
+            ("symmetry", math.sqrt(2) / width, ("symmetric", "skew-symmetric")),
+            ("directionality", CHANCE_DIRECTIONALITY / math.sqrt(width), ("rows dominate", "columns dominate")),
         )
     )
-    predicted = {"mlm": "masked tokens were predicted", "clm": "next tokens were predicted"}
-    what = "images were classified" if kind.task == "image" else predicted[kind.objective]
+    predicted = {"mlm": "predicting masked tokens", "clm": "predicting the next token"}
+    what = "classifying images" if run.settings.task == "image" else predicted[run.settings.objective]
     loss = f"the loss went from {run.summary['first_loss']:.2f} to {run.summary['final_loss']:.2f}"
-    return f"In {steps:,} steps in which {what}, {loss}; {symmetry}, and {directionality}."
+    steps = f"In {run.summary['settings']['steps']:,} steps of {what}"
+    return f"{steps}, {loss}. The median {symmetry}. The median {directionality}."
 
 
 def sentence(name: str, start: float, end: float, chance: float, words: tuple[str, str]) -> str:
-    """How a median went, and whether chance alone would do."""
-    moved = f"the median {name} of heads went from {start:+.2f} to {end:+.2f}"
+    """How a median over layers went, and whether chance alone would do."""
+    moved = f"{name} of layers went from {start:+.2f} to {end:+.2f}"
     if abs(end) <= chance:
         return f"{moved}, which chance would do (±{chance:.2f})"
     return f"{moved}: {words[end < 0]} (chance ±{chance:.2f})"
@@ -54,7 +53,7 @@ def describe_comparison(comparison: Comparison) -> list[str]:
             )
             lines.append(
                 f"{objective}: {init} against {baseline} initialisation: final loss {loss}, which "
-                f"{reached} of {len(own)} runs reached, {gains.mean():.0%} sooner ({gains.min():.0%} to {gains.max():.0%}); "
-                f"median symmetry of layers at the end {symmetry}."
+                f"{reached} of {len(own)} runs reached, {gains.mean():.0%} sooner "
+                f"({gains.min():.0%} to {gains.max():.0%}); median symmetry of layers at the end {symmetry}."
             )
     return lines

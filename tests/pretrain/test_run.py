@@ -242,7 +242,7 @@ BAD = [
     ({"seq_len": 65}, UsageError, "seq_len is 65, expected at most the 64 positions"),
     ({"data": "no/such/file.txt"}, DataUnavailableError, "no such file or folder"),
     ({"batch_size": 100_000}, DataError, "expected at least one batch of 100000 × 16"),
-    ({"tokenizer": "./nowhere"}, DataUnavailableError, "tokenizer ./nowhere cannot be had"),
+    ({"tokenizer": "./nowhere"}, DataUnavailableError, "tokenizer ./nowhere: no such folder"),
     ({"model": "./nowhere.json"}, UsageError, "is no file, expected a config.json or one of: tiny"),
     ({"init": "./nowhere"}, AttnGeoError, "no such file or folder"),
     ({"precision": "fp16"}, UsageError, "fp16 needs a CUDA device"),

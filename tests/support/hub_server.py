@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 V1_COMMIT = COMMIT[::-1]
 RESOLVE = re.compile(r"/(?P<repo>(?:datasets/)?[^/]+(?:/[^/]+)?)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
 LIST = re.compile(
-    r"/api/(?P<repo>datasets/[^/]+/[^/]+)/(?P<what>revision|tree)/(?P<revision>[^/]+)(?:/(?P<folder>.+))?"
+    r"/api/(?P<repo>datasets/[^/]+/[^/]+)(?:/(?P<what>revision|tree)/(?P<revision>[^/]+)(?:/(?P<folder>.+))?)?"
 )
 
 
@@ -54,12 +55,13 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
             self.answer(send_body=True)
 
         def answer(self, *, send_body: bool) -> None:
-            address = self.path.partition("?")[0]
+            address, self.commit = unquote(self.path.partition("?")[0]), COMMIT
             found = RESOLVE.fullmatch(address)
             listed = None if found else LIST.fullmatch(address)
             if found is None and listed is None:
                 return self.refuse(404, "RepoNotFound")
             repo, revision = (found or listed).group("repo", "revision")  # type: ignore[union-attr]
+            revision = revision or "main"
             part, token = self.headers.get("Range"), self.headers.get("Authorization")
             if found is not None:
                 hub.requests.append((self.command, found["file"], part, token))
@@ -79,9 +81,9 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 return self.refuse(404, "EntryNotFound")
             return self.send(path.read_bytes(), part, send_body=send_body)
 
-        def list(self, root: Path, what: str, folder: str, repo: str) -> None:
+        def list(self, root: Path, what: str | None, folder: str, repo: str) -> None:
             """What HfApi.dataset_info and HfApi.list_repo_tree ask for; the tree is always the whole one."""
-            if what == "revision":
+            if what != "tree":
                 answer: object = {"id": repo.removeprefix("datasets/"), "sha": self.commit, "siblings": []}
             else:
                 paths = sorted((root / folder).rglob("*"))
@@ -112,7 +114,7 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
             body = json.dumps({"error": code}).encode()
             self.send_response(status)
             self.send_header("X-Error-Code", code)
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", self.commit)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":

@@ -1,0 +1,140 @@
+"""`attngeo pretrain` as it is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.runs import write_config, write_text
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+SMALL = ["--steps", 12, "--batch-size", 8, "--grad-accum", 1, "--seq-len", 16, "--lr", 1e-3, "--vocab-size", 120,
+         "--log-every", 4]  # fmt: skip
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[object]:
+    """What makes a run take a second."""
+    return ["--model", write_config(tmp_path), "--data", write_text(tmp_path), *SMALL]
+
+
+def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list[object], tmp_path: Path) -> None:
+    done = attngeo("pretrain", "--init", "symmetric", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    assert "config · mlm · symmetric init · " in lines[0]
+    rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows] == ["0", "4", "8", "12"]
+    assert rows[0][1] == "+1.00"
+    assert lines[-1].startswith("In 12 steps of predicting masked tokens, the loss went from ")
+    assert "The median symmetry of layers went from +1.00 to +" in lines[-1]
+    assert [line.split("  ")[0] for line in done.stderr.splitlines()] == [
+        f"attngeo: step {step}/12" for step in (4, 8, 12)
+    ]
+    folder = tmp_path / "pretrain-config-mlm-symmetric-seed0"
+    assert {path.name for path in folder.iterdir()} >= {"model", "geometry.parquet", "summary.json", "settings.json"}
+    scored = attngeo("score", folder / "model", "--format", "csv")
+    assert scored.returncode == 0, scored.stderr
+
+
+def test_json_is_the_summary_and_quiet_is_quiet(attngeo: Run, options: list[object], tmp_path: Path) -> None:
+    done = attngeo("pretrain", "--objective", "clm", *options, "--json", "--quiet", "-o", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == json.loads((tmp_path / "run/summary.json").read_text())
+
+
+def test_a_comparison(attngeo: Run, options: list[object], tmp_path: Path) -> None:
+    done = attngeo(
+        "pretrain", "--compare", "default,symmetric,identity", "--objectives", "mlm,clm", *options,
+        "-o", tmp_path / "all",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    table, words = done.stdout.splitlines()[:-4], done.stdout.splitlines()[-4:]
+    assert max(map(len, table)) <= 80
+    assert words[0].startswith("mlm: symmetric against default initialisation: final loss ")
+    assert words[3].startswith("clm: identity against default initialisation: ")
+    assert len(pd.read_parquet(tmp_path / "all/comparison.parquet")) == 6
+    assert (tmp_path / "all/curves.html").stat().st_size > 1_000_000
+    rows = attngeo(
+        "pretrain", "--compare", "default,symmetric,identity", "--objectives", "mlm,clm", *options,
+        "-o", tmp_path / "all", "--resume", "--json",
+    )  # fmt: skip
+    assert len(json.loads(rows.stdout)) == 6
+    assert "step" not in rows.stderr  # nothing was trained again
+
+
+BAD = [
+    (["--model", "nothing"], 2, "model 'nothing' is no file, expected a config.json or one of: tiny, bert-mini"),
+    (["--data", "no/such/thing"], 3, "no/such/thing"),
+    (["--lr", "0"], 2, "lr is 0.0, expected a positive number"),
+    (["--objective", "nsp"], 2, "--objective"),
+    (["--init", "symetric"], 2, "expected one of: default, symmetric, identity"),
+    (["--compare", "default"], 2, "expected two or more different initialisations"),
+    (["--compare", "default,symmetric", "--init", "identity"], 2, "contradict each other"),
+    (["--seeds", "3"], 2, "--seeds is for --compare"),
+    (["--task", "image", "--model", "tiny"], 2, "model tiny is trained on texts"),
+    (["--report-to", "wandb"], 2, "pip install wandb"),
+    (["--seq-len", "1000"], 2, "seq_len is 1000, expected at most the 128 positions"),
+    (["--resume", "-o", "empty"], 4, "empty holds no run to resume"),
+    (["-o", "file"], 2, "file is a file, expected a folder"),
+    (["--batch-size", "1000000"], 4, "expected at least one batch of 1000000"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), BAD, ids=[" ".join(bad[0]) for bad in BAD])
+def test_bad_input_is_one_line_and_leaves_nothing(
+    attngeo: Run, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    done = attngeo("pretrain", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert message in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_resumed_run_needs_its_folder_alone(attngeo: Run, options: list[object], tmp_path: Path) -> None:
+    from attngeo.pretrain.settings import Settings
+
+    stored = Settings.of(str(options[1]), data=str(options[3]), steps=12, batch_size=8, grad_accum=1, seq_len=16,
+                         lr=1e-3, vocab_size=120, log_every=4)  # fmt: skip
+    (tmp_path / "run").mkdir()
+    stored.write(tmp_path / "run")  # as a run leaves it that was killed before its first checkpoint
+    other = attngeo("pretrain", "--resume", "--lr", "0.5", "-o", tmp_path / "run")
+    assert (other.returncode, "was started with lr 0.001, not 0.5" in other.stderr) == (2, True)
+    done = attngeo("pretrain", "--resume", "-o", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    again = attngeo("pretrain", "--resume", "-o", tmp_path / "run")
+    assert (again.returncode, "there is nothing to resume" in again.stderr) == (2, True)
+
+
+def test_two_processes_train_as_one(options: list[object], tmp_path: Path) -> None:
+    """The same global batch under `accelerate launch`: the same losses, to 1e-4."""
+    # Dropout draws differ from process to process.
+    write_config(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+    def launched(processes: int, batch: int, out: str) -> pd.DataFrame:
+        # What accelerate calls multi_gpu starts processes on a CPU as well.
+        command = [Path(sys.executable).with_name("accelerate"), "launch", "--num_processes", processes,
+                   "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no",
+                   *(["--multi_gpu"] if processes > 1 else []),
+                   "-m", "attngeo", "pretrain", *options, "--batch-size", batch, "-o", out]  # fmt: skip
+        done = subprocess.run(
+            [str(part) for part in command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("In 12 steps of") == 1  # one process speaks
+        return pd.read_parquet(tmp_path / out / "geometry.parquet")
+
+    one, two = launched(1, 8, "one"), launched(2, 4, "two")
+    pd.testing.assert_frame_equal(one, two, atol=1e-4, rtol=0)
+    assert json.loads((tmp_path / "two/summary.json").read_text())["processes"] == 2
