@@ -62,10 +62,13 @@ def test_the_generated_parts_of_the_readme_are_fresh() -> None:
 def test_the_readme_names_every_column_and_exit_code() -> None:
     from attngeo import errors
     from attngeo.analogies import summary
+    from attngeo.pretrain import callback
     from attngeo.scoring import COLUMNS
 
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert all(f"`{column}`" in readme for column in (*COLUMNS, *summary.COLUMNS))
+    assert all(f"`{column}`" in readme for column in (*COLUMNS, *summary.COLUMNS, *callback.COLUMNS))
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
-    assert {error.exit_code for error in classes} == {2, 3, 4}
+    codes = {error.exit_code for error in classes}
+    assert codes == {2, 3, 4, 130}
+    assert all(f"| {code} | " in readme for code in codes)
     assert all(error.__name__ in str(errors.__doc__) for error in classes)

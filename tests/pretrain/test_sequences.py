@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hub_server import serve
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -117,7 +118,7 @@ def test_every_epoch_is_another_order() -> None:
 
 
 def test_the_order_is_that_of_the_seed_whatever_was_asked_before() -> None:
-    found, again = make(some_documents()), make(some_documents(), count=5)
+    found, again = make(some_documents()), make(some_documents(), count=500)
     expected = rows(found, 4 * found.distinct)
     for index in (3 * found.distinct + 1, 2, found.distinct, 2 * found.distinct - 1, 3 * found.distinct):
         assert rows(again, 1, index) == [expected[index]]
@@ -130,6 +131,7 @@ def test_tokens_are_counted_as_they_come(pack: bool) -> None:
     counted = np.cumsum([0, *map(len, rows(found, 3 * found.distinct))])
     assert [found.tokens_until(count) for count in range(3 * found.distinct + 1)] == counted.tolist()
     assert (len(found), found.epochs) == (1000, 1000 / found.distinct)
+    assert len(list(found)) == 1000
 
 
 def test_a_token_takes_four_bytes() -> None:
@@ -217,7 +219,7 @@ def within(count: int, of: int, share: float) -> bool:
 @pytest.mark.parametrize("probability", [0.15, 0.3])
 def test_the_rates_are_those_of_bert(probability: float) -> None:
     tokeniser = words()
-    found = make([" ".join(WORDS * 3)] * 2000, length=64)
+    found = make([" ".join(WORDS * 3)] * 2000, length=64, count=2000)
     examples = [found[index] for index in range(2000)]
     batch = Masking(tokeniser, mlm_probability=probability)(examples)
     before = torch.tensor(np.stack([example["input_ids"] for example in examples])).long()
@@ -544,6 +546,35 @@ def test_tokenisers_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(error, match=message) as raised:
             tokeniser_of(name, text_of([]), 100, "clm")
         assert "\n" not in str(raised.value)
+
+
+HUB_CHILD = """
+import sys
+from attngeo.errors import AttnGeoError
+from attngeo.pretrain.texts import Text
+from attngeo.pretrain.tokeniser import tokeniser_of
+for name in sys.argv[1:]:
+    try:
+        print(*tokeniser_of(name, Text("none", lambda: iter([])), 1, "mlm").tokenize("ba be"))
+    except AttnGeoError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_tokenisers_of_the_hub(tmp_path: Path) -> None:
+    words().save_pretrained(tmp_path / "v1")
+    with serve() as hub:
+        hub.repositories |= {"org/name": tmp_path, "org/name@v1": tmp_path / "v1"}
+        environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+        run = subprocess.run(
+            [sys.executable, "-c", HUB_CHILD, "org/name@v1", "org/name", "org/none"],
+            capture_output=True, text=True, check=True, env=os.environ | environment | {"HF_HUB_OFFLINE": "0"},
+        )  # fmt: skip
+    tagged, empty, none = run.stdout.splitlines()
+    assert (tagged, run.stderr) == ("ba be", "")
+    for answer, name in ((empty, "org/name"), (none, "org/none")):
+        assert answer.startswith(f"DataUnavailableError tokenizer {name} cannot be had (")
+        assert answer.endswith("; give a folder or Hub id, or --tokenizer train")
 
 
 def test_a_data_set_brings_the_tokeniser_that_it_was_published_with(tmp_path: Path) -> None:

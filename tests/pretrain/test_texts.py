@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -416,13 +417,14 @@ for reference in sys.argv[1:]:
 def ask(references: list[str], home: Path, code: str = CHILD, **environment: str) -> list[Any]:
     """What comes of each reference, in a process of its own, whose stdout and terminal stay empty besides."""
     terminal, stderr = os.openpty()
+    termios.tcsetwinsize(stderr, (24, 80))  # or progress bars would have no room
     quick = {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
     run = subprocess.run(
         [sys.executable, "-c", code, *references], stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=100,
         env={**os.environ, **quick, **environment}, check=False, cwd=home.parent,
     )  # fmt: skip
     os.write(stderr, b"\n")
-    assert os.read(terminal, 10_000).strip() == b""
+    assert os.read(terminal, 10_000) == b"\r\n"
     os.close(stderr)
     os.close(terminal)
     assert run.returncode == 0
@@ -471,6 +473,7 @@ def test_data_sets_of_the_hub(remote: Hub, tmp_path: Path) -> None:
         "org/tables:english@main#test": [True, ["three"]],
         "wikipedia": [True, [f"article {n}" for n in range(300)]],
     }
+    write(tmp_path / "org" / "tables" / "here.txt", "not this folder, which is no configuration")
     assert dict(zip(expected, ask(list(expected), tmp_path / "home", HF_ENDPOINT=remote.url), strict=True)) == expected
 
 
