@@ -17,7 +17,8 @@ from torch.utils.data import Dataset
 
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError
-from attngeo.pretrain.texts import HUB_REFERENCE, _check_cached, _first_line, _listed, _reading
+from attngeo.pretrain.columns import first_line, listed
+from attngeo.pretrain.hub_tables import HUB_REFERENCE, check_cached, reading
 
 # Data sets of the Hub that have a name here.
 NAMED: Mapping[str, str] = {"cifar10": "uoft-cs/cifar10"}
@@ -57,7 +58,7 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
         return _labelled(reference, _digits(), channels=1, seed=seed)
     hub = HUB_REFERENCE.fullmatch(NAMED.get(reference, reference))
     path = None if reference in NAMED else _existing(reference)
-    with _reading(reference):
+    with reading(reference):
         if path is not None:
             found = _open_folder(reference, path)
         elif hub and not is_path(hub["name"]):
@@ -103,7 +104,7 @@ def _open_hub(
 ) -> dict[str, datasets.Dataset]:
     # Without its scheme, a folder of that name would be taken instead.
     builder = datasets.load_dataset_builder(f"hf://datasets/{name}", config, revision=revision)
-    _check_cached(reference, builder, name, revision)
+    check_cached(reference, builder, name, revision)
     if builder.info.features is not None:
         _image_column(reference, builder.info.features)  # before a terabyte of text is downloaded
     builder.download_and_prepare()
@@ -117,7 +118,7 @@ def _open_hub(
 def _labelled(reference: str, found: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
     if "train" not in found:
         raise DataError(
-            f"{reference}: no split 'train'; its splits are {_listed(found)}; choose one with {reference}#SPLIT"
+            f"{reference}: no split 'train'; its splits are {listed(found)}; choose one with {reference}#SPLIT"
         )
     train, features = found["train"], found["train"].features
     image, label = _image_column(reference, features), _label_column(reference, features)
@@ -142,7 +143,7 @@ def _labelled(reference: str, found: Mapping[str, datasets.Dataset], *, channels
 def _image_column(reference: str, features: Mapping[str, Any]) -> str:
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
-        raise DataError(f"{reference} holds no images; its columns are {_listed(features)}")
+        raise DataError(f"{reference} holds no images; its columns are {listed(features)}")
     return next((name for name in images if name in ("image", "img")), images[0])
 
 
@@ -154,7 +155,7 @@ def _label_column(reference: str, features: Mapping[str, Any]) -> str:
     found = classes or plain
     if not found:
         raise DataError(
-            f"{reference}: its images have no labels, its columns are {_listed(features)}; expected one named label, "
+            f"{reference}: its images have no labels, its columns are {listed(features)}; expected one named label, "
             "or in a folder a sub-folder for each of several labels"
         )
     return next((name for name in usual if name in found), found[0])
@@ -193,7 +194,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
             image = pixels(row[self._data.image], self._size, self._data.channels)
         except Exception as error:
             raise DataError(
-                f"{self._data.name}: {self._place(number)} cannot be decoded ({_first_line(error)}); replace it, or "
+                f"{self._data.name}: {self._place(number)} cannot be decoded ({first_line(error)}); replace it, or "
                 "leave it out"
             ) from error
         return image, self._data.numbers[row[self._data.label]]

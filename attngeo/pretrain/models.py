@@ -27,7 +27,7 @@ HEADS = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 def text_config(settings: Settings, tokeniser: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """The configuration of a text model, with the tokeniser's vocabulary. Raises UsageError."""
     config = _config(settings.model)
-    config.vocab_size = len(tokeniser)
+    config.vocab_size = max(tokeniser.get_vocab().values()) + 1  # ids may have gaps
     for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
         if hasattr(config, f"{name}_token_id"):
             setattr(config, f"{name}_token_id", getattr(tokeniser, f"{name}_token_id"))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
-from transformers import PreTrainedTokenizerBase
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from attngeo.errors import DataError, UsageError
 from attngeo.pretrain.texts import Text
@@ -107,48 +105,54 @@ class Stream(IterableDataset[Example]):
             epoch += 1
 
 
-@dataclass
-class Masking:
-    """Makes batches, with masks that depend on the seed `keyed_by` and on a sequence's number alone.
+class Masking(DataCollatorForLanguageModeling):
+    """transformers' collator, with masks that depend on the seed `keyed_by` and on a sequence's number alone.
 
-    So the masks are the same after a run is resumed, and on any number of processes. mlm: of the tokens that are not
-    special a share of `mlm_probability` is predicted, of these 80% are masked, 10% replaced by a random token and 10%
-    left as they are (Devlin et al. 2019, 3.1); else every token is predicted. packed: nothing is padded.
+    So the masks are the same after a run is resumed, and on any number of processes, and sequences of one batch do not
+    share a stream of random numbers. packed: nothing is padded.
     """
 
-    tokeniser: PreTrainedTokenizerBase
-    mlm: bool = True
-    mlm_probability: float = 0.15
-    keyed_by: int = 0
-    packed: bool = True
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, keyed_by: int = 0, packed: bool = True, **given: Any
+    ) -> None:
+        super().__init__(tokenizer, **given)
+        self._key, self._packed = keyed_by, packed
+        self._rows: list[tuple[int, int]] = []
 
-    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+    def torch_call(self, examples: Sequence[Example]) -> dict[str, Any]:  # type: ignore[override]
         """A batch: input_ids [batch, length]; labels, -100 where nothing is predicted; attention_mask if padded."""
-        lengths = [len(example["input_ids"]) for example in examples]
-        ids = np.full((len(examples), max(lengths)), self.tokeniser.pad_token_id or 0, dtype=np.int64)
-        real = np.arange(max(lengths)) < np.array(lengths)[:, None]
-        ids[real] = np.concatenate([example["input_ids"] for example in examples])
-        labels = np.where(real, ids, -100)
-        if self.mlm:
-            ids, labels = self._masked(ids, real, lengths, [example["index"] for example in examples])
-        batch = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
-        if not self.packed:
-            batch["attention_mask"] = torch.from_numpy(real.astype(np.int64))
+        self._rows = [(example["index"], len(example["input_ids"])) for example in examples]
+        length = max(length for _, length in self._rows)
+        ids = torch.full((len(examples), length), self.tokenizer.pad_token_id or 0)
+        real = torch.arange(length) < torch.tensor([length for _, length in self._rows])[:, None]
+        ids[real] = torch.from_numpy(np.concatenate([example["input_ids"] for example in examples])).long()
+        batch: dict[str, Any] = super().torch_call(list(ids))
+        if not self.mlm:
+            batch["labels"] = torch.where(real, ids, -100)  # also where the padding token ends documents
+        if not self._packed:
+            batch["attention_mask"] = real.long()
         return batch
 
-    def _masked(
-        self, ids: np.ndarray, real: np.ndarray, lengths: list[int], indices: list[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        vocabulary = len(self.tokeniser)
+    def torch_mask_tokens(
+        self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
+    ) -> tuple[Any, Any]:
+        """Of the tokens that are not special, `mlm_probability` are predicted: 80% masked, 10% random, 10% as they are.
+
+        Source: Devlin et al. 2019, section 3.1.
+        """
+        del special_tokens_mask, offset_mapping
+        ids = inputs.numpy()
+        vocabulary, kept = len(self.tokenizer), self.mask_replace_prob + self.random_replace_prob
         draws, words = np.ones((2, *ids.shape)), np.zeros_like(ids)
-        for row, (length, index) in enumerate(zip(lengths, indices, strict=True)):
-            random = np.random.default_rng((self.keyed_by, MASKS, index))
+        for row, (index, length) in enumerate(self._rows):
+            random = np.random.default_rng((self._key, MASKS, index))
             draws[:, row, :length] = random.random((2, length))
             words[row, :length] = random.integers(vocabulary, size=length)
-        chosen = (draws[0] < self.mlm_probability) & real & ~np.isin(ids, self.tokeniser.all_special_ids)
+        chosen = (draws[0] < self.mlm_probability) & ~np.isin(ids, self.tokenizer.all_special_ids)
         labels = np.where(chosen, ids, -100)
-        masked = np.where(draws[1] < 0.8, self.tokeniser.mask_token_id, np.where(draws[1] < 0.9, words, ids))
-        return np.where(chosen, masked, ids), labels
+        replaced = np.where(draws[1] < kept, words, ids)
+        masked = np.where(draws[1] < self.mask_replace_prob, self.tokenizer.mask_token_id, replaced)
+        return torch.from_numpy(np.where(chosen, masked, ids)), torch.from_numpy(labels)
 
 
 def encoder_of(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> Callable[[list[str]], Encoded]:

@@ -71,8 +71,9 @@ def _prepare_text(settings: Settings, processes: int, checkpoint: Path | None) -
     model = build(config, settings.objective)
     changed = initialise(model, settings.init, seed=settings.seed)
     masked = settings.objective == "mlm"
-    collator = Masking(tokeniser, mlm=masked, mlm_probability=settings.mlm_probability)
-    collator.keyed_by, collator.packed = settings.seed, settings.pack
+    collator = Masking(
+        tokeniser, mlm=masked, mlm_probability=settings.mlm_probability, keyed_by=settings.seed, packed=settings.pack
+    )
     return Task(
         model=model, data=data, collator=collator, processor=tokeniser, trainer=MaskedTrainer if masked else RunTrainer,
         steps=settings.steps, warmup=settings.warmup, changed=changed, about=_about(text.name, data, len(tokeniser)),

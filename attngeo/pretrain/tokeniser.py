@@ -14,7 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError
-from attngeo.pretrain.texts import Text, quiet
+from attngeo.pretrain.hub_tables import quiet
+from attngeo.pretrain.texts import Text
 
 SPECIAL = {
     "pad_token": "[PAD]",

@@ -25,7 +25,7 @@ from support.data import DATA, needs
 from support.hub_server import COMMIT, V1_COMMIT, Hub, serve
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
-from attngeo.pretrain import texts
+from attngeo.pretrain import text_files, texts
 from attngeo.pretrain.texts import open_text
 
 ROOT = Path(__file__).parents[2]
@@ -245,7 +245,7 @@ def test_batches_hold_about_so_many_characters(tmp_path: Path, monkeypatch: pyte
 
 
 def test_files_too_large_to_be_held_are_read_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "LARGEST", 10)
+    monkeypatch.setattr(text_files, "LARGEST", 10)
     for n in (1, 2):
         write(tmp_path / f"{n}.txt", "six   ")
     assert open_text(str(tmp_path)).streaming
@@ -335,7 +335,7 @@ def redpajama(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
         lines = "".join(json.dumps({"url": "u", "raw_content": row}) + "\n" for row in rows)
         write(tmp_path / "documents" / "2023-14" / "0000" / f"{name}.json.gz", gzip.compress(lines.encode()))
     monkeypatch.setattr(texts, "REDPAJAMA", f"{hub.url}/datasets/org/redpajama/resolve/main")
-    monkeypatch.setattr(texts, "WAITS", (0, 0, 0))
+    monkeypatch.setattr(text_files, "WAITS", (0, 0, 0))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     return hub
 
@@ -353,7 +353,7 @@ def test_redpajama_is_read_shard_by_shard(redpajama: Hub) -> None:
 
 @pytest.mark.usefixtures("redpajama")
 def test_redpajama_goes_on_where_the_connection_broke(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, left = texts._rows, 3
+    whole, left = text_files._rows, 3
 
     def breaking(place: Any, column: str) -> Iterator[Any]:
         nonlocal left
@@ -363,7 +363,7 @@ def test_redpajama_goes_on_where_the_connection_broke(monkeypatch: pytest.Monkey
             raise ConnectionResetError(104, "Connection reset by peer")
         yield from rows
 
-    monkeypatch.setattr(texts, "_rows", breaking)
+    monkeypatch.setattr(text_files, "_rows", breaking)
     assert read("redpajama") == ["one", "two", "three"]
     left = 4
     with pytest.raises(DataUnavailableError, match=r"en_head\.json\.gz cannot be read \(.*Connection reset"):
