@@ -20,8 +20,8 @@ def describe(run: Run) -> str:
     symmetry, directionality = (
         sentence(name, start["layers"][name][1], end["layers"][name][1], MEDIAN * chance / math.sqrt(layers), words)
         for name, chance, words in (
-            ("symmetry", math.sqrt(2) / width, ("symmetric", "skew-symmetric")),
-            ("directionality", CHANCE_DIRECTIONALITY / math.sqrt(width), ("rows dominate", "columns dominate")),
+            ("symmetry", math.sqrt(2) / width, ("more symmetric", "more skew-symmetric")),
+            ("directionality", CHANCE_DIRECTIONALITY / math.sqrt(width), ("rows dominate more", "columns dominate more")),
         )
     )
     predicted = {"mlm": "predicting masked tokens", "clm": "predicting the next token"}
@@ -36,7 +36,7 @@ def sentence(name: str, start: float, end: float, chance: float, words: tuple[st
     moved = f"{name} of layers went from {start:+.2f} to {end:+.2f}"
     if abs(end) <= chance:
         return f"{moved}, which chance would do (±{chance:.2f})"
-    return f"{moved}: {words[end < 0]} (chance ±{chance:.2f})"
+    return f"{moved}: {words[end < 0]} than by chance (±{chance:.2f})"
 
 
 def describe_comparison(comparison: Comparison) -> list[str]:

@@ -54,6 +54,7 @@ def ship(folder: Path, name: str) -> None:
     target.mkdir(parents=True, exist_ok=True)
     weights = {key: tensor.half().contiguous() for key, tensor in load_file(folder / "model/model.safetensors").items()}
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    (target / "model.safetensors").chmod(0o644)
     for file in KEPT:
         shutil.copy(folder / "model" / file, target / file)
     shutil.copy(folder / "summary.json", HERE / f"{name}.json")

@@ -15,6 +15,7 @@ def generated() -> dict[str, str]:
     docs = _output(sys.executable, "-m", "typer", "attngeo.commands.app", "utils", "docs", "--name", "attngeo")
     return {
         "demo": f"```text\n{_output(attngeo, 'score', 'demo:minilm')}\n```",
+        "demos": f"```text\n{_output(attngeo, 'score', 'demo:encoder', 'demo:decoder')}\n```",
         "analogy": f"```text\n{_output(attngeo, 'analogy', 'demo:minilm')}\n```",
         "reference": re.sub(r"^#", "###", docs, flags=re.MULTILINE),
         "families": _output(attngeo, "families", "--format", "markdown"),
