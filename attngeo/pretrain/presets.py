@@ -62,8 +62,8 @@ def _vit(hidden: int, layers: int, heads: int, patch: int, image: int, **more: A
 
 
 PRESETS: Mapping[str, Preset] = {
-    # Without dropout, and with weights of 1/√d_model instead of 0.02: at this width a BERT with the usual ones predicts
-    # from frequencies alone for thousands of steps before it attends to anything.
+    # Without dropout, with weights of 1/√d_model, and trained on short sequences: with 64 positions and more, a BERT of
+    # this width predicts from frequencies alone for thousands of steps before it attends to anything.
     "tiny": Preset(
         "text", "bert", _bert(128, 3, 4, max_position_embeddings=128, initializer_range=0.088, hidden_dropout_prob=0.0,
                               attention_probs_dropout_prob=0.0), SMALL,
