@@ -17,7 +17,7 @@ from .options import Quiet
 
 if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison
-    from attngeo.pretrain.run import Run
+    from attngeo.pretrain.runs import Run
     from attngeo.pretrain.settings import Settings
 
 DATA, TRAINING, RUNS, IMAGES = "Data", "Training", "Runs", "Images"
@@ -116,7 +116,7 @@ def pretrain(
 def _run(
     given: dict[str, Any], model: str, task: Task | None, output: Path | None, *, resume: bool, quiet: bool
 ) -> Run:
-    from attngeo.pretrain.run import refuse_finished, run
+    from attngeo.pretrain.runs import refuse_finished, run
     from attngeo.pretrain.settings import Settings
 
     from .progress import Bar

@@ -14,7 +14,7 @@ from .messages import printable
 
 if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison
-    from attngeo.pretrain.run import Run
+    from attngeo.pretrain.runs import Run
 
 MOST_ROWS = 10
 

@@ -72,3 +72,13 @@ def test_the_readme_names_every_column_and_exit_code() -> None:
     assert codes == {2, 3, 4, 130}
     assert all(f"| {code} | " in readme for code in codes)
     assert all(error.__name__ in str(errors.__doc__) for error in classes)
+
+
+def test_public_names_of_pretrain_are_there_whatever_was_imported_before() -> None:
+    code = (
+        "import inspect, attngeo.pretrain as p, attngeo.commands.pretrain\n"
+        "from attngeo.pretrain import comparison, words\n"
+        "assert all(callable(getattr(p, name)) and not inspect.ismodule(getattr(p, name)) for name in p.__all__)\n"
+        "assert all(getattr(p, name).__doc__ for name in p.__all__)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison as Comparison
     from attngeo.pretrain.comparison import compare as compare
     from attngeo.pretrain.initialisation import initialise as initialise
-    from attngeo.pretrain.run import Run as Run
-    from attngeo.pretrain.run import run as run
+    from attngeo.pretrain.runs import Run as Run
+    from attngeo.pretrain.runs import run as run
     from attngeo.pretrain.settings import Settings as Settings
 
 _HOMES = {
     "AttentionGeometryCallback": "callback",
     "Comparison": "comparison",
-    "Run": "run",
+    "Run": "runs",
     "Settings": "settings",
     "compare": "comparison",
     "initialise": "initialisation",
-    "run": "run",
+    "run": "runs",
 }
 __all__ = list(_HOMES)
 

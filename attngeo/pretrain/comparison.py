@@ -15,7 +15,7 @@ from attngeo import tables
 from attngeo.choices import Objective, one_of
 from attngeo.errors import UsageError
 from attngeo.files import replacing
-from attngeo.pretrain.run import Run, load, run
+from attngeo.pretrain.runs import Run, load, run
 from attngeo.pretrain.settings import Settings
 from attngeo.progress import Progress
 

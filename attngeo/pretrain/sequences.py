@@ -32,13 +32,14 @@ class Sequences(Dataset[Example]):
     """`count` training sequences: all of them in a new random order, then all again, and so on.
 
     The order is that of the seed, whatever the processes, batches and initialisation. tokens: all documents end to end.
-    bounds: where a sequence begins, and where the last ends.
+    bounds: where a sequence begins, and where the last ends. length: of packed ones, else 0; these are cut at other
+    places in every epoch but the first, or a small text would be learned by heart in the same pieces.
     """
 
-    def __init__(self, tokens: np.ndarray, bounds: np.ndarray, count: int, seed: int) -> None:
-        self._tokens, self._bounds, self._count, self._seed = tokens, bounds, count, seed
+    def __init__(self, tokens: np.ndarray, bounds: np.ndarray, count: int, seed: int, length: int = 0) -> None:
+        self._tokens, self._bounds, self._count, self._seed, self._length = tokens, bounds, count, seed, length
         self.distinct = len(bounds) - 1
-        self._orders: dict[int, np.ndarray] = {}
+        self._orders: dict[int, tuple[np.ndarray, int]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -47,8 +48,10 @@ class Sequences(Dataset[Example]):
         if not 0 <= index < self._count:
             raise IndexError(index)
         epoch, place = divmod(index, self.distinct)
-        chosen = self._order(epoch)[place]
-        return {"input_ids": self._tokens[self._bounds[chosen] : self._bounds[chosen + 1]], "index": index}
+        order, shift = self._order(epoch)
+        start, end = self._bounds[order[place] : order[place] + 2]
+        shift = min(shift, len(self._tokens) - end)  # of the last one, which has nothing behind it
+        return {"input_ids": self._tokens[start + shift : end + shift], "index": index}
 
     @property
     def epochs(self) -> float:
@@ -64,13 +67,16 @@ class Sequences(Dataset[Example]):
         """Tokens of the first `count` sequences, padding left out."""
         lengths = np.diff(self._bounds)
         whole, rest = divmod(count, self.distinct)
-        return int(whole * lengths.sum() + lengths[self._order(whole)[:rest]].sum())
+        return int(whole * lengths.sum() + lengths[self._order(whole)[0][:rest]].sum())
 
-    def _order(self, epoch: int) -> np.ndarray:
+    def _order(self, epoch: int) -> tuple[np.ndarray, int]:
+        """The order of one pass, and how many tokens later its sequences begin."""
         if epoch not in self._orders:
             # A batch may begin in one epoch and end in the next.
             self._orders = {old: order for old, order in self._orders.items() if old == epoch - 1}
-            self._orders[epoch] = np.random.default_rng((self._seed, ORDER, epoch)).permutation(self.distinct)
+            random = np.random.default_rng((self._seed, ORDER, epoch))
+            order = random.permutation(self.distinct)
+            self._orders[epoch] = order, int(random.integers(self._length)) if epoch and self._length else 0
         return self._orders[epoch]
 
 
@@ -193,4 +199,4 @@ def sequences_of(
             f"{text.name} has {len(tokens):,} tokens, {len(bounds) - 1} sequences, expected at least one batch of "
             f"{batch} × {length}; give more text, or lower --batch-size or --seq-len"
         )
-    return Sequences(tokens, bounds, count, seed)
+    return Sequences(tokens, bounds, count, seed, length if pack else 0)

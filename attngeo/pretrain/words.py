@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from attngeo.pretrain.comparison import Comparison
-from attngeo.pretrain.run import Run
+from attngeo.pretrain.runs import Run
 
 # Standard deviation of directionality over independent Gaussian Wq, Wk of width d is about 3.4/√d, found by simulation.
 CHANCE_DIRECTIONALITY = 3.4
@@ -21,7 +21,11 @@ def describe(run: Run) -> str:
         sentence(name, start["layers"][name][1], end["layers"][name][1], MEDIAN * chance / math.sqrt(layers), words)
         for name, chance, words in (
             ("symmetry", math.sqrt(2) / width, ("more symmetric", "more skew-symmetric")),
-            ("directionality", CHANCE_DIRECTIONALITY / math.sqrt(width), ("rows dominate more", "columns dominate more")),
+            (
+                "directionality",
+                CHANCE_DIRECTIONALITY / math.sqrt(width),
+                ("rows dominate more", "columns dominate more"),
+            ),
         )
     )
     predicted = {"mlm": "predicting masked tokens", "clm": "predicting the next token"}

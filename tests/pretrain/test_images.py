@@ -40,7 +40,7 @@ from attngeo.pretrain.images import (
 )
 from attngeo.pretrain.imagesets import Images, Pictures, open_images, pixels
 from attngeo.pretrain.mixing import Mixing, box_of, cutmix, mixup
-from attngeo.pretrain.run import run
+from attngeo.pretrain.runs import run
 from attngeo.pretrain.settings import Settings
 from attngeo.progress import Progress
 

@@ -31,7 +31,7 @@ from attngeo.errors import (
     TrainingError,
     UsageError,
 )
-from attngeo.pretrain.run import load, run
+from attngeo.pretrain.runs import load, run
 from attngeo.pretrain.settings import Settings
 from attngeo.progress import Progress
 

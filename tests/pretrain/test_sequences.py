@@ -18,7 +18,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.hub_server import serve
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -86,8 +86,27 @@ def test_packing_loses_no_token(documents: list[str], length: int, seed: int) ->
     found = make(documents, length=length, seed=seed)
     assert found.distinct == len(expected)
     assert found.distinct_tokens == length * len(expected)
-    for epoch in (0, 1):
-        assert Counter(rows(found, found.distinct, epoch * found.distinct)) == Counter(expected)
+    assert Counter(rows(found, found.distinct)) == Counter(expected)
+
+
+@given(documents=documents_of_words, length=st.integers(2, 9), seed=st.integers(0, 99), epoch=st.integers(1, 3))
+def test_later_epochs_cut_the_same_stream_elsewhere(documents: list[str], length: int, seed: int, epoch: int) -> None:
+    stream = [token for (token,) in chunks(documents, 1)]
+    assume(len(stream) >= length)
+    found = make(documents, length=length, seed=seed)
+    cut = Counter(rows(found, found.distinct, epoch * found.distinct))
+    places = range(0, length * found.distinct, length)
+    shifted = [
+        [tuple(stream[start + min(shift, len(stream) - start - length) :][:length]) for start in places]
+        for shift in range(length)
+    ]
+    assert any(cut == Counter(each) for each in shifted)
+
+
+def test_a_text_is_not_seen_in_the_same_pieces_again_and_again() -> None:
+    found = make(some_documents(), length=8)
+    passes = [set(rows(found, found.distinct, epoch * found.distinct)) for epoch in range(6)]
+    assert len({frozenset(each) for each in passes}) >= 4
 
 
 @given(documents=documents_of_words, length=st.integers(2, 9))
@@ -114,7 +133,9 @@ def test_every_epoch_is_another_order() -> None:
     orders = {tuple(rows(make(some_documents(), seed=seed), found.distinct, first * found.distinct))
               for seed in (0, 1) for first in (0, 1, 2)}  # fmt: skip
     assert len(orders) == 6
-    assert len({tuple(sorted(order)) for order in orders}) == 1
+    padded = [rows(make(some_documents(), pack=False), 40, first * 40) for first in (0, 1, 2)]
+    assert len(set(map(tuple, padded))) == 3
+    assert len({tuple(sorted(order)) for order in padded}) == 1
 
 
 def test_the_order_is_that_of_the_seed_whatever_was_asked_before() -> None:
