@@ -56,7 +56,7 @@ def read(reference: object, **options: Any) -> list[str]:
         ("a.txt", "a\x0bb\u2028c\x85d\x0ce\n", ["a\x0bb\u2028c\x85d\x0ce"]),  # only a line break breaks a line
         ("a.txt", "1\n2\n", ["1", "2"]),
         ("a.MD", "one\n# two\n", ["one", "# two"]),
-        ("a.txt.gz", gzip.compress(b"one\ntwo"), ["one", "two"]),
+        ("a.txt.gz", gzip.compress(b"one\ntwo", mtime=0), ["one", "two"]),
         ("a.txt.xz", lzma.compress(b"one\ntwo"), ["one", "two"]),
         ("a.txt.bz2", bz2.compress(b"one\ntwo"), ["one", "two"]),
         ("a.txt.zst", pa.compress(b"one\ntwo", codec="zstd", asbytes=True), ["one", "two"]),
@@ -64,14 +64,14 @@ def read(reference: object, **options: Any) -> list[str]:
         ("a.jsonl", '{"n": 1, "text": "one"}\n{"n": "x", "text": "two"}\n{"n": [2], "text": 3}', ["one", "two"]),
         ("a.jsonl", '"one"\n"two"\n', ["one", "two"]),
         ("a.jsonl", '{"text": "half \\ud83d of it"}', ["half ? of it"]),
-        ("a.jsonl.gz", gzip.compress(b'{"body": "one"}\n'), ["one"]),
+        ("a.jsonl.gz", gzip.compress(b'{"body": "one"}\n', mtime=0), ["one"]),
         ("a.json", b'\xef\xbb\xbf \n[{"id": "17", "body": "one"},\n {"body": "two"}]', ["one", "two"]),
         ("a.json", '["one", "two"]', ["one", "two"]),
         ("a.csv", 'id,body,n\n7,"one, and\n""more""",0.5\n8,two,1\n\n', ['one, and\n"more"', "two"]),
         ("a.csv", f"id,body\n1,{'long ' * 40_000}\n", ["long " * 40_000]),
         ("a.csv", "id,body,empty\n1,NA,\n2,12,\n3,null,\n", ["NA", "12", "null"]),
         ("a.tsv", "id\tbody\n1\tone, two\n", ["one, two"]),
-        ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tone\n"), ["one"]),
+        ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tone\n", mtime=0), ["one"]),
         ("a.parquet", {"n": [1, 2, 3], "body": ["one", None, "two"]}, ["one", "two"]),
         ("a.parquet", {"title": ["x"], "text": ["one"]}, ["one"]),
     ],
@@ -107,9 +107,9 @@ def test_many_columns_are_not_all_listed(tmp_path: Path) -> None:
         ("a.txt", "one\n".encode("utf-16"), "is no UTF-8 text (byte 0xff)"),
         ("a.txt", b"PK\x03\x04\0\0", "cannot be read (it has NUL characters, which no text has)"),
         ("a.txt", b"", "is empty, expected text; give another with --data"),
-        ("a.txt.gz", gzip.compress(b""), "is empty, expected text"),
+        ("a.txt.gz", gzip.compress(b"", mtime=0), "is empty, expected text"),
         ("a.txt.gz", b"one", "cannot be read (Not a gzipped file"),
-        ("a.txt.gz", gzip.compress(bytes(range(32, 126)))[:30], "cannot be read (Compressed file ended"),
+        ("a.txt.gz", gzip.compress(bytes(range(32, 126)), mtime=0)[:30], "cannot be read (Compressed file ended"),
         ("a.txt.zst", b"one", "cannot be read (ZSTD decompress failed"),
         ("a.jsonl", "", "is empty"),
         ("a.jsonl", '{"text": "one"}\n{"text": \n', "(line 2: Expecting value; expected an object on every line)"),
@@ -178,7 +178,7 @@ def test_what_is_not_there(reference: str) -> None:
 
 def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.txt", "a/b/c.md", "c.txt.gz"):
-        write(tmp_path / name, gzip.compress(b"c.txt.gz") if name.endswith(".gz") else name)
+        write(tmp_path / name, gzip.compress(b"c.txt.gz", mtime=0) if name.endswith(".gz") else name)
     for name in ("README.md", ".cache/x.txt", "a/.hidden.csv", "__pycache__/x.txt", "picture.png", "a/empty.txt"):
         write(tmp_path / name, "" if "empty" in name else name)
     assert read(tmp_path) == ["a/b/c.md", "a/z.txt", "b.txt", "c.txt.gz"]
@@ -333,7 +333,7 @@ def redpajama(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     write(tmp_path / "listings" / "en-2023-14-head_middle.txt", "2023-14/0000/en_head\n2023-14/0000/en_middle\n")
     for name, rows in (("en_head", ["one", "two"]), ("en_middle", ["three"])):
         lines = "".join(json.dumps({"url": "u", "raw_content": row}) + "\n" for row in rows)
-        write(tmp_path / "documents" / "2023-14" / "0000" / f"{name}.json.gz", gzip.compress(lines.encode()))
+        write(tmp_path / "documents" / "2023-14" / "0000" / f"{name}.json.gz", gzip.compress(lines.encode(), mtime=0))
     monkeypatch.setattr(texts, "REDPAJAMA", f"{hub.url}/datasets/org/redpajama/resolve/main")
     monkeypatch.setattr(text_files, "WAITS", (0, 0, 0))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
