@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from attngeo.pretrain.runs import Run
     from attngeo.pretrain.settings import Settings
 
-DATA, TRAINING, RUNS, IMAGES = "Data", "Training", "Runs", "Images"
-
 
 def pretrain(
     init: Annotated[
@@ -116,7 +114,7 @@ def pretrain(
 def _run(
     given: dict[str, Any], model: str, task: Task | None, output: Path | None, *, resume: bool, quiet: bool
 ) -> Run:
-    from attngeo.pretrain.runs import refuse_finished, run
+    from attngeo.pretrain.runs import refuse_other_runs, run
     from attngeo.pretrain.settings import Settings
 
     from .progress import Bar
@@ -126,7 +124,7 @@ def _run(
     else:
         settings = _settings(given, model, task)
     folder = output or Path(f"pretrain-{settings.name}")
-    refuse_finished(folder, resume=resume)
+    refuse_other_runs(folder, resume=resume)
     with Bar(str(folder), quiet=quiet) as progress:
         return run(settings, folder, resume=resume, progress=progress)
 

@@ -14,8 +14,9 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 
 from attngeo import tables
 from attngeo.checkpoints.store import ModuleStore
-from attngeo.errors import UnsupportedModelError
+from attngeo.errors import TrainingError, UnsupportedModelError, UsageError
 from attngeo.layouts.sites import AttentionSite
+from attngeo.pretrain.columns import first_line
 from attngeo.scoring import INTEGERS, Scale, score_site
 from attngeo.weights import Variants, projections, select, sites_of
 
@@ -40,6 +41,8 @@ class AttentionGeometryCallback(TrainerCallback):
     """
 
     def __init__(self, *, file: str | Path = FILE, stack: str | None = None) -> None:
+        if Path(file).suffix != ".parquet":
+            raise UsageError(f"{file}: expected a name ending in .parquet")
         self._file, self._stack = Path(file), stack
         self._sites: list[AttentionSite] = []
         self._rows: list[dict[str, Any]] = []
@@ -73,7 +76,7 @@ class AttentionGeometryCallback(TrainerCallback):
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Score the model as it is now; the logs of evaluations and of the end are left alone."""
         logs = kwargs.get("logs") or {}
-        if "loss" in logs:
+        if "loss" in logs and self._sites:
             self._record(args, state, control, kwargs["model"], loss=float(logs["loss"]))
 
     def on_train_end(
@@ -158,6 +161,9 @@ def _earlier_rows(path: Path, step: int) -> list[dict[str, Any]]:
     """The rows that an interrupted run wrote up to the step that is resumed from."""
     if not step or not path.is_file():
         return []
-    frame = pd.read_parquet(path)
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read ({first_line(error)}); move it away to go on without it") from error
     kept: list[dict[str, Any]] = frame[frame["step"] <= step].to_dict("records")  # type: ignore[assignment]
     return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,9 +14,10 @@ import pandas as pd
 
 from attngeo import tables
 from attngeo.choices import Objective, one_of
-from attngeo.errors import UsageError
+from attngeo.errors import InterruptedTrainingError, UsageError
 from attngeo.files import replacing
 from attngeo.pretrain.runs import Run, load, run
+from attngeo.pretrain.settings import FILE as SETTINGS
 from attngeo.pretrain.settings import Settings
 from attngeo.progress import Progress
 
@@ -70,17 +72,23 @@ def compare(
     plan = _plan(settings, inits, objectives or (settings.objective,), seeds)
     runs: list[Run] = []
     for number, each in enumerate(plan, 1):
-        name = "-".join([each.objective, Path(each.init).name, f"seed{each.seed}"])
+        name = _folder_name(each)
 
         def report(step: Progress, label: str = f"{number}/{len(plan)} {name}") -> None:
             if progress is not None:
                 progress(dataclasses.replace(step, what=f"{label}  {step.what}"))
 
         done = load(folder / name) if resume else None
-        if done is not None and done.settings != each:
-            raise UsageError(f"{folder / name} was trained with other settings; compare in another folder with -o")
-        started = (folder / name).is_dir()
-        runs.append(done or run(each, folder / name, resume=resume and started, progress=report))
+        if done is not None:
+            done.settings.resumed(dataclasses.asdict(each), folder / name)  # raises where they differ
+        started = (folder / name / SETTINGS).is_file()
+        try:
+            runs.append(done or run(each, folder / name, resume=resume and started, progress=report))
+        except InterruptedTrainingError as error:
+            said = str(error).partition("; go on with")[0]
+            raise InterruptedTrainingError(f"{name}: {said}; go on with the same command and --resume") from None
+    if not all(each.summary for each in runs):  # another process than the first, which keeps the scores
+        return Comparison(folder, pd.DataFrame(columns=list(COLUMNS)), pd.DataFrame())
     comparison = Comparison(folder, _rows(runs, inits[0]), _curves(runs))
     _write(comparison)
     return comparison
@@ -99,7 +107,19 @@ def _plan(settings: Settings, inits: Sequence[str], objectives: Sequence[Objecti
     ]
     for each in plan:
         each.check()
+    if len({_folder_name(each) for each in plan}) < len(plan):
+        raise UsageError(f"compare {','.join(inits)!r}: two of them would be kept in folders of one name")
+    if settings.steps % settings.log_every:
+        raise UsageError(
+            f"steps is {settings.steps}, which is no multiple of log_every {settings.log_every}: the last loss would "
+            "be a mean of fewer steps than the others; change one of them"
+        )
     return plan
+
+
+def _folder_name(settings: Settings) -> str:
+    init = re.sub(r"[^\w.-]+", "-", settings.init).strip("-.")
+    return f"{settings.objective}-{init}-seed{settings.seed}"
 
 
 def speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -29,10 +30,11 @@ from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError,
 from attngeo.files import replacing
 from attngeo.pretrain.callback import FILE as GEOMETRY
 from attngeo.pretrain.callback import AttentionGeometryCallback
+from attngeo.pretrain.columns import first_line
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.stopping import StopOnSignal
 from attngeo.pretrain.tasks import Task, prepare
-from attngeo.pretrain.trainer import RunTrainer, last_checkpoint
+from attngeo.pretrain.trainer import RunTrainer, checkpoints, last_checkpoint, remove_broken
 from attngeo.progress import Progress
 
 MODEL, SUMMARY = "model", "summary.json"
@@ -66,9 +68,14 @@ def run(
     """
     folder, report = Path(folder), progress or (lambda _: None)
     settings.check()
-    refuse_finished(folder, resume=resume)
-    with _quiet_transformers():
+    refuse_other_runs(folder, resume=resume)
+    if resume:
+        settings = Settings.read(folder).resumed(asdict(settings), folder)
+    stop = StopOnSignal(lambda: report(Progress("train", "stopping after this step; again to stop at once")))
+    with _quiet_transformers(), stop.listening():
         arguments = _arguments(settings, folder)
+        if resume and arguments.process_index == 0:
+            remove_broken(folder)
         report(Progress("prepare", "data and model"))
         transformers.set_seed(settings.seed)
         checkpoint = last_checkpoint(folder) if resume else None
@@ -78,7 +85,7 @@ def run(
             _start(folder, settings, resume=resume)
         if resume and checkpoint is None:
             report(Progress("prepare", "no checkpoint to resume: starting at step 0"))
-        return _train(settings, folder, task, arguments, checkpoint=checkpoint, report=report)
+        return _train(settings, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
 
 
 def load(folder: Path) -> Run | None:
@@ -92,16 +99,16 @@ def load(folder: Path) -> Run | None:
         raise TrainingError(f"{folder} holds a run that cannot be read ({error}); train it anew elsewhere") from None
 
 
-def refuse_finished(folder: Path, *, resume: bool) -> None:
-    """Raise OutputError for a folder that cannot be written, or holds a run that would be lost."""
+def refuse_other_runs(folder: Path, *, resume: bool) -> None:
+    """Raise OutputError for a folder that cannot be written, or holds what would be lost."""
     try:
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{folder} is a file, expected a folder to write a run to")
-        held = [name for name in (SUMMARY, MODEL) if (folder / name).exists()]
-        started = bool(held) or last_checkpoint(folder) is not None
+        finished = (folder / SUMMARY).exists()
+        started = finished or (folder / MODEL).exists() or bool(checkpoints(folder))
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
-    if held and resume:
+    if finished and resume:
         raise OutputError(f"{folder} holds a finished run: there is nothing to resume; choose another folder with -o")
     if started and not resume:
         raise OutputError(f"{folder} holds a run already; go on with --resume, or choose another folder with -o")
@@ -122,11 +129,14 @@ def _train(
     folder: Path,
     task: Task,
     arguments: TrainingArguments,
+    stop: StopOnSignal,
     *,
     checkpoint: Path | None,
     report: Callable[[Progress], None],
 ) -> Run:
-    geometry, stop = AttentionGeometryCallback(), StopOnSignal()
+    geometry = AttentionGeometryCallback()
+    if checkpoint is not None and not (folder / GEOMETRY).is_file():
+        raise TrainingError(f"{folder} cannot be resumed: its {GEOMETRY} is missing; start the run anew elsewhere")
     arguments.max_steps, arguments.warmup_steps = task.steps, task.warmup
     trainer: RunTrainer = task.trainer(
         task.model, arguments, train_dataset=task.data, data_collator=task.collator, processing_class=task.processor,
@@ -134,14 +144,13 @@ def _train(
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)  # which prints to stdout
     started = time.perf_counter()
-    with stop.listening():
-        _guarded(lambda: trainer.resume(checkpoint))
+    _guarded(lambda: trainer.resume(checkpoint))
     seconds = time.perf_counter() - started
     step = trainer.state.global_step
     if stop.requested and step < task.steps:
         raise InterruptedTrainingError(
             f"stopped at step {step} of {task.steps}, checkpoint saved; go on with: "
-            f"attngeo pretrain --resume -o {folder}"
+            f"attngeo pretrain --resume -o {shlex.quote(str(folder))}"
         )
     since = int(checkpoint.name.partition("-")[2]) if checkpoint else 0
     measured = task.finish(trainer)
@@ -171,13 +180,18 @@ def _save(trainer: RunTrainer, task: Task, folder: Path, summary: Mapping[str, A
             return
         (partial / "training_args.bin").unlink(missing_ok=True)  # a pickle, which settings.json makes needless
         for name, model in task.others.items():
-            model().save_pretrained(folder / name)
-            task.processor.save_pretrained(folder / name)
-        shutil.rmtree(folder / MODEL, ignore_errors=True)
+            model().save_pretrained(partial / name)
+            task.processor.save_pretrained(partial / name)
+        for name in (*task.others, MODEL):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        for name in task.others:
+            (partial / name).rename(folder / name)
         partial.rename(folder / MODEL)
     except Exception as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise OutputError(f"{folder / MODEL} cannot be written ({error}); make room and go on with --resume") from error
+        raise OutputError(
+            f"{folder / MODEL} cannot be written ({first_line(error)}); make room and go on with --resume"
+        ) from error
     with replacing(folder / SUMMARY) as path:
         path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
 
@@ -186,7 +200,7 @@ def _arguments(settings: Settings, folder: Path) -> TrainingArguments:
     precision = _precision(settings.precision)
     if settings.report_to != "none" and find_spec(settings.report_to) is None:
         raise UsageError(f"report_to {settings.report_to} needs its package: pip install {settings.report_to}")
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(folder), max_steps=1, per_device_train_batch_size=settings.batch_size,
         gradient_accumulation_steps=settings.grad_accum, learning_rate=settings.lr, weight_decay=settings.weight_decay,
         lr_scheduler_type="linear", optim="adamw_torch", seed=settings.seed, bf16=precision == "bf16",
@@ -195,6 +209,14 @@ def _arguments(settings: Settings, folder: Path) -> TrainingArguments:
         disable_tqdm=True, remove_unused_columns=False, train_sampling_strategy="sequential", log_level="error",
         dataloader_pin_memory=torch.cuda.is_available(), use_cpu=not _accelerated(),
     )  # fmt: skip
+    if arguments.n_gpu > 1:
+        raise UsageError(
+            f"there are {arguments.n_gpu} GPUs and one process; start with accelerate launch -m attngeo pretrain, or "
+            "set CUDA_VISIBLE_DEVICES to one of them"
+        )
+    if settings.precision == "fp32":
+        arguments.mixed_precision = "no"  # whatever accelerate was configured to
+    return arguments
 
 
 def _precision(asked: TrainingPrecision) -> TrainingPrecision:
@@ -267,7 +289,7 @@ def _summary(
         "d_model": geometry.d_model, "changed_at_init": task.changed, "data": task.about,
         "sequences": sequences, "seconds": round(seconds, 1),
         "processes": world, "device": str(trainer.args.device), "threads": torch.get_num_threads(),
-        "precision": _precision(settings.precision),
+        "precision": {"no": "fp32"}.get(trainer.args.mixed_precision, trainer.args.mixed_precision),
         "attngeo": __version__, "torch": torch.__version__, "transformers": transformers.__version__,
         "python": platform.python_version(), "platform": platform.platform(),
         **task.rates(sequences, seconds),

@@ -135,6 +135,7 @@ class Masking(DataCollatorForLanguageModeling):
         batch: dict[str, Any] = super().torch_call(list(ids))
         if not self.mlm:
             batch["labels"] = torch.where(real, ids, -100)  # also where the padding token ends documents
+            batch["labels"][:, 0] = -100  # nothing comes before it
         if not self._packed:
             batch["attention_mask"] = real.long()
         return batch

@@ -12,11 +12,14 @@ from typing import Any
 
 from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
 from attngeo.errors import TrainingError, UsageError
+from attngeo.files import replacing
 from attngeo.pretrain.presets import PRESETS, S2, VISION
 
 FILE = "settings.json"
 # Settings that only ask how a run is watched and kept: a resumed run may change them.
 FREE = ("save_every", "report_to")
+# Settings that may be paths.
+PATHS = ("model", "data", "tokenizer", "init")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,8 @@ class Settings:
             }
         if "warmup" in chosen and "warmup_epochs" not in chosen:
             defaults = {**defaults, "warmup_epochs": 0}
-        settings = cls(model=model, task=task, **{**defaults, **chosen})
+        chosen |= {name: _absolute(chosen[name]) for name in PATHS if name in chosen}
+        settings = cls(model=model if preset else _absolute(model), task=task, **{**defaults, **chosen})
         settings.check()
         return settings
 
@@ -103,11 +107,22 @@ class Settings:
         ):  # fmt: skip
             one_of(name, getattr(self, name), choices)
         text = self.task == "text"
+        if text and self.epochs:
+            raise UsageError(f"epochs is {self.epochs}, which is for images; give --steps")
+        if self.seed >= 2**32:
+            raise UsageError(f"seed is {self.seed}, expected less than 2**32")
         least = {"steps": int(not self.epochs), "batch_size": 1, "grad_accum": 1, "warmup": 0, "seed": 0,
                  "log_every": 1, "save_every": 1, "seq_len": 2 * text, "vocab_size": 1 * text}  # fmt: skip
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected at least {bound}")
+        self._check_numbers()
+        if self.steps and self.warmup > self.steps:
+            raise UsageError(f"warmup is {self.warmup}, expected at most the {self.steps} steps; lower --warmup")
+
+    def _check_numbers(self) -> None:
+        """Rates and shares."""
+        text = self.task == "text"
         for name in ("lr", "weight_decay", "mixup", "cutmix"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0 or (name == "lr" and value == 0):
@@ -122,8 +137,6 @@ class Settings:
             value = getattr(self, name)
             if not 0 <= value < 1 or (low and value == 0):
                 raise UsageError(f"{name} is {value}, expected a share between 0 and 1")
-        if self.steps and self.warmup > self.steps:
-            raise UsageError(f"warmup is {self.warmup}, expected at most the {self.steps} steps; lower --warmup")
 
     @property
     def name(self) -> str:
@@ -134,7 +147,8 @@ class Settings:
 
     def write(self, folder: Path) -> None:
         """Leave the settings in a run's folder."""
-        (folder / FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
+        with replacing(folder / FILE) as path:
+            path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Settings:
@@ -152,7 +166,9 @@ class Settings:
 
     def resumed(self, given: Mapping[str, Any], folder: Path) -> Settings:
         """These settings with those of `given` that a resumed run may change. Raises UsageError for any other."""
-        asked = {name: value for name, value in given.items() if value is not None}
+        asked: dict[str, Any] = {
+            name: _absolute(value) if name in PATHS else value for name, value in given.items() if value is not None
+        }
         for name, value in asked.items():
             if name not in FREE and getattr(self, name) != value:
                 raise UsageError(
@@ -162,3 +178,13 @@ class Settings:
         settings = dataclasses.replace(self, **asked)
         settings.check()
         return settings
+
+
+def _absolute(reference: str) -> str:
+    """A path that is there in full, so that a run is resumed from any folder; anything else as it is."""
+    head, colon, path = reference.rpartition(":") if reference.startswith("jigsaw:") else ("", "", reference)
+    try:
+        found = Path(path).expanduser()
+        return f"{head}{colon}{found.absolute()}" if path and found.exists() else reference
+    except (OSError, RuntimeError, ValueError):
+        return reference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -16,10 +16,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal(TrainerCallback):
-    """Saves and stops at the end of the step in which a signal came; a second signal ends the process at once."""
+    """Saves and stops at the end of the step in which a signal came; `tell` is called when it comes.
 
-    def __init__(self) -> None:
-        self.requested = False
+    A second signal, and one before or after training, raises KeyboardInterrupt.
+    """
+
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+        self.requested, self._training, self._tell = False, False, tell
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -35,9 +38,18 @@ class StopOnSignal(TrainerCallback):
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal's own signature
-        if self.requested:
+        if self.requested or not self._training:
             raise KeyboardInterrupt
         self.requested = True
+        self._tell()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """From here on there is something to save."""
+        self._training = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """From here on a signal stops at once."""
+        self._training = False
 
     def on_step_end(
         self,

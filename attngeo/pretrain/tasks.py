@@ -17,7 +17,7 @@ from attngeo.pretrain.sequences import Masking, Sequences, sequences_of
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.texts import open_text
 from attngeo.pretrain.tokeniser import tokeniser_of
-from attngeo.pretrain.trainer import MaskedTrainer, RunTrainer
+from attngeo.pretrain.trainer import CausalTrainer, MaskedTrainer, RunTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,9 @@ def _prepare_text(settings: Settings, processes: int, checkpoint: Path | None) -
         tokeniser, mlm=masked, mlm_probability=settings.mlm_probability, keyed_by=settings.seed, packed=settings.pack
     )
     return Task(
-        model=model, data=data, collator=collator, processor=tokeniser, trainer=MaskedTrainer if masked else RunTrainer,
-        steps=settings.steps, warmup=settings.warmup, changed=changed, about=_about(text.name, data, len(tokeniser)),
+        model=model, data=data, collator=collator, processor=tokeniser,
+        trainer=MaskedTrainer if masked else CausalTrainer, steps=settings.steps, warmup=settings.warmup,
+        changed=changed, about=_about(text.name, data, len(tokeniser)),
         rates=partial(_token_rate, data, settings.seq_len),
     )  # fmt: skip
 

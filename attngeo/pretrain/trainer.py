@@ -16,6 +16,8 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attngeo.errors import OutputError, TrainingError
+from attngeo.files import replacing
+from attngeo.pretrain.columns import first_line
 
 # Written into a checkpoint's folder last: one without it is broken.
 MARK = "attngeo.json"
@@ -54,7 +56,7 @@ class RunTrainer(Trainer):
         total = float(self.accelerator.gather(self._loss_sum).mean())
         if not math.isfinite(total):
             raise TrainingError(
-                f"the loss is {'NaN' if math.isnan(total) else 'infinite'} at step {self.state.global_step}; lower "
+                f"the loss is {'NaN' if math.isnan(total) else 'infinite'} by step {self.state.global_step}; lower "
                 f"--lr (now {self.args.learning_rate:g}), raise --warmup, or train with --precision fp32"
             )
         return total
@@ -67,12 +69,13 @@ class RunTrainer(Trainer):
             super()._save_checkpoint(model, trial)
             if self.is_world_process_zero():
                 mark = {"loss_sum": total, "logged_at": self._logged_at}
-                (folder / MARK).write_text(json.dumps(mark), "utf-8")
+                with replacing(folder / MARK) as path:
+                    path.write_text(json.dumps(mark), "utf-8")
         except Exception as error:
             shutil.rmtree(folder, ignore_errors=True)
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise OutputError(
-                f"{folder} cannot be written ({reason}); make room, then go on from the last checkpoint with --resume"
+                f"{folder} cannot be written ({first_line(error)}); make room, then go on from the last checkpoint "
+                "with --resume"
             ) from error
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -85,15 +88,20 @@ class RunTrainer(Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         own: Any = model or self.model
-        saved = type(own).from_pretrained(resume_from_checkpoint, dtype=own.dtype)
-        own.load_state_dict(saved.state_dict())
+        try:
+            saved = type(own).from_pretrained(resume_from_checkpoint, dtype=own.dtype)
+            own.load_state_dict(saved.state_dict())
+        except Exception as error:
+            raise TrainingError(
+                f"{resume_from_checkpoint} cannot be read ({first_line(error)}); remove it to go on from the one before"
+            ) from error
 
     def resume(self, checkpoint: Path | None) -> None:
         """Train from a checkpoint of `last_checkpoint`, or from the start."""
         if checkpoint is not None:
-            mark = json.loads((checkpoint / MARK).read_text("utf-8"))
+            mark = _mark_of(checkpoint) or {}
             self._loss_sum.fill_(mark["loss_sum"])
-            self._logged_at = mark["logged_at"]
+            self._logged_at = int(mark["logged_at"])
         self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 
@@ -129,6 +137,25 @@ class MaskedTrainer(RunTrainer):
         return (hidden, *output[1:])
 
 
+class CausalTrainer(RunTrainer):
+    """Computes the loss of next tokens itself, for all families alike.
+
+    What models compute is a mean over as many tokens as the Trainer takes them to predict, which for a BERT as decoder
+    counts the first of every sequence, and which some families leave to the Trainer altogether.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, compute_loss_func=_mean_over_next, **kwargs)
+
+
+def _mean_over_next(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Cross-entropy of each label from the tokens in front of it; the first label of a sequence has to be -100."""
+    logits, following = outputs["logits"][:, :-1], labels[:, 1:]
+    count = (following != -100).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
+    total = F.cross_entropy(logits.flatten(0, 1).float(), following.flatten(), reduction="sum")
+    return total / count.clamp(min=1).to(total.device)
+
+
 def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
     """Cross-entropy over the tokens that have a label, whether or not the logits hold the others too."""
     logits, chosen = outputs["logits"], labels != -100
@@ -151,11 +178,27 @@ class _LastStep(TrainerCallback):
         return control
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a run; ones that a killed process left half-written are removed."""
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, whole or not, the oldest first."""
     found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := CHECKPOINT.fullmatch(path.name))}
-    for step in sorted(found, reverse=True):
-        if (found[step] / MARK).is_file():
-            return found[step]
-        shutil.rmtree(found[step], ignore_errors=True)
-    return None
+    return [found[step] for step in sorted(found)]
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a run, or None."""
+    return next((path for path in reversed(checkpoints(folder)) if _mark_of(path) is not None), None)
+
+
+def remove_broken(folder: Path) -> None:
+    """Remove the checkpoints that a killed process left half-written."""
+    for path in checkpoints(folder):
+        if _mark_of(path) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _mark_of(checkpoint: Path) -> dict[str, float] | None:
+    try:
+        mark: dict[str, float] = json.loads((checkpoint / MARK).read_text("utf-8"))
+        return mark
+    except (OSError, ValueError):
+        return None

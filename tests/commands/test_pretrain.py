@@ -121,20 +121,23 @@ def test_two_processes_train_as_one(options: list[object], tmp_path: Path) -> No
     # Dropout draws differ from process to process.
     write_config(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
-    def launched(processes: int, batch: int, out: str) -> pd.DataFrame:
+    def launched(processes: int, batch: int, out: str, *more: object) -> str:
         # What accelerate calls multi_gpu starts processes on a CPU as well.
         command = [Path(sys.executable).with_name("accelerate"), "launch", "--num_processes", processes,
                    "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no",
                    *(["--multi_gpu"] if processes > 1 else []),
-                   "-m", "attngeo", "pretrain", *options, "--batch-size", batch, "-o", out]  # fmt: skip
+                   "-m", "attngeo", "pretrain", *options, "--batch-size", batch, "-o", out, *more]  # fmt: skip
         done = subprocess.run(
             [str(part) for part in command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
             env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("In 12 steps of") == 1  # one process speaks
-        return pd.read_parquet(tmp_path / out / "geometry.parquet")
+        return done.stdout
 
-    one, two = launched(1, 8, "one"), launched(2, 4, "two")
+    assert [launched(*each).count("In 12 steps of") for each in ((1, 8, "one"), (2, 4, "two"))] == [1, 1]
+    one, two = (pd.read_parquet(tmp_path / out / "geometry.parquet") for out in ("one", "two"))
     pd.testing.assert_frame_equal(one, two, atol=1e-4, rtol=0)
     assert json.loads((tmp_path / "two/summary.json").read_text())["processes"] == 2
+    said = launched(2, 4, "both", "--compare", "default,symmetric")
+    assert said.count("symmetric against default") == 1
+    assert len(pd.read_csv(tmp_path / "both/comparison.csv")) == 2

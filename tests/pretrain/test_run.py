@@ -67,7 +67,7 @@ def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objecti
     assert summary["settings"]["steps"] == 60
     assert load(tmp_path / "run") is not None
     assert [each.done for each in seen if each.phase == "train"] == [20, 40, 60]
-    assert not list((tmp_path / "run").glob("**/training_args.bin.partial"))
+    assert not (tmp_path / "run/model/training_args.bin").exists()
 
 
 def test_the_same_settings_give_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
@@ -187,14 +187,14 @@ def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Si
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, lr=1e30, warmup=0, steps=50)
-    with pytest.raises(TrainingError, match=r"the loss is (NaN|infinite) at step 5; lower --lr \(now 1e\+30\)"):
+    with pytest.raises(TrainingError, match=r"the loss is (NaN|infinite) by step 5; lower --lr \(now 1e\+30\)"):
         run(settings, tmp_path / "run")
     assert not (tmp_path / "run/model").exists()
 
 
 def test_no_checkpoint_of_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, lr=1e30, warmup=0, steps=50, log_every=50, save_every=5)
-    with pytest.raises(TrainingError, match="at step 5"):
+    with pytest.raises(TrainingError, match="by step 5"):
         run(settings, tmp_path / "run")
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
@@ -238,6 +238,43 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
         run(settings, tmp_path / "file")
 
 
+def test_checkpoints_of_others_are_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "run/checkpoint-500"
+    other.mkdir(parents=True)
+    with pytest.raises(OutputError, match="holds a run already"):
+        run(small_settings(tmp_path), tmp_path / "run")
+    with pytest.raises(TrainingError, match="holds no run to resume"):
+        run(small_settings(tmp_path), tmp_path / "run", resume=True)
+    assert other.is_dir()
+
+
+def test_a_run_killed_before_its_summary_is_finished_when_it_is_resumed(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    whole = run(settings, tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    again = run(settings, tmp_path / "run", resume=True)
+    pd.testing.assert_frame_equal(again.geometry, whole.geometry)
+    assert again.summary["final_loss"] == whole.summary["final_loss"]
+    assert (tmp_path / "run/model/model.safetensors").exists()
+
+
+def test_a_run_is_not_resumed_with_other_settings_or_broken_files(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    with pytest.raises(InterruptedTrainingError):
+        run(settings, tmp_path / "run", progress=interrupted_at(15))
+    with pytest.raises(UsageError, match=r"was started with lr 0.001, not 0.01"):
+        run(small_settings(tmp_path, lr=0.01), tmp_path / "run", resume=True)
+    newest = tmp_path / "run/checkpoint-16"
+    weights = (newest / "model.safetensors").read_bytes()
+    (newest / "model.safetensors").write_bytes(weights[:1000])
+    with pytest.raises(TrainingError, match=r"checkpoint-16 cannot be read .*; remove it to go on from the one before"):
+        run(settings, tmp_path / "run", resume=True)
+    (newest / "model.safetensors").write_bytes(weights)
+    (tmp_path / "run/geometry.parquet").rename(tmp_path / "geometry.parquet")
+    with pytest.raises(TrainingError, match=r"its geometry\.parquet is missing"):
+        run(settings, tmp_path / "run", resume=True)
+
+
 BAD = [
     ({"seq_len": 65}, UsageError, "seq_len is 65, expected at most the 64 positions"),
     ({"data": "no/such/file.txt"}, DataUnavailableError, "no such file or folder"),
@@ -277,6 +314,8 @@ def test_what_can_be_known_is_said_before_training(
         ({"steps": 5, "warmup": 6}, "warmup is 6, expected at most the 5 steps"),
         ({"seq_len": 1}, "seq_len is 1, expected at least 2"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"epochs": 2}, "epochs is 2, which is for images"),
+        ({"seed": 2**32}, "seed is 4294967296, expected less than"),
         ({"dropout": 1}, "there is no setting 'dropout'"),
         ({"task": "image"}, "model bert-mini is trained on texts, not images; expected one of: vit-tiny"),
     ],

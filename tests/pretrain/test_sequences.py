@@ -275,7 +275,7 @@ def test_unknown_words_are_neither_masked_nor_predicted() -> None:
 
 
 @pytest.mark.parametrize("pack", [True, False])
-def test_without_masks_every_token_is_predicted(pack: bool) -> None:
+def test_without_masks_every_token_but_the_first_is_predicted(pack: bool) -> None:
     found = make(some_documents(), length=10, pack=pack)
     examples = [found[index] for index in range(8)]
     batch = Masking(words(), mlm=False, packed=pack)(examples)
@@ -283,8 +283,8 @@ def test_without_masks_every_token_is_predicted(pack: bool) -> None:
     for row, example in enumerate(examples):
         size = len(example["input_ids"])
         assert batch["input_ids"][row, :size].tolist() == example["input_ids"].tolist()
-        assert batch["labels"][row, :size].tolist() == example["input_ids"].tolist()
-        assert (batch["labels"][row, size:] == -100).all()
+        assert batch["labels"][row, 1:size].tolist() == example["input_ids"][1:].tolist()
+        assert (batch["labels"][row, [0, *range(size, batch["labels"].shape[1])]] == -100).all()
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
 
 
@@ -517,12 +517,12 @@ def test_the_end_of_a_document_is_predicted_also_where_it_pads(pad: str | None, 
     found = make(documents, tokeniser, length=16, pack=pack)
     examples = [found[index] for index in range(20)]
     batch = Masking(tokeniser, mlm=False, packed=pack)(examples)
-    ends = sum(int((example["input_ids"] == tokeniser.eos_token_id).sum()) for example in examples)
+    ends = sum(int((example["input_ids"][1:] == tokeniser.eos_token_id).sum()) for example in examples)
     assert ends > 0
     assert int((batch["labels"] == tokeniser.eos_token_id).sum()) == ends
-    assert int((batch["labels"] != -100).sum()) == sum(len(example["input_ids"]) for example in examples)
+    assert int((batch["labels"] != -100).sum()) == sum(len(example["input_ids"]) - 1 for example in examples)
     if pack:
-        assert torch.equal(batch["labels"], batch["input_ids"])
+        assert torch.equal(batch["labels"][:, 1:], batch["input_ids"][:, 1:])
         assert Counter(rows(found, found.distinct)) == Counter(chunks(documents, 16, tokeniser))
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiny_models import BERT
-from transformers import AutoConfig, AutoModelForMaskedLM, TrainingArguments
+from support.tiny_models import BERT, GPT2
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, TrainingArguments
 
 import attngeo
 from attngeo.pretrain import initialise
-from attngeo.pretrain.trainer import MARK, MaskedTrainer, last_checkpoint
+from attngeo.pretrain.trainer import MARK, CausalTrainer, MaskedTrainer, last_checkpoint, remove_broken
 
 MASKED = ["bert", "roberta", "distilbert", "electra", "albert", "modernbert", "mpnet", "deberta", "deberta-v2",
           "roformer", "convbert", "squeezebert", "mobilebert", "ernie", "nystromformer"]  # fmt: skip
@@ -66,6 +66,47 @@ def test_the_output_layer_sees_masked_tokens_alone(tmp_path: Path) -> None:
     assert empty.item() == 0.0  # a batch in which nothing was masked
 
 
+CAUSAL = ["bert", "roberta", "gpt2", "gpt_neo", "llama", "openai-gpt", "xlm", "opt", "bloom"]
+
+
+@pytest.mark.parametrize("kind", CAUSAL)
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_the_loss_of_next_tokens_is_their_mean(kind: str, accumulated: int, tmp_path: Path) -> None:
+    """The logged loss is the cross-entropy of the model's own logits, whatever its family does with labels."""
+    torch.manual_seed(0)
+    small = {"gpt2": GPT2, "openai-gpt": GPT2, "xlm": {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "vocab_size": 64},
+             "gpt_neo": {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]],
+                         "vocab_size": 64},
+             "opt": BERT | {"ffn_dim": 24, "word_embed_proj_dim": 32}}  # fmt: skip
+    config = AutoConfig.for_model(kind, **small.get(kind, BERT))
+    if hasattr(config, "is_decoder"):
+        config.is_decoder = True
+    model: Any = AutoModelForCausalLM.from_config(config).eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    for name in ("dropout", "attention_dropout", "activation_dropout"):
+        for module in model.modules():
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    ids = torch.randint(10, 60, (8, 6))
+    labels = ids.clone()
+    labels[:, 0] = labels[3, 4:] = -100
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits[:, :-1]
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten()).item()
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=1, per_device_train_batch_size=8 // accumulated, report_to="none", use_cpu=True,
+        gradient_accumulation_steps=accumulated, logging_steps=1, save_strategy="no", learning_rate=0.0,
+        disable_tqdm=True, train_sampling_strategy="sequential",
+    )  # fmt: skip
+    data = [{"input_ids": row, "labels": label} for row, label in zip(ids, labels, strict=True)]
+    trainer = CausalTrainer(model, arguments, train_dataset=data)
+    trainer.train()
+    logged = next(each["loss"] for each in trainer.state.log_history if "loss" in each)
+    assert logged == pytest.approx(expected, rel=1e-4)
+
+
 def test_queries_and_keys_get_gradients_of_their_own() -> None:
     """After a symmetric start they are equal, not tied."""
     torch.manual_seed(0)
@@ -93,5 +134,9 @@ def test_the_last_checkpoint_is_the_last_whole_one(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-best").mkdir()
     (tmp_path / "checkpoint-9" / MARK).write_text("{}")
     (tmp_path / "checkpoint-10" / MARK).write_text("{}")
+    (tmp_path / "checkpoint-11").mkdir()
+    (tmp_path / "checkpoint-11" / MARK).write_text("")  # killed while it wrote the mark
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert len(list(tmp_path.iterdir())) == 5  # finding removes nothing
+    remove_broken(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-9", "checkpoint-best"]
