@@ -58,7 +58,8 @@ class Bar:
             return
         if self._silent:
             if progress.phase == "train" and not self._quiet:
-                say(f"step {progress.done:,}/{progress.total:,}  {progress.what}")
+                at = f"step {progress.done:,}/{progress.total:,}  " if progress.total else ""
+                say(at + progress.what)
             return
         shown: dict[str, Any] = {
             "description": printable(f"{self._name}  {progress.what}"),

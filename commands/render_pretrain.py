@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,22 +61,49 @@ def _grid(columns: list[str]) -> Table:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """One row for each objective and initialisation, over its seeds."""
-    grid = _grid(["objective", "init", "final loss", "speed-up", "symmetry", "directionality"])
-    for row in comparison.spread.to_dict("records"):
-        grid.add_row(
-            row["objective"], printable(row["init"])[:12], _spread(row, "final_loss", "{:.3f}"),
-            _spread(row, "speed_up", "{:.0%}"),
-            _spread(row, "symmetry_layers_median", "{:+.2f}"), _spread(row, "directionality_layers_median", "{:+.2f}"),
-        )  # fmt: skip
+    """What each objective and initialisation gained, and where its scores ended, over the seeds."""
+    rows, spread = comparison.rows, comparison.spread
     console = Console()
-    seeds = int(comparison.spread["seeds"].iloc[0])
-    of = f"{seeds} seed{'s' * (seeds > 1)}"
-    console.print(Text(printable(f"{comparison.rows['model'].iloc[0]} · {of} · {comparison.folder}")), style="bold")
-    console.print(grid)
-    console.print("mean over seeds (lowest to highest); scores are medians over layers", style="dim")
+    seeds = int(spread["seeds"].iloc[0])
+    title = f"{Path(rows['model'].iloc[0]).stem} · {seeds} seed{'s' * (seeds > 1)} · {comparison.folder}"
+    console.print(Text(printable(title)), style="bold")
+    gains = _grid(["objective", "init", "final loss", "to baseline", "speed-up"])
+    for row in spread.to_dict("records"):
+        gains.add_row(
+            row["objective"], _short(row["init"]), _spread(row, "final_loss", "{:.3f}"),
+            _mean(row, "steps_to_baseline"), _spread(row, "speed_up", "{:.0%}"),
+        )  # fmt: skip
+    console.print(gains)
+    for score in ("symmetry", "directionality"):
+        grid = _grid([score, "init", "layers", "heads"])
+        for (objective, init), runs in rows.groupby(["objective", "init"], sort=False):
+            grid.add_row(
+                str(objective),
+                _short(str(init)),
+                _quartiles(runs, f"{score}_layers"),
+                _quartiles(runs, f"{score}_heads"),
+            )
+        console.print(grid)
+    legend = "means over seeds (lowest–highest); medians [quartiles] at the end of training"
+    console.print(Text(legend), style="dim")
+
+
+def _short(init: str) -> str:
+    """The end of a long reference, which tells it from others."""
+    init = printable(init)
+    return init if len(init) <= 14 else f"…{init[-13:]}"
 
 
 def _spread(row: dict[Any, Any], name: str, form: str) -> str:
     mean, low, high = (form.format(row[f"{name}_{kind}"]) for kind in ("mean", "min", "max"))
-    return mean if low == high else f"{mean} ({low} to {high})"
+    return mean if low == high else f"{mean} ({low.rstrip('%')}–{high})"
+
+
+def _mean(row: dict[Any, Any], name: str) -> str:
+    mean = row[f"{name}_mean"]
+    return "never" if mean is None or math.isnan(mean) else f"{mean:,.0f}"
+
+
+def _quartiles(runs: Any, name: str) -> str:
+    lower, median, upper = (runs[f"{name}_{place}"].mean() for place in ("lower", "median", "upper"))
+    return f"{median:+.2f} [{lower:+.2f}, {upper:+.2f}]"

@@ -16,7 +16,8 @@ from attngeo import tables
 from attngeo.choices import Objective, one_of
 from attngeo.errors import InterruptedTrainingError, UsageError
 from attngeo.files import replacing
-from attngeo.pretrain.runs import Run, load, run
+from attngeo.pretrain.initialisation import check_init
+from attngeo.pretrain.runs import Run, load, refuse_other_runs, run
 from attngeo.pretrain.settings import FILE as SETTINGS
 from attngeo.pretrain.settings import Settings
 from attngeo.progress import Progress
@@ -70,6 +71,10 @@ def compare(
     """
     folder = Path(folder)
     plan = _plan(settings, inits, objectives or (settings.objective,), seeds)
+    for each in plan:  # what would fail later, after hours
+        if not resume:
+            refuse_other_runs(folder / _folder_name(each), resume=False)
+        check_init(each.init)
     runs: list[Run] = []
     for number, each in enumerate(plan, 1):
         name = _folder_name(each)

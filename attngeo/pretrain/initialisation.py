@@ -88,6 +88,12 @@ def initialise(
     return live.written
 
 
+def check_init(init: str) -> None:
+    """Raise as `initialise` does for an `init` that has no meaning, or a checkpoint that cannot be opened."""
+    if init not in NAMES:
+        open_store(_checkpoint(init)).close()
+
+
 def _checkpoint(init: Any) -> Any:
     """`init` as the reading side takes it. Raises UsageError for a bare word that is no file: most likely a typo."""
     if not isinstance(init, str):

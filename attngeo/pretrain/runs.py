@@ -6,7 +6,6 @@ import json
 import platform
 import shlex
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -143,20 +142,18 @@ def _train(
         callbacks=[geometry, stop, _Report(report, geometry), *task.callbacks],
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)  # which prints to stdout
-    started = time.perf_counter()
     _guarded(lambda: trainer.resume(checkpoint))
-    seconds = time.perf_counter() - started
+    seconds = trainer.seconds
     step = trainer.state.global_step
     if stop.requested and step < task.steps:
         raise InterruptedTrainingError(
             f"stopped at step {step} of {task.steps}, checkpoint saved; go on with: "
             f"attngeo pretrain --resume -o {shlex.quote(str(folder))}"
         )
-    since = int(checkpoint.name.partition("-")[2]) if checkpoint else 0
     measured = task.finish(trainer)
     summary: dict[str, Any] = {}
     if trainer.is_world_process_zero():  # the one that keeps the scores
-        summary = _summary(settings, task, trainer, geometry, steps=step - since, seconds=seconds)
+        summary = _summary(settings, task, trainer, geometry, seconds=seconds)
         summary.update(measured)
     _save(trainer, task, folder, summary)
     return Run(folder, settings, summary, geometry.frame)
@@ -271,7 +268,6 @@ def _summary(
     trainer: RunTrainer,
     geometry: AttentionGeometryCallback,
     *,
-    steps: int,
     seconds: float,
 ) -> dict[str, Any]:
     """What came of a run, and how it was made."""
@@ -280,7 +276,7 @@ def _summary(
     scores = geometry.frame
     losses = scores[["step", "loss"]].dropna().drop_duplicates()
     world = trainer.args.world_size
-    sequences = steps * settings.batch_size * settings.grad_accum * world
+    sequences = trainer.state.global_step * settings.batch_size * settings.grad_accum * world
     return {
         "settings": asdict(settings) | {"steps": task.steps, "warmup": task.warmup},
         "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+import time
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,13 @@ class RunTrainer(Trainer):
         exact = torch.float32 if self.args.device.type == "mps" else torch.float64
         self._loss_sum = torch.zeros((), dtype=exact, device=self.args.device)
         self._logged_at = 0
+        self._seconds_before, self._started = 0.0, time.perf_counter()
         self.add_callback(_LastStep())
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on the steps so far, in earlier sessions up to their last checkpoints."""
+        return self._seconds_before + time.perf_counter() - self._started
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """One batch forward and backward."""
@@ -68,7 +75,7 @@ class RunTrainer(Trainer):
         try:
             super()._save_checkpoint(model, trial)
             if self.is_world_process_zero():
-                mark = {"loss_sum": total, "logged_at": self._logged_at}
+                mark = {"loss_sum": total, "logged_at": self._logged_at, "seconds": self.seconds}
                 with replacing(folder / MARK) as path:
                     path.write_text(json.dumps(mark), "utf-8")
         except Exception as error:
@@ -101,7 +108,8 @@ class RunTrainer(Trainer):
         if checkpoint is not None:
             mark = _mark_of(checkpoint) or {}
             self._loss_sum.fill_(mark["loss_sum"])
-            self._logged_at = int(mark["logged_at"])
+            self._logged_at, self._seconds_before = int(mark["logged_at"]), mark["seconds"]
+        self._started = time.perf_counter()
         self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 

@@ -55,9 +55,12 @@ def describe_comparison(comparison: Comparison) -> list[str]:
                 f"{own[name].mean():{form}} against {reference[name].mean():{form}}"
                 for name, form in (("final_loss", ".3f"), ("symmetry_layers_median", "+.2f"))
             )
+            sooner = (
+                f"which {reached} of {len(own)} runs reached, {gains.mean():.0%} sooner "
+                f"({gains.min():.0%} to {gains.max():.0%})" if reached else "which no run reached"
+            )  # fmt: skip
             lines.append(
-                f"{objective}: {init} against {baseline} initialisation: final loss {loss}, which "
-                f"{reached} of {len(own)} runs reached, {gains.mean():.0%} sooner "
-                f"({gains.min():.0%} to {gains.max():.0%}); median symmetry of layers at the end {symmetry}."
+                f"{objective}: {init} against {baseline} initialisation: final loss {loss}, {sooner}; "
+                f"median symmetry of layers at the end {symmetry}."
             )
     return lines

@@ -11,7 +11,7 @@ import pytest
 from support.data import DATA, needs
 from support.runs import small_settings
 
-from attngeo.errors import UsageError
+from attngeo.errors import ModelNotFoundError, OutputError, UsageError
 from attngeo.pretrain import Comparison, compare
 from attngeo.pretrain.comparison import figures, speed_up
 from attngeo.pretrain.words import describe_comparison
@@ -123,6 +123,18 @@ def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_p
     pd.testing.assert_frame_equal(again.rows, comparison.rows)
     with pytest.raises(UsageError, match=r"was started with \w+ "):
         compare(small_settings(tmp_path, steps=15), comparison.folder, ["default", "symmetric"], resume=True)
+
+
+def test_what_would_fail_later_is_said_before_the_first_run(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, steps=10)
+    with pytest.raises(UsageError, match="init is 'symetric', expected one of"):
+        compare(settings, tmp_path / "runs", ["default", "symetric"])
+    with pytest.raises(ModelNotFoundError, match="no such file or folder"):
+        compare(settings, tmp_path / "runs", ["default", "./nowhere"])
+    (tmp_path / "runs/mlm-symmetric-seed0/checkpoint-5").mkdir(parents=True)
+    with pytest.raises(OutputError, match="mlm-symmetric-seed0 holds a run already"):
+        compare(settings, tmp_path / "runs", ["default", "symmetric"])
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mlm-symmetric-seed0"]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path: Path, given
     parts = weights_of(tmp_path / "parts")
     for name, weight in weights_of(tmp_path / "whole").items():
         assert torch.equal(weight, parts[name]), name
-    assert resumed.summary["sequences"] < whole.summary["sequences"]  # of this session
+    for name in ("sequences", "tokens", "first_loss", "final_loss", "start", "end"):
+        assert resumed.summary[name] == whole.summary[name], name
+    assert resumed.summary["seconds"] > 0
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
