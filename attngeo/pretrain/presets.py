@@ -31,7 +31,7 @@ S2: dict[str, Any] = {
 }  # fmt: skip
 # What a laptop does in two minutes.
 SMALL: dict[str, Any] = S2 | {
-    "steps": 900, "batch_size": 128, "grad_accum": 1, "lr": 2e-3, "warmup": 60, "seq_len": 16, "vocab_size": 1024,
+    "steps": 1_200, "batch_size": 128, "grad_accum": 1, "lr": 2e-3, "warmup": 60, "seq_len": 16, "vocab_size": 1024,
     "log_every": 50, "save_every": 200,
 }  # fmt: skip
 # S3. Weight decay and gradient clipping, which it does not give, are those of torchvision's ViT-B/16 recipe
