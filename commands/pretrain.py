@@ -114,7 +114,7 @@ def pretrain(
 def _run(
     given: dict[str, Any], model: str, task: Task | None, output: Path | None, *, resume: bool, quiet: bool
 ) -> Run:
-    from attngeo.pretrain.runs import refuse_other_runs, run
+    from attngeo.pretrain.runs import run
     from attngeo.pretrain.settings import Settings
 
     from .progress import Bar
@@ -124,7 +124,6 @@ def _run(
     else:
         settings = _settings(given, model, task)
     folder = output or Path(f"pretrain-{settings.name}")
-    refuse_other_runs(folder, resume=resume)
     with Bar(str(folder), quiet=quiet) as progress:
         return run(settings, folder, resume=resume, progress=progress)
 

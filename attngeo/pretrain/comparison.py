@@ -19,7 +19,7 @@ from attngeo.files import replacing
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.runs import Run, load, refuse_other_runs, run
 from attngeo.pretrain.settings import FILE as SETTINGS
-from attngeo.pretrain.settings import Settings
+from attngeo.pretrain.settings import Settings, absolute
 from attngeo.progress import Progress
 
 # One row a run.
@@ -69,7 +69,7 @@ def compare(
     that are finished, and go on with one that is not. Leaves in `folder` a run's folder each, `comparison.csv` and
     `.parquet` (a row a run), `spread.csv` (over seeds), `curves.parquet` and `curves.html`. Raises as `run` does.
     """
-    folder = Path(folder)
+    folder, inits = Path(folder), [absolute(init) for init in inits]
     plan = _plan(settings, inits, objectives or (settings.objective,), seeds)
     for each in plan:  # what would fail later, after hours
         if not resume:

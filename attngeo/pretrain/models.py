@@ -18,6 +18,7 @@ from transformers import (
 
 from attngeo.choices import Objective
 from attngeo.errors import UsageError
+from attngeo.pretrain.columns import first_line
 from attngeo.pretrain.presets import PRESETS
 from attngeo.pretrain.settings import Settings
 
@@ -59,7 +60,7 @@ def _build(head: Any, config: PreTrainedConfig, purpose: str) -> PreTrainedModel
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         if "Unrecognized configuration class" in str(error):
             raise UsageError(f"transformers has no head of model type {config.model_type!r} {purpose}") from None
-        raise UsageError(f"the configuration builds no model ({str(error).splitlines()[0][:200]})") from error
+        raise UsageError(f"the configuration builds no model ({first_line(error)})") from error
     return model
 
 

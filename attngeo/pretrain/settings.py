@@ -95,8 +95,8 @@ class Settings:
             }
         if "warmup" in chosen and "warmup_epochs" not in chosen:
             defaults = {**defaults, "warmup_epochs": 0}
-        chosen |= {name: _absolute(chosen[name]) for name in PATHS if name in chosen}
-        settings = cls(model=model if preset else _absolute(model), task=task, **{**defaults, **chosen})
+        chosen |= {name: absolute(chosen[name]) for name in PATHS if name in chosen}
+        settings = cls(model=model if preset else absolute(model), task=task, **{**defaults, **chosen})
         settings.check()
         return settings
 
@@ -167,20 +167,20 @@ class Settings:
     def resumed(self, given: Mapping[str, Any], folder: Path) -> Settings:
         """These settings with those of `given` that a resumed run may change. Raises UsageError for any other."""
         asked: dict[str, Any] = {
-            name: _absolute(value) if name in PATHS else value for name, value in given.items() if value is not None
+            name: absolute(value) if name in PATHS else value for name, value in given.items() if value is not None
         }
         for name, value in asked.items():
-            if name not in FREE and getattr(self, name) != value:
+            own = getattr(self, name)
+            if name not in FREE and value != (absolute(own) if name in PATHS else own):
                 raise UsageError(
-                    f"{folder} was started with {name} {getattr(self, name)}, not {value}; leave it out, or start "
-                    "another run with -o"
+                    f"{folder} was started with {name} {own}, not {value}; leave it out, or start another run with -o"
                 )
         settings = dataclasses.replace(self, **asked)
         settings.check()
         return settings
 
 
-def _absolute(reference: str) -> str:
+def absolute(reference: str) -> str:
     """A path that is there in full, so that a run is resumed from any folder; anything else as it is."""
     head, colon, path = reference.rpartition(":") if reference.startswith("jigsaw:") else ("", "", reference)
     try:

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError
+from attngeo.pretrain.columns import first_line
 from attngeo.pretrain.hub_tables import quiet
 from attngeo.pretrain.texts import Text
 
@@ -61,7 +62,7 @@ def _load(reference: str) -> PreTrainedTokenizerBase:
             # Without the last argument, a tokeniser that brings code of its own asks on the terminal.
             return AutoTokenizer.from_pretrained(ref.name, revision=ref.revision or "main", trust_remote_code=False)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        reason = first_line(error)
         if ref.kind == "folder":
             raise DataError(f"{reference} holds no tokeniser that can be read ({reason})") from error
         raise DataUnavailableError(

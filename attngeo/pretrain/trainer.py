@@ -159,9 +159,7 @@ class CausalTrainer(RunTrainer):
 def _mean_over_next(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
     """Cross-entropy of each label from the tokens in front of it; the first label of a sequence has to be -100."""
     logits, following = outputs["logits"][:, :-1], labels[:, 1:]
-    count = (following != -100).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
-    total = F.cross_entropy(logits.flatten(0, 1).float(), following.flatten(), reduction="sum")
-    return total / count.clamp(min=1).to(total.device)
+    return _mean_loss(logits, following, num_items_in_batch)
 
 
 def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -169,8 +167,13 @@ def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor |
     logits, chosen = outputs["logits"], labels != -100
     if logits.shape[:-1] == labels.shape:
         logits = logits[chosen]
-    count = chosen.sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
-    total = F.cross_entropy(logits.flatten(0, -2).float(), labels[chosen], reduction="sum")
+    return _mean_loss(logits, labels[chosen], num_items_in_batch)
+
+
+def _mean_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """Cross-entropy over the labels that are not -100, as a share of all that the accumulated batches have."""
+    count = (labels != -100).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
+    total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), reduction="sum")
     return total / count.clamp(min=1).to(total.device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.data import DATA, needs
 from support.runs import small_settings
 
 from attngeo.errors import ModelNotFoundError, OutputError, UsageError
-from attngeo.pretrain import Comparison, compare
+from attngeo.pretrain import Comparison, compare, run
 from attngeo.pretrain.comparison import figures, speed_up
 from attngeo.pretrain.words import describe_comparison
 
@@ -123,6 +124,17 @@ def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_p
     pd.testing.assert_frame_equal(again.rows, comparison.rows)
     with pytest.raises(UsageError, match=r"was started with \w+ "):
         compare(small_settings(tmp_path, steps=15), comparison.folder, ["default", "symmetric"], resume=True)
+
+
+def test_checkpoints_are_compared_by_path_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = small_settings(tmp_path, steps=5)
+    for seed in (1, 2):
+        run(dataclasses.replace(settings, seed=seed), tmp_path / f"{seed}/run")
+    monkeypatch.chdir(tmp_path)
+    inits = ["1/run/model", "2/run/model"]
+    first = compare(settings, "runs", inits)
+    assert first.rows["init"].tolist() == [str(tmp_path / init) for init in inits]
+    pd.testing.assert_frame_equal(compare(settings, "runs", inits, resume=True).rows, first.rows)
 
 
 def test_what_would_fail_later_is_said_before_the_first_run(tmp_path: Path) -> None:
