@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,6 +25,7 @@ from attngeo.geometry.scale import rescaled
 from attngeo.geometry.symmetry import symmetry_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.progress import Progress
+from attngeo.provenance import machine, software
 from attngeo.weights import Variants, key_heads_of, projections, read, select, sites_of
 
 if TYPE_CHECKING:
@@ -216,11 +216,8 @@ def _provenance(
     store: TensorStore, skipped: list[str], scale: Scale, variants: Variants, device: torch.device, precision: str
 ) -> dict[Any, Any]:
     """How a table was made, for reports."""
-    from attngeo import __version__
-
     return {
-        "title": "Attention scores", "attngeo": __version__, "torch": torch.__version__,
-        "platform": platform.platform(), "device": str(device),
+        "title": "Attention scores", **software(), **machine(), "device": str(device),
         "precision": precision, "model": store.ref, "revision": store.revision, **asdict(scale), **asdict(variants),
         "skipped": skipped,
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from attngeo.analogies.summary import COLUMNS, compare, summarise
 from attngeo.choices import Candidates, Case, Compose, Method, Table
 from attngeo.errors import QuestionError, UsageError
 from attngeo.progress import Progress
+from attngeo.provenance import machine, software
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,11 +223,8 @@ def _provenance(
     notes: list[str],
 ) -> dict[Any, Any]:
     """How the tables were made, for reports."""
-    from attngeo import __version__
-
     return {
-        "title": "Word analogies", "attngeo": __version__, "torch": torch.__version__,
-        "platform": platform.platform(),
+        "title": "Word analogies", **software(), **machine(),
         "model": ", ".join(str(frame.attrs["model"]) for frame in frames),
         "revision": ", ".join(str(frame.attrs["revision"]) for frame in frames if frame.attrs["revision"]),
         "questions": asked.name, "asked": len(asked.questions), **manner.settings(), "top_k": top_k,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
@@ -32,6 +31,7 @@ from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.columns import first_line
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.stopping import StopOnSignal
+from attngeo.pretrain.summary import summarise
 from attngeo.pretrain.tasks import Task, prepare
 from attngeo.pretrain.trainer import RunTrainer, checkpoints, last_checkpoint, remove_broken
 from attngeo.progress import Progress
@@ -143,18 +143,16 @@ def _train(
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)  # which prints to stdout
     _guarded(lambda: trainer.resume(checkpoint))
-    seconds = trainer.seconds
     step = trainer.state.global_step
     if stop.requested and step < task.steps:
         raise InterruptedTrainingError(
             f"stopped at step {step} of {task.steps}, checkpoint saved; go on with: "
             f"attngeo pretrain --resume -o {shlex.quote(str(folder))}"
         )
+    zero = trainer.is_world_process_zero()  # the one that keeps the scores
+    summary = summarise(settings, task, trainer, geometry) if zero else {}
     measured = task.finish(trainer)
-    summary: dict[str, Any] = {}
-    if trainer.is_world_process_zero():  # the one that keeps the scores
-        summary = _summary(settings, task, trainer, geometry, seconds=seconds)
-        summary.update(measured)
+    summary |= measured if zero else {}
     _save(trainer, task, folder, summary)
     return Run(folder, settings, summary, geometry.frame)
 
@@ -260,49 +258,6 @@ class _Report(TrainerCallback):
                 f"directionality {now['directionality_layers']:.2f}"
             )
             self._report(Progress("train", what, state.global_step, state.max_steps, "steps"))
-
-
-def _summary(
-    settings: Settings,
-    task: Task,
-    trainer: RunTrainer,
-    geometry: AttentionGeometryCallback,
-    *,
-    seconds: float,
-) -> dict[str, Any]:
-    """What came of a run, and how it was made."""
-    from attngeo import __version__
-
-    scores = geometry.frame
-    losses = scores[["step", "loss"]].dropna().drop_duplicates()
-    world = trainer.args.world_size
-    sequences = trainer.state.global_step * settings.batch_size * settings.grad_accum * world
-    return {
-        "settings": asdict(settings) | {"steps": task.steps, "warmup": task.warmup},
-        "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),
-        "start": spread_of(scores, 0), "end": spread_of(scores, trainer.state.global_step),
-        "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
-        "d_model": geometry.d_model, "changed_at_init": task.changed, "data": task.about,
-        "sequences": sequences, "seconds": round(seconds, 1),
-        "processes": world, "device": str(trainer.args.device), "threads": torch.get_num_threads(),
-        "precision": {"no": "fp32"}.get(trainer.args.mixed_precision, trainer.args.mixed_precision),
-        "attngeo": __version__, "torch": torch.__version__, "transformers": transformers.__version__,
-        "python": platform.python_version(), "platform": platform.platform(),
-        **task.rates(sequences, seconds),
-    }  # fmt: skip
-
-
-def spread_of(geometry: pd.DataFrame, step: int) -> dict[str, Any]:
-    """Quartiles of both scores at one step, over whole layers and over heads: [lower, median, upper]."""
-    rows = geometry[geometry["step"] == step]
-    heads = rows["head"].notna()
-    return {
-        kind: {
-            score: [round(float(rows.loc[chosen, score].quantile(share)), 6) for share in (0.25, 0.5, 0.75)]
-            for score in ("symmetry", "directionality")
-        }
-        for kind, chosen in (("layers", ~heads), ("heads", heads))
-    }
 
 
 class _quiet_transformers:  # noqa: N801 - used as a function is

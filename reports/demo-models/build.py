@@ -6,7 +6,9 @@ both sides, the other the next token. About half an hour on two cores.
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,9 +34,9 @@ def main() -> None:
     """Train both at once, one thread each; runs that are there already, finished or not, are gone on with."""
     work = HERE / "runs"
     running = {name: start(work / name, objective) for name, objective in OBJECTIVES.items()}
-    for name, process in running.items():
-        if process is not None and process.wait():
-            sys.exit(f"training {name} failed; run this again to go on")
+    failed = [name for name, process in running.items() if process is not None and process.wait()]
+    if failed:
+        sys.exit(f"training {' and '.join(failed)} failed; run this again to go on")
     for name in OBJECTIVES:
         ship(work / name, name)
 
@@ -43,9 +45,14 @@ def start(folder: Path, objective: str) -> subprocess.Popen[bytes] | None:
     """The training of one, as the command does it; None where it is finished."""
     if (folder / "summary.json").exists():
         return None
-    options = ["--resume"] if folder.exists() else [part for pair in SETTINGS.items() for part in pair]
-    command = [Path(sys.executable).with_name("attngeo"), "pretrain", "--objective", objective, *options, "-o", folder]
+    options = ["--resume"] if folder.exists() else options_of(objective)
+    command = [Path(sys.executable).with_name("attngeo"), "pretrain", *options, "-o", folder]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def options_of(objective: str) -> list[str]:
+    """All but -o of the command that trains it."""
+    return ["--objective", objective, *(part for pair in SETTINGS.items() for part in pair)]
 
 
 def ship(folder: Path, name: str) -> None:
@@ -57,7 +64,9 @@ def ship(folder: Path, name: str) -> None:
     (target / "model.safetensors").chmod(0o644)
     for file in KEPT:
         shutil.copy(folder / "model" / file, target / file)
-    shutil.copy(folder / "summary.json", HERE / f"{name}.json")
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    summary["command"] = shlex.join(["attngeo", "pretrain", *options_of(OBJECTIVES[name])])
+    (HERE / f"{name}.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     pd.read_parquet(folder / "geometry.parquet").round(6).to_csv(HERE / f"{name}.csv", index=False)
 
 

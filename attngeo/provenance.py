@@ -1,0 +1,33 @@
+"""With what software and on what machine a result was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGES = ("torch", "transformers")
+
+
+def software() -> dict[str, str]:
+    """The versions of attngeo, Python and the packages that results may depend on; imports none of them."""
+    from attngeo import __version__
+
+    return {"attngeo": __version__, "python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def machine() -> dict[str, str | int | None]:
+    """Operating system, processor and the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"platform": platform.platform(), "processor": _processor(), "cores": cores}
+
+
+def _processor() -> str:
+    """The processor's name; `platform` knows it on few systems, Linux not among them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
