@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +99,10 @@ def _spread(row: dict[Any, Any], name: str, form: str) -> str:
 
 
 def _mean(row: dict[Any, Any], name: str) -> str:
-    mean = row[f"{name}_mean"]
-    return "never" if mean is None or math.isnan(mean) else f"{mean:,.0f}"
+    mean, reached, seeds = row[f"{name}_mean"], row["reached"], row["seeds"]
+    if not reached:
+        return "never"
+    return f"{mean:,.0f}" if reached == seeds else f"{mean:,.0f} ({reached} of {seeds})"
 
 
 def _quartiles(runs: Any, name: str) -> str:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("step", "stack", "layer", "head", "symmetry", "directionality", "loss")
 FILE = "geometry.parquet"
+# Trackers that keep one run for a process: a second instance joins it, and must neither begin nor end it.
+ONE_RUN = ("TrackioCallback", "WandbCallback")
 
 
 class AttentionGeometryCallback(TrainerCallback):
@@ -84,7 +86,8 @@ class AttentionGeometryCallback(TrainerCallback):
     ) -> None:
         """Close what was opened for trackers."""
         for tracker in self._trackers or ():
-            tracker.on_train_end(args, state, control, model=kwargs["model"])
+            if type(tracker).__name__ not in ONE_RUN:
+                tracker.on_train_end(args, state, control, model=kwargs["model"])
         self._trackers = None
 
     def _path(self, args: TrainingArguments) -> Path:
@@ -112,7 +115,10 @@ class AttentionGeometryCallback(TrainerCallback):
             kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
             self._trackers = [kind() for kind in kinds]
             for tracker in self._trackers:
-                tracker.on_train_begin(args, state, control, model=model)
+                if type(tracker).__name__ in ONE_RUN:
+                    tracker._initialized = True
+                else:
+                    tracker.on_train_begin(args, state, control, model=model)
         for tracker in self._trackers:
             tracker.on_log(args, state, control, model=model, logs=dict(self.summary))
 

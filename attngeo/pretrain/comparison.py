@@ -43,11 +43,15 @@ class Comparison:
 
     @property
     def spread(self) -> pd.DataFrame:
-        """One row for each objective and initialisation: mean, min and max over seeds of each figure."""
+        """One row for each objective and initialisation: mean, min and max over seeds of each figure.
+
+        Of `steps_to_baseline`, over the `reached` runs that got there.
+        """
         grouped = self.rows.groupby(["model", "objective", "init"], sort=False)
         frame = grouped[list(SPREAD)].agg(["mean", "min", "max"])
         frame.columns = pd.Index(["_".join(pair) for pair in frame.columns])
         frame.insert(0, "seeds", grouped.size())
+        frame.insert(1, "reached", grouped["steps_to_baseline"].count())
         frame = frame.reset_index()
         frame.attrs = {"title": "Initialisations compared"}
         return frame
@@ -89,6 +93,8 @@ def compare(
         started = (folder / name / SETTINGS).is_file()
         try:
             runs.append(done or run(each, folder / name, resume=resume and started, progress=report))
+            if runs[-1].stopped and number < len(plan):
+                raise InterruptedTrainingError("stopped when it was finished")
         except InterruptedTrainingError as error:
             said = str(error).partition("; go on with")[0]
             raise InterruptedTrainingError(f"{name}: {said}; go on with the same command and --resume") from None

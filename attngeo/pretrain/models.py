@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -34,11 +35,8 @@ def text_config(settings: Settings, tokeniser: PreTrainedTokenizerBase) -> PreTr
             setattr(config, f"{name}_token_id", getattr(tokeniser, f"{name}_token_id"))
     if settings.objective == "clm" and hasattr(config, "is_decoder"):
         config.is_decoder = True  # a BERT becomes a decoder by its causal mask alone
-    longest = getattr(config, "max_position_embeddings", None)
-    # RoBERTa and its kin number positions from pad_token_id + 1.
-    if longest is not None and config.model_type in ("roberta", "camembert", "xlm-roberta"):
-        longest -= config.pad_token_id + 1
-    if longest is not None and settings.seq_len > longest:
+    longest = getattr(config, "max_position_embeddings", None) or 0
+    if 0 < longest < settings.seq_len:
         raise UsageError(f"seq_len is {settings.seq_len}, expected at most the {longest} positions of {settings.model}")
     return config
 
@@ -46,6 +44,26 @@ def text_config(settings: Settings, tokeniser: PreTrainedTokenizerBase) -> PreTr
 def build(config: PreTrainedConfig, objective: Objective) -> PreTrainedModel:
     """A new text model of that configuration, its weights random. Raises UsageError where it has no such head."""
     return _build(HEADS[objective], config, f"to train on {objective}")
+
+
+def check_length(model: PreTrainedModel, length: int) -> None:
+    """Raise UsageError where the model cannot take a sequence of `length` tokens, by trying one.
+
+    Some families need positions besides those of the tokens, or lengths of which some block is a divisor.
+    """
+    tokens = torch.zeros(1, length, dtype=torch.long) + (model.config.vocab_size - 1)
+    training = model.training
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            model.train(mode=False)
+            model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"a {model.config.model_type} model as configured cannot take seq_len {length} ({first_line(error)}); "
+            "lower --seq-len, or raise max_position_embeddings in its config.json"
+        ) from error
+    finally:
+        model.train(training)
 
 
 def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
@@ -85,4 +103,6 @@ def _config(model: str) -> PreTrainedConfig:
         fields = json.loads(path.read_text("utf-8"))
         return AutoConfig.for_model(fields.pop("model_type"), **fields)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no configuration of transformers ({type(error).__name__}: {error})") from error
+        raise UsageError(
+            f"{path} is no configuration of transformers ({type(error).__name__}: {first_line(error)})"
+        ) from error

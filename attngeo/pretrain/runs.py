@@ -43,12 +43,16 @@ CHECKPOINT_COPIES, CHECKPOINTS_AT_ONCE = 3, 3
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: where it lies, its settings, `summary.json` as a dict, and the rows of `geometry.parquet`."""
+    """A finished run: where it lies, its settings, `summary.json` as a dict, and the rows of `geometry.parquet`.
+
+    stopped: a signal asked it to stop when there was nothing left to do.
+    """
 
     folder: Path
     settings: Settings
     summary: dict[str, Any]
     geometry: pd.DataFrame
+    stopped: bool = False
 
 
 def run(
@@ -147,14 +151,15 @@ def _train(
     if stop.requested and step < task.steps:
         raise InterruptedTrainingError(
             f"stopped at step {step} of {task.steps}, checkpoint saved; go on with: "
-            f"attngeo pretrain --resume -o {shlex.quote(str(folder))}"
+            f"{'accelerate launch -m ' * (arguments.world_size > 1)}attngeo pretrain --resume "
+            f"-o {shlex.quote(str(folder))}"
         )
     zero = trainer.is_world_process_zero()  # the one that keeps the scores
     summary = summarise(settings, task, trainer, geometry) if zero else {}
     measured = task.finish(trainer)
     summary |= measured if zero else {}
     _save(trainer, task, folder, summary)
-    return Run(folder, settings, summary, geometry.frame)
+    return Run(folder, settings, summary, geometry.frame, stop.requested)
 
 
 def _guarded(train: Callable[[], None]) -> None:
@@ -238,7 +243,7 @@ def _check_room(folder: Path, task: Task) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
-            f"{folder}: checkpoints and model need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; make room or "
+            f"{folder}: checkpoints and model need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free; make room or "
             "choose another disk with -o"
         )
 

@@ -18,6 +18,18 @@ from attngeo.pretrain.presets import PRESETS, S2, VISION
 FILE = "settings.json"
 # Settings that only ask how a run is watched and kept: a resumed run may change them.
 FREE = ("save_every", "report_to")
+# Settings that mean something for one task only.
+OF_TEXT = (
+    "objective",
+    "text_column",
+    "tokenizer",
+    "vocab_size",
+    "seq_len",
+    "mlm_probability",
+    "pack",
+    "published_text",
+)
+OF_IMAGES = ("epochs", "warmup_epochs", "mixup", "cutmix", "label_smoothing", "ema_decay")
 # Settings that may be paths.
 PATHS = ("model", "data", "tokenizer", "init")
 
@@ -85,6 +97,12 @@ class Settings:
         chosen = {name: value for name, value in given.items() if value is not None}
         if unknown := chosen.keys() - {field.name for field in dataclasses.fields(cls)}:
             raise UsageError(f"there is no setting {sorted(unknown)[0]!r}")
+        for name in OF_TEXT if task == "image" else OF_IMAGES:
+            if name in chosen:
+                raise UsageError(f"{name} is for {'text' if task == 'image' else 'images'}; leave it out")
+        for first, second in (("steps", "epochs"), ("warmup", "warmup_epochs")):
+            if chosen.get(first) and chosen.get(second):
+                raise UsageError(f"{first} and {second} contradict each other; give one of them")
         if "steps" in chosen and "epochs" not in chosen:
             tenth = chosen["steps"] // 10
             defaults = {

@@ -12,7 +12,7 @@ import transformers
 from transformers import PreTrainedModel, TrainerCallback
 
 from attngeo.pretrain.initialisation import initialise
-from attngeo.pretrain.models import build, text_config
+from attngeo.pretrain.models import build, check_length, text_config
 from attngeo.pretrain.sequences import Masking, Sequences, sequences_of
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.texts import open_text
@@ -69,6 +69,7 @@ def _prepare_text(settings: Settings, processes: int, checkpoint: Path | None) -
     )  # fmt: skip
     transformers.set_seed(settings.seed)  # the weights depend on the seed alone, not on what was drawn before them
     model = build(config, settings.objective)
+    check_length(model, settings.seq_len)
     changed = initialise(model, settings.init, seed=settings.seed)
     masked = settings.objective == "mlm"
     collator = Masking(

@@ -80,20 +80,37 @@ def test_a_model_without_attention_is_refused_when_training_begins(tmp_path: Pat
         AttentionGeometryCallback().on_train_begin(arguments, None, None, model=model)  # type: ignore[arg-type]
 
 
-def test_trackers_get_the_medians(built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tracker of the user's own stands in for wandb and the like."""
+@pytest.mark.parametrize(("kind", "begun"), [("TrackioCallback", 1), ("TensorBoardCallback", 2)])
+def test_trackers_get_the_medians(
+    kind: str, begun: int, built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class of that name stands in for the tracker's; where a process has one run, it begins and ends once."""
     from transformers import TrainerCallback
     from transformers.integrations import integration_utils
 
     seen: list[dict[str, float]] = []
 
+    begins, ends = [], []
+
     class Tracker(TrainerCallback):
+        _initialized = False
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            begins.append(self)
+            self._initialized = True
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            ends.append(self)
+
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            assert self._initialized
             seen.append({"step": state.global_step, **kwargs["logs"]})
 
+    Tracker.__name__ = kind
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "trackio", Tracker)
     callback = AttentionGeometryCallback()
     train(built("bert"), tmp_path, callback, report_to="trackio")
+    assert (len(begins), len(ends)) == (begun, begun)
     scored = [each for each in seen if "symmetry_heads" in each]
     assert [each["step"] for each in scored] == [0, 2, 4]
     frame = callback.frame

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import pytest
 from support.data import DATA, needs
 from support.runs import small_settings
 
-from attngeo.errors import ModelNotFoundError, OutputError, UsageError
+from attngeo.errors import InterruptedTrainingError, ModelNotFoundError, OutputError, UsageError
 from attngeo.pretrain import Comparison, compare, run
 from attngeo.pretrain.comparison import figures, speed_up
 from attngeo.pretrain.words import describe_comparison
+from attngeo.progress import Progress
 
 
 @needs("published/symmetric_init_loss.csv")
@@ -76,6 +79,10 @@ def test_the_rows_say_who_was_first(comparison: Comparison) -> None:
 def test_the_spread_over_seeds(comparison: Comparison) -> None:
     spread = comparison.spread
     assert spread["seeds"].tolist() == [2] * 4
+    reached = (
+        comparison.rows["steps_to_baseline"].notna().groupby([comparison.rows["objective"], comparison.rows["init"]])
+    )
+    assert spread.set_index(["objective", "init"])["reached"].to_dict() == reached.sum().to_dict()
     own = comparison.rows.query("objective == 'clm' and init == 'symmetric'")["final_loss"]
     row = spread.query("objective == 'clm' and init == 'symmetric'").iloc[0]
     assert [row["final_loss_mean"], row["final_loss_min"], row["final_loss_max"]] == pytest.approx(
@@ -135,6 +142,18 @@ def test_checkpoints_are_compared_by_path_and_resumed(tmp_path: Path, monkeypatc
     first = compare(settings, "runs", inits)
     assert first.rows["init"].tolist() == [str(tmp_path / init) for init in inits]
     pd.testing.assert_frame_equal(compare(settings, "runs", inits, resume=True).rows, first.rows)
+
+
+def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path) -> None:
+    def at_the_end(progress: Progress) -> None:
+        if progress.done == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    inits, settings = ["default", "symmetric"], small_settings(tmp_path, steps=5)
+    with pytest.raises(InterruptedTrainingError, match="mlm-default-seed0: stopped when it was finished; go on with"):
+        compare(settings, tmp_path / "runs", inits, progress=at_the_end)
+    assert not (tmp_path / "runs/mlm-symmetric-seed0").exists()
+    assert len(compare(settings, tmp_path / "runs", inits, resume=True).rows) == 2
 
 
 def test_what_would_fail_later_is_said_before_the_first_run(tmp_path: Path) -> None:

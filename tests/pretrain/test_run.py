@@ -223,7 +223,7 @@ def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(OutputError, match=r"checkpoints and model need 0\.0 GB"):
+    with pytest.raises(OutputError, match=r"checkpoints and model need 1 MB, 0 MB are free"):
         run(small_settings(tmp_path), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -279,6 +279,7 @@ def test_a_run_is_not_resumed_with_other_settings_or_broken_files(tmp_path: Path
 
 BAD = [
     ({"seq_len": 65}, UsageError, "seq_len is 65, expected at most the 64 positions"),
+    ({"epochs": 2}, UsageError, "epochs is 2, which is for images; give --steps"),
     ({"data": "no/such/file.txt"}, DataUnavailableError, "no such file or folder"),
     ({"batch_size": 100_000}, DataError, "expected at least one batch of 100000 × 16"),
     ({"tokenizer": "./nowhere"}, DataUnavailableError, "tokenizer ./nowhere: no such folder"),
@@ -316,7 +317,8 @@ def test_what_can_be_known_is_said_before_training(
         ({"steps": 5, "warmup": 6}, "warmup is 6, expected at most the 5 steps"),
         ({"seq_len": 1}, "seq_len is 1, expected at least 2"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"epochs": 2}, "epochs is 2, which is for images"),
+        ({"epochs": 2}, "epochs is for images; leave it out"),
+        ({"mixup": 0.2}, "mixup is for images; leave it out"),
         ({"seed": 2**32}, "seed is 4294967296, expected less than"),
         ({"dropout": 1}, "there is no setting 'dropout'"),
         ({"task": "image"}, "model bert-mini is trained on texts, not images; expected one of: vit-tiny"),
@@ -325,6 +327,31 @@ def test_what_can_be_known_is_said_before_training(
 def test_settings_that_cannot_be_meant(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Settings.of("bert-mini", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"steps": 5, "epochs": 2}, "steps and epochs contradict each other; give one of them"),
+        ({"warmup": 5, "warmup_epochs": 2}, "warmup and warmup_epochs contradict each other"),
+        ({"seq_len": 16}, "seq_len is for text; leave it out"),
+        ({"objective": "clm"}, "objective is for text; leave it out"),
+    ],
+)
+def test_settings_that_cannot_be_meant_of_images(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Settings.of("vit-tiny", **given)
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "mpnet", "esm", "data2vec-text"])
+def test_positions_that_are_not_all_for_tokens_are_known_before_training(tmp_path: Path, model_type: str) -> None:
+    """These number positions from that of the padding on, so that 64 are not enough for 64 tokens."""
+    settings = small_settings(tmp_path, seq_len=64, steps=2)
+    write_config(tmp_path, model_type=model_type)
+    with pytest.raises(UsageError, match=f"a {model_type} model as configured cannot take seq_len 64 ") as error:
+        run(settings, tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_settings_are_those_of_the_paper() -> None:
