@@ -145,7 +145,7 @@ def _compare(
     from .progress import Bar
 
     settings = _settings(given, model, task)
-    folder = output or Path(f"compare-{settings.model if '/' not in settings.model else Path(settings.model).stem}")
+    folder = output or Path(f"compare-{settings.model_name}")
     chosen: Any = objectives.split(",") if objectives else ()
     with Bar(str(folder), quiet=quiet) as progress:
         return compare(

@@ -40,7 +40,7 @@ def print_run(run: Run) -> None:
 def _title(run: Run) -> str:
     about, settings = run.summary["data"], run.settings
     objective = settings.objective if settings.task == "text" else "image"
-    parts = [Path(settings.model).stem, objective, f"{settings.init} init", Path(about["name"]).name,
+    parts = [settings.model_name, objective, f"{settings.init} init", Path(about["name"]).name,
              f"{run.summary['parameters']:,} parameters"]  # fmt: skip
     if "tokens_per_second" in run.summary:
         parts.append(f"{run.summary['tokens_per_second']:,.0f} tokens/s")
@@ -64,7 +64,7 @@ def print_comparison(comparison: Comparison) -> None:
     rows, spread = comparison.rows, comparison.spread
     console = Console()
     seeds = int(spread["seeds"].iloc[0])
-    title = f"{Path(rows['model'].iloc[0]).stem} · {seeds} seed{'s' * (seeds > 1)} · {comparison.folder}"
+    title = f"{rows['model'].iloc[0]} · {seeds} seed{'s' * (seeds > 1)} · {comparison.folder}"
     console.print(Text(printable(title)), style="bold")
     gains = _grid(["objective", "init", "final loss", "to baseline", "speed-up"])
     for row in spread.to_dict("records"):

@@ -158,7 +158,7 @@ def _rows(runs: Iterable[Run], baseline: str) -> pd.DataFrame:
         reference = losses[settings.objective, settings.seed]
         number, gained = speed_up(list(own), list(reference))
         rows.append({
-            "model": settings.model, "objective": settings.objective, "init": settings.init, "seed": settings.seed,
+            "model": settings.model_name, "objective": settings.objective, "init": settings.init, "seed": settings.seed,
             "steps": each.summary["settings"]["steps"], "final_loss": each.summary["final_loss"],
             "steps_to_baseline": None if number is None else int(own.index[number - 1]), "speed_up": gained,
             **{f"{score}_{kind}_{place}": value for kind, scores in each.summary["end"].items()

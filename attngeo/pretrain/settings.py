@@ -157,11 +157,16 @@ class Settings:
                 raise UsageError(f"{name} is {value}, expected a share between 0 and 1")
 
     @property
+    def model_name(self) -> str:
+        """The preset, or the file's name; a config.json goes by its folder."""
+        path = Path(self.model).absolute()
+        return path.parent.name if path.name == "config.json" else path.name.removesuffix(".json")
+
+    @property
     def name(self) -> str:
         """What tells this run from others like it, as a file name."""
-        model = Path(self.model).stem if self.model not in PRESETS else self.model
         init = self.init if self.init in ("default", "symmetric", "identity") else "from-checkpoint"
-        return "-".join([model, self.objective if self.task == "text" else "image", init, f"seed{self.seed}"])
+        return "-".join([self.model_name, self.objective if self.task == "text" else "image", init, f"seed{self.seed}"])
 
     def write(self, folder: Path) -> None:
         """Leave the settings in a run's folder."""

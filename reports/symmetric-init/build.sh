@@ -7,7 +7,7 @@ here="$(cd "$(dirname "$0")" && pwd)"
 wikitext="$(cd "${1:?usage: build.sh WIKITEXT}" && pwd)"
 cd "$here"
 # Four layers, as in the first row of the paper's Table 1; the width and the text are what an hour allows.
-settings=(--model model.json --data "$wikitext" --vocab-size 1024 --steps 2000 --batch-size 64 --seq-len 32 --lr 2e-3
+settings=(--model bert-4x128.json --data "$wikitext" --vocab-size 1024 --steps 2000 --batch-size 64 --seq-len 32 --lr 2e-3
     --warmup 200 --weight-decay 0.01 --mlm-probability 0.15 --log-every 50 --save-every 500)
 compare() { attngeo pretrain --compare default,symmetric --seeds 3 "${settings[@]}" -o runs --resume "$@"; }
 # One objective on each core; then both together, which finds all runs finished.

@@ -21,7 +21,8 @@ SMALL = ["--steps", 12, "--batch-size", 8, "--grad-accum", 1, "--seq-len", 16, "
 @pytest.fixture
 def options(tmp_path: Path) -> list[object]:
     """What makes a run take a second."""
-    return ["--model", write_config(tmp_path), "--data", write_text(tmp_path), *SMALL]
+    (tmp_path / "small").mkdir()
+    return ["--model", write_config(tmp_path / "small"), "--data", write_text(tmp_path), *SMALL]
 
 
 def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list[object], tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines[:-1])) <= 80
-    assert "config · mlm · symmetric init · " in lines[0]
+    assert "small · mlm · symmetric init · " in lines[0]
     rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
     assert [row[0] for row in rows] == ["0", "4", "8", "12"]
     assert rows[0][1] == "+1.00"
@@ -38,7 +39,7 @@ def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list
     assert [line.split("  ")[0] for line in done.stderr.splitlines()] == [
         f"attngeo: step {step}/12" for step in (4, 8, 12)
     ]
-    folder = tmp_path / "pretrain-config-mlm-symmetric-seed0"
+    folder = tmp_path / "pretrain-small-mlm-symmetric-seed0"
     assert {path.name for path in folder.iterdir()} >= {"model", "geometry.parquet", "summary.json", "settings.json"}
     scored = attngeo("score", folder / "model", "--format", "csv")
     assert scored.returncode == 0, scored.stderr
@@ -61,7 +62,8 @@ def test_a_comparison(attngeo: Run, options: list[object], tmp_path: Path) -> No
     assert max(map(len, table)) <= 80
     assert words[0].startswith("mlm: symmetric against default initialisation: final loss ")
     assert words[3].startswith("clm: identity against default initialisation: ")
-    assert len(pd.read_parquet(tmp_path / "all/comparison.parquet")) == 6
+    stored = pd.read_parquet(tmp_path / "all/comparison.parquet")
+    assert stored["model"].tolist() == ["small"] * 6
     assert (tmp_path / "all/curves.html").stat().st_size > 1_000_000
     rows = attngeo(
         "pretrain", "--compare", "default,symmetric,identity", "--objectives", "mlm,clm", *options,
@@ -119,7 +121,7 @@ def test_a_resumed_run_needs_its_folder_alone(attngeo: Run, options: list[object
 def test_two_processes_train_as_one(options: list[object], tmp_path: Path) -> None:
     """The same global batch under `accelerate launch`: the same losses, to 1e-4."""
     # Dropout draws differ from process to process.
-    write_config(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    write_config(tmp_path / "small", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
     def launched(processes: int, batch: int, out: str, *more: object) -> str:
         # What accelerate calls multi_gpu starts processes on a CPU as well.
