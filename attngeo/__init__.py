@@ -7,6 +7,9 @@
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
     symmetry(wq, wk)                   the two scores of any pair of projections
     directionality(wq, wk)
+    summarise(rows)                    medians and quartiles of scores, for each stack of each model
+    query_key_matrix(model, layer)     |W_qk| made small enough to look at, and the norms of its rows and columns
+    plot(kind, inputs)                 a plotly figure of results or models; draw(figure, path) to a file
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
 
 Names are imported when they are first used, so that `import attngeo` costs nothing.
@@ -20,11 +23,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
+    from attngeo.drawing import draw as draw
     from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError
     from attngeo.geometry.directionality import directionality as directionality
     from attngeo.geometry.symmetry import symmetry as symmetry
+    from attngeo.matrices import query_key_matrix as query_key_matrix
+    from attngeo.plots import plot as plot
     from attngeo.scoring import score as score
+    from attngeo.summaries import summarise as summarise
     from attngeo.weights import attention_sites as attention_sites
 
 __version__ = "0.1.0"
@@ -34,9 +41,13 @@ _HOMES = {
     "analogy": "attngeo.analogies.analogy",
     "attention_sites": "attngeo.weights",
     "directionality": "attngeo.geometry.directionality",
+    "draw": "attngeo.drawing",
     "nearest": "attngeo.analogies.nearest",
     "open_embedding": "attngeo.embeddings.opening",
+    "plot": "attngeo.plots",
+    "query_key_matrix": "attngeo.matrices",
     "score": "attngeo.scoring",
+    "summarise": "attngeo.summaries",
     "symmetry": "attngeo.geometry.symmetry",
 }
 __all__ = [*_HOMES, "__version__"]

@@ -20,7 +20,7 @@ from attngeo.devices import pick_device
 from attngeo.errors import UsageError
 from attngeo.geometry.chance import symmetry_z
 from attngeo.geometry.directionality import check_choices, directionality_of
-from attngeo.geometry.factors import Moments, head_moments, moments
+from attngeo.geometry.factors import Moments, head_moments, layer_factors, moments
 from attngeo.geometry.scale import rescaled
 from attngeo.geometry.symmetry import symmetry_of
 from attngeo.layouts.sites import AttentionSite
@@ -35,11 +35,11 @@ DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": tor
 
 COLUMNS = (
     "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim",
-    "symmetry", "directionality", "frobenius_norm", "symmetry_z", "note",
+    "parameters", "symmetry", "directionality", "frobenius_norm", "symmetry_z", "note",
 )  # fmt: skip
 # Past this many positions float64 no longer knows the angle of a rotation.
 LARGEST_OFFSET = 2**31
-INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim")
+INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,10 @@ def score(
             lambda file: report(Progress("download", file)),
         )
         rows: list[dict[str, Any]] = []
-        common = {"model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type")}
+        common = {
+            "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
+            "parameters": _parameters(store, sites),
+        }  # fmt: skip
         for site, tensors in _read_ahead(store, sites, report):
             q, k, notes = projections(site, tensors, variants, dtype=dtype, device=target, ref=store.ref)
             notes += _unusual(scale)
@@ -113,6 +116,13 @@ def score(
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame.attrs = _provenance(store, skipped, scale, variants, target, precision)
     return frame
+
+
+def _parameters(store: TensorStore, sites: list[AttentionSite]) -> int | None:
+    """Numbers in the whole checkpoint, from its bytes: exact where all of it has the width of the weights scored."""
+    total, info = store.total_nbytes, store.info(next(iter(sites[0].tensors.values())))
+    count = math.prod(info.shape)
+    return None if total is None or not count else total * count // info.nbytes
 
 
 def _unusual(scale: Scale) -> list[str]:
@@ -169,10 +179,8 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scal
 
 
 def _layer_scores(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: Scale) -> dict[str, Any]:
-    """The scores of Σ_h Wq_h·Wk_g(h)ᵀ: the queries of a key head are summed first, so the rank is that of the keys."""
-    if key_head != list(range(len(k))):
-        q = torch.zeros_like(k).index_add_(0, torch.tensor(key_head, device=q.device), q)
-    (q, q_factor), (k, k_factor) = rescaled(q.flatten(0, 1)), rescaled(k.flatten(0, 1))
+    """The scores of Σ_h Wq_h·Wk_g(h)ᵀ."""
+    (q, q_factor), (k, k_factor) = map(rescaled, layer_factors(q, k, key_head))
     return _scores(moments(q, k), (q, k), q_factor, k_factor, notes, scale)
 
 

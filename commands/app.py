@@ -18,6 +18,7 @@ from .families import families
 from .inspect import inspect
 from .messages import TRACEBACK, say, unexpected
 from .nearest import nearest
+from .plot import plot
 from .pretrain import pretrain
 from .score import score
 
@@ -40,6 +41,7 @@ app.command()(analogy)
 app.command()(nearest)
 app.command()(cbow)
 app.command()(pretrain)
+app.command()(plot)
 
 
 def _version(wanted: bool) -> None:

@@ -18,7 +18,9 @@ from .outputs import check_outputs, print_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-SEVERAL_FAILED = 4
+    from attngeo.checks import Condition
+
+CHECK_FAILED, SEVERAL_FAILED = 1, 4
 
 
 def score(
@@ -47,6 +49,18 @@ def score(
     ] = "float32",
     output: Output = None,
     format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
+    plot: Annotated[
+        list[Path] | None,
+        typer.Option("--plot", help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file."),
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="CONDITION",
+            help="Exit with 1 where this is so, such as 'symmetry.median < 0.2'; may be repeated.",
+        ),
+    ] = None,
     offline: Offline = False,
     quiet: Quiet = False,
 ) -> None:
@@ -55,8 +69,8 @@ def score(
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
     where a few columns dominate, positive where a few rows do.
     """
-    outputs = output or []
-    _check(outputs, gamma, device)
+    outputs, figures = output or [], plot or []
+    conditions = _check(outputs, figures, fail_if or [], gamma, device)
     options = {
         "stack": stack, "layers": parse_layers(layers), "gamma": gamma, "convention": convention,
         "with_bias": with_bias, "fold_norm": fold_norm, "rope_offset": rope_offset, "device": device,
@@ -71,12 +85,15 @@ def score(
             if len(models) == 1 or os.environ.get(TRACEBACK):
                 raise
             failures.append(str(error) if isinstance(error, AttnGeoError) else f"{model}: {unexpected(error)}")
+    failed = False
     if frames:
         _deliver(frames, outputs, format, per_head=per_head, quiet=quiet)
+        _draw(frames, figures)
+        failed = _fails(frames, conditions)
     for failure in failures:
         say(failure)
-    if failures:
-        raise typer.Exit(SEVERAL_FAILED)
+    if failures or failed:
+        raise typer.Exit(SEVERAL_FAILED if failures else CHECK_FAILED)
 
 
 def _score_one(model: str, options: dict[str, Any], *, quiet: bool, to_people: bool) -> pd.DataFrame:
@@ -95,15 +112,50 @@ def _score_one(model: str, options: dict[str, Any], *, quiet: bool, to_people: b
     return frame
 
 
-def _check(outputs: list[Path], gamma: float, device: str) -> None:
+def _check(
+    outputs: list[Path], figures: list[Path], conditions: list[str], gamma: float, device: str
+) -> list[Condition]:
     """Refuse what cannot work before anything is read."""
     check_outputs(outputs)
 
+    from attngeo.checks import Condition
     from attngeo.devices import pick_device
+    from attngeo.drawing import check_figure
     from attngeo.geometry.directionality import check_choices
 
+    for path in figures:
+        check_figure(path)
+    parsed = [Condition(condition) for condition in conditions]
     check_choices(gamma, "corrected")
     pick_device(device)
+    return parsed
+
+
+def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
+    if not paths:
+        return
+    from attngeo.drawing import draw
+    from attngeo.plots import plot
+
+    figure = plot("heatmap", frames)
+    for path in paths:
+        draw(figure, path)
+
+
+def _fails(frames: list[pd.DataFrame], conditions: list[Condition]) -> bool:
+    """Say on stderr which models the conditions fail; whether there is one."""
+    from attngeo.summaries import summarise
+
+    failed = [
+        outcome
+        for condition in conditions
+        for frame in frames
+        for outcome in condition.outcomes(summarise(frame))
+        if outcome.failed
+    ]
+    for each in failed:
+        say(f"check failed: {each.model} ({each.stack}): {each.reason}; fails if {each.expression}")
+    return bool(failed)
 
 
 def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *, per_head: bool, quiet: bool) -> None:

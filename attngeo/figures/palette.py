@@ -1,16 +1,46 @@
-"""Colours, each with one meaning, told apart by colour-blind readers too.
+"""Colours, each with one meaning throughout, told apart by colour-blind readers too.
 
-Source: Okabe & Ito 2008, "Color Universal Design", https://jfly.uni-koeln.de/color/.
+Source: Okabe & Ito 2008, "Color Universal Design", https://jfly.uni-koeln.de/color/; indigo and sand from
+Tol's notes, https://personal.sron.nl/~pault/.
 """
 
 from __future__ import annotations
 
-OBJECTIVES = {"mlm": "#0072B2", "clm": "#CC79A7", "image": "#009E73"}
+ROLES = {
+    "encoder": "#0072B2", "decoder": "#CC79A7", "cross": "#E69F00", "vision": "#009E73", "audio": "#56B4E9",
+    "text": "#332288",
+}  # fmt: skip
+OBJECTIVES = {"mlm": ROLES["encoder"], "clm": ROLES["decoder"], "image": ROLES["vision"]}
 OBJECTIVE_NAMES = {"mlm": "encoder (mlm)", "clm": "decoder (clm)", "image": "vision"}
-INITIALISATIONS = {"default": "#56606B", "symmetric": "#D55E00", "identity": "#E69F00"}
+INITIALISATIONS = {"default": "#56606B", "symmetric": "#D55E00", "identity": "#999933"}
 OTHER = "#000000"
-# Layers run from light to dark.
-LAYERS = "Cividis"
+# Layers run from dark to light; so do models that are compared in something that has no role.
+LAYERS, MODELS = "Cividis", "Viridis"
+# Scores from -1 to 1: blue, white, vermilion. Magnitudes from 0 up: white to black.
+SIGNED = ((0.0, "#0072B2"), (0.25, "#8FC1DE"), (0.5, "#FFFFFF"), (0.75, "#EDA67A"), (1.0, "#D55E00"))
+MAGNITUDE = ((0.0, "#FFFFFF"), (0.4, "#B5BAC1"), (1.0, "#14171A"))
+# What stands out, and what only guides the eye.
+MARKED = "#D55E00"
+GUIDE = "#9AA1AB"
+MISSING = "#D5D8DC"
+# Symbols and dashes tell models of one colour apart.
+SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "pentagon")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+def role_of(stack: str) -> str:
+    """The role that gives a stack of attention its colour, or the stack itself where it has none.
+
+    >>> role_of("cross:decoder.layers"), role_of("vision")
+    ('cross', 'vision')
+    """
+    name = stack.partition(":")[0]
+    return next((role for role in ROLES if name.startswith(role)), name)
+
+
+def colour_of(stack: str) -> str:
+    """The colour of a stack of attention."""
+    return ROLES.get(role_of(stack), OTHER)
 
 
 def faded(colour: str, opacity: float = 0.2) -> str:

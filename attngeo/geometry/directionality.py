@@ -80,18 +80,19 @@ def _dominance(norms: Tensor, gamma: float, convention: Convention, own: Tensor,
     """The sum of the norms ‖own_jᵀ·other‖ that stand out, by either convention."""
     norms = norms.cpu().double()
     published = convention == "published"
-    threshold = _threshold(norms, gamma, published)
+    threshold = threshold_of(norms, gamma, convention)
     if own.dtype == torch.float32:
         near = ((norms - threshold).abs() < NEAR * threshold.abs()).nonzero().flatten()
         if len(near):
             norms[near] = _exact_norms(own[:, near.to(own.device)], other)
-            threshold = _threshold(norms, gamma, published)
+            threshold = threshold_of(norms, gamma, convention)
     above = norms[norms > threshold * (1 + EQUAL)]
     return (above - threshold).sum() if published else above.sum()
 
 
-def _threshold(norms: Tensor, gamma: float, published: bool) -> Tensor:
-    deviation = norms.std(correction=1 if published else 0) if len(norms) > 1 else 0.0
+def threshold_of(norms: Tensor, gamma: float, convention: Convention = "corrected") -> Tensor:
+    """What a norm has to exceed to stand out among norms [n]: their mean plus `gamma` standard deviations."""
+    deviation = norms.std(correction=1 if convention == "published" else 0) if len(norms) > 1 else 0.0
     return norms.mean() + gamma * deviation
 
 

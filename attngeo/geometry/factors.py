@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
 
 # Edge of a block of A and B, and of a tile of M: three float32 tiles fit a 16 MiB last-level cache.
 BLOCK, TILE = 256, 1024
@@ -49,6 +50,31 @@ def moments(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> Moments:
         q, k = q.double(), k.double()
         exact, _ = _gram_moments(q, k, half_gram(k))
         return Moments(*(field.float() for field in exact))
+    return result
+
+
+def layer_factors(q: Tensor, k: Tensor, key_head: list[int]) -> tuple[Tensor, Tensor]:
+    """Factors [K·head_dim, n] of the sum over all heads: q [H, head_dim, n], k [K, head_dim, n].
+
+    The queries of a key head are summed first, so that the rank is that of the keys.
+    """
+    if key_head != list(range(len(k))):
+        q = torch.zeros_like(k).index_add_(0, torch.tensor(key_head, device=q.device), q)
+    return q.flatten(0, 1), k.flatten(0, 1)
+
+
+def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
+    """The largest |M_ij| in every square of `edge` × `edge` entries of M = qᵀ·k, q and k [rank, n]: M made smaller.
+
+    Returns [⌈n/edge⌉, ⌈n/edge⌉]; a strip of edge rows of M is in memory at a time, or a tile's rows of it.
+    """
+    n = q.shape[1]
+    count = -(-n // edge)
+    result = q.new_empty(count, count)
+    rows = max(TILE // edge, 1)  # of the result, at once
+    for i in range(0, count, rows):
+        strip = (q[:, i * edge : (i + rows) * edge].T @ k).abs()
+        result[i : i + rows] = F.max_pool2d(strip[None, None], edge, ceil_mode=True)[0, 0]
     return result
 
 

@@ -21,7 +21,7 @@ from support.dense import dense_directionality, dense_symmetry, form
 import attngeo as library
 
 COLUMNS = [
-    "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim",
+    "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
     "symmetry", "directionality", "frobenius_norm", "symmetry_z", "note",
 ]  # fmt: skip
 Q0 = "model.layers.0.self_attn.q_proj.weight"

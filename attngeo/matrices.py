@@ -1,0 +1,88 @@
+"""One W_qk to look at: made smaller, with the norms of its rows and columns."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from attngeo.checkpoints.opening import open_store
+from attngeo.errors import CheckpointError, UsageError
+from attngeo.geometry.directionality import check_choices, threshold_of
+from attngeo.geometry.factors import largest_entries, layer_factors, moments
+from attngeo.weights import Variants, key_heads_of, projections, read, select, sites_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Squares along an edge: more than this a screen does not show.
+MOST_CELLS = 384
+
+
+class Matrix(NamedTuple):
+    """cells: the largest |entry| of every square of W_qk, rows and columns named after their first. norms: one row for
+    each row and column of W_qk, with the columns axis ("row" or "column"), index, norm and outlier.
+    """
+
+    cells: pd.DataFrame
+    norms: pd.DataFrame
+
+
+def query_key_matrix(
+    model: Any,
+    layer: int = 0,
+    *,
+    head: int | None = None,
+    stack: str | None = None,
+    gamma: float = 2.0,
+    cells: int = MOST_CELLS,
+    offline: bool = False,
+) -> Matrix:
+    """W_qk of one layer, or of one of its heads, made small enough to be drawn.
+
+    model, stack, offline: see `attngeo.score`; stack is the first one where it is None. gamma: a row or column is an
+    outlier where its norm exceeds the mean by so many standard deviations: these are what directionality sums.
+    cells: how many squares along an edge, at most. `attrs` of both tables say which matrix it is.
+    Raises ModelUnavailableError, CheckpointError, and UsageError for a layer or head that is not there.
+
+    >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
+    >>> cells.shape, int(norms.outlier.sum())
+    ((96, 96), 57)
+    """
+    import pandas as pd
+
+    check_choices(gamma, "corrected")
+    with closing(open_store(model, offline=offline)) as store, torch.inference_mode():
+        sites, _ = sites_of(store)
+        site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
+        if head is not None and not 0 <= head < site.heads:
+            raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
+        store.fetch(site.tensors.values())
+        q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float64, ref=store.ref)
+    if q.shape[-1] != k.shape[-1]:
+        raise CheckpointError(f"{store.ref}: {site.module} has no square form to show")
+    key_head = key_heads_of(site, "corrected")
+    q, k = layer_factors(q, k, key_head) if head is None else (q[head], k[key_head[head]])
+    if not (q.isfinite().all() and k.isfinite().all()):
+        raise CheckpointError(f"{store.ref}: {site.module} has NaN or Inf in its query or key weights")
+    edge = -(-q.shape[1] // cells)
+    firsts = range(0, q.shape[1], edge)
+    shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
+    found = moments(q, k)
+    parts = [
+        pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,
+                      "outlier": (norms > threshold_of(norms, gamma)).numpy()})
+        for axis, norms in (("row", found.row_norms), ("column", found.column_norms))
+    ]  # fmt: skip
+    about: dict[Any, Any] = {
+        "model": store.ref,
+        "stack": site.stack,
+        "layer": layer,
+        "head": head,
+        "gamma": gamma,
+        "edge": edge,
+    }
+    norms = pd.concat(parts, ignore_index=True)
+    shown.attrs = norms.attrs = about
+    return Matrix(shown, norms)

@@ -1,0 +1,217 @@
+"""Every kind of figure by name: what it is made from, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from attngeo.choices import FigureKind, Shown, one_of
+from attngeo.errors import DataError, UsageError
+from attngeo.progress import Progress
+from attngeo.results import is_results, read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
+
+SCORE_COLUMNS = ("model", "stack", "layer", "head", "symmetry", "directionality")
+CURVE_COLUMNS = ("step", "stack", "layer", "head", "symmetry", "directionality", "loss")
+ANALOGY_COLUMNS = ("model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "questions")
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What of the input is shown. score: which one. layer, head, stack: of `matrix`. published: behind `size`."""
+
+    score: Shown = "symmetry"
+    layer: int = 0
+    head: int | None = None
+    stack: str | None = None
+    published: bool = True
+
+
+def heatmap(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
+    """A score of every layer and head, as a map of layers × heads"""
+    from attngeo.figures.scores import heat_map
+
+    return heat_map(_scores(inputs, view, **how), _score(view))
+
+
+def layers(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
+    """A score against the layer, with quartiles over heads"""
+    from attngeo.figures.scores import score_by_layer
+
+    return score_by_layer(_scores(inputs, view, **how), _score(view))
+
+
+def heads(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
+    """Symmetry against directionality, a point for each head"""
+    from attngeo.figures.scores import symmetry_against_directionality
+
+    rows = _scores(inputs, view, **how)
+    if rows["head"].isna().all():
+        raise DataError(f"{inputs[0]} has no rows of heads; write it with attngeo score --per-head")
+    return symmetry_against_directionality(rows)
+
+
+def size(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
+    """Median score against the number of parameters, published models behind (Fig. 2)"""
+    from attngeo.figures.scores import score_by_size
+    from attngeo.published import published_scores
+    from attngeo.summaries import summarise
+
+    summary = summarise(_scores(inputs, view, **how))
+    if summary["parameters"].isna().all():
+        raise DataError(
+            f"{inputs[0]} does not say how many parameters the models have; write it anew with attngeo score"
+        )
+    return score_by_size(summary, _score(view), published_scores() if view.published else None)
+
+
+def matrix(inputs: Sequence[Any], view: View, *, offline: bool = False, progress: Report | None = None) -> Figure:  # noqa: ARG001
+    """|W_qk| of one layer or head of a model, with the norms of its rows and columns"""
+    from attngeo.figures.matrix import matrix_map
+    from attngeo.matrices import query_key_matrix
+
+    if len(inputs) != 1 or is_results(str(inputs[0])):
+        raise UsageError(
+            "matrix is drawn from one model, expected a reference such as org/name, a folder or demo:minilm"
+        )
+    return matrix_map(*query_key_matrix(inputs[0], view.layer, head=view.head, stack=view.stack, offline=offline))
+
+
+def training(inputs: Sequence[Any], view: View, **how: Any) -> Figure:  # noqa: ARG001 - nothing to download
+    """A score or the loss against the training step (Fig. 3, S5)"""
+    from attngeo.figures.training import loss_curves, score_curves
+
+    rows = _curves(inputs)
+    if view.score == "loss":
+        return loss_curves(rows)
+    return score_curves(rows, view.score, by=_told_apart(rows))
+
+
+def training_layers(inputs: Sequence[Any], view: View, **how: Any) -> Figure:  # noqa: ARG001 - nothing to download
+    """A score of each layer against the training step (Fig. 3, S5)"""
+    from attngeo.figures.training import layer_curves
+
+    rows = _curves(inputs)
+    return layer_curves(rows, _score(view), by=_told_apart(rows))
+
+
+def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progress: Report | None = None) -> Figure:  # noqa: ARG001
+    """Accuracy at word analogies, with confidence intervals"""
+    from attngeo.figures.analogies import analogy_bars
+
+    if any(is_results(str(each)) for each in inputs):
+        frames = [read_results(each, ANALOGY_COLUMNS, "attngeo analogy -o FILE") for each in inputs]
+        return analogy_bars(_joined(frames))
+    from attngeo.analogies.analogy import analogy
+
+    return analogy_bars(analogy(list(inputs), offline=offline, progress=progress or (lambda _: None)).scores)
+
+
+KINDS: Mapping[FigureKind, Callable[..., Figure]] = {
+    "heatmap": heatmap, "layers": layers, "heads": heads, "size": size, "matrix": matrix, "training": training,
+    "training-layers": training_layers, "analogies": analogies,
+}  # fmt: skip
+
+
+def plot(
+    kind: FigureKind,
+    inputs: Any,
+    *,
+    view: View = View(),
+    offline: bool = False,
+    progress: Report | None = None,
+) -> Figure:
+    """A figure of one of the `KINDS`, from files of results, from models, or from both.
+
+    inputs: one or several of: a file that `attngeo score`, `analogy` or `pretrain` wrote, a model's reference, a model
+    in memory, a DataFrame of results. offline: use the Hub's cache only. progress: called while models are read.
+    Raises UsageError for an unknown kind, and what reading the inputs raises.
+
+    >>> figure = plot("layers", "demo:minilm")
+    >>> len(figure.data[-1].x)
+    6
+    """
+    one_of("kind", kind, FigureKind)
+    one_of("score", view.score, Shown)
+    given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    if not given:
+        raise UsageError("there is nothing to plot, expected a model or a file of results")
+    return KINDS[kind](given, view, offline=offline, progress=progress)
+
+
+def _score(view: View) -> Literal["symmetry", "directionality"]:
+    if view.score == "loss":
+        raise UsageError("score loss is for training, expected symmetry or directionality here")
+    return view.score
+
+
+def _scores(
+    inputs: Sequence[Any], view: View, *, offline: bool = False, progress: Report | None = None
+) -> pd.DataFrame:
+    """Rows of scores: of files as they are, of models with all their heads."""
+    from attngeo.scoring import score
+
+    frames = []
+    for each in inputs:
+        if hasattr(each, "columns"):
+            frames.append(each)
+        elif isinstance(each, str | Path) and is_results(str(each)):
+            frames.append(read_results(each, SCORE_COLUMNS, "attngeo score -o FILE"))
+        else:
+            frames.append(score(each, per_head=True, offline=offline, progress=progress))
+    rows = _joined(frames)
+    if view.stack is not None:
+        stacks = list(rows["stack"].unique())
+        if view.stack not in stacks:
+            raise UsageError(f"there is no stack {view.stack!r}, expected one of: {', '.join(stacks)}")
+        rows = rows[rows["stack"] == view.stack]
+    return rows
+
+
+def _curves(inputs: Sequence[Any]) -> pd.DataFrame:
+    """Rows of training curves, of runs and of comparisons."""
+    frames = [each if hasattr(each, "columns") else _curves_of(Path(each)) for each in inputs]
+    return _joined(frames)
+
+
+def _curves_of(path: Path) -> pd.DataFrame:
+    made_by = "attngeo pretrain"
+    if path.is_dir():
+        found = [path / name for name in ("curves.parquet", "geometry.parquet") if (path / name).is_file()]
+        if not found:
+            raise DataError(f"{path} holds no curves.parquet and no geometry.parquet, expected a folder of {made_by}")
+        path = found[0]
+    rows = read_results(path, CURVE_COLUMNS, made_by)
+    return rows if "init" in rows else rows.assign(**_settings_of(path.parent))
+
+
+def _settings_of(folder: Path) -> dict[str, Any]:
+    """What tells a run from others, from the settings beside its curves; nothing in particular where there are none."""
+    import json
+
+    try:
+        stored = json.loads((folder / "settings.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        stored = {}
+    image = stored.get("task") == "image"
+    return {
+        "objective": "image" if image else stored.get("objective", "run"),
+        "init": stored.get("init", "default"), "seed": stored.get("seed", 0),
+    }  # fmt: skip
+
+
+def _told_apart(rows: pd.DataFrame) -> Literal["objective", "init"]:
+    """By initialisation where there are several, else by objective."""
+    return "init" if rows["init"].nunique() > 1 and rows["objective"].nunique() == 1 else "objective"
+
+
+def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)

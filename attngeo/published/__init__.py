@@ -1,0 +1,36 @@
+"""The scores that the paper published, to be shown beside computed ones: data and their errata."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "scores.csv"
+SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), tables S4 and S5 and the authors' stored results per layer"
+
+
+def published_scores() -> pd.DataFrame:
+    """The 223 published models, one row each: median and quartiles over layers of both scores.
+
+    Columns: model, family, modality (language, vision, audio), role (encoder, decoder), parameters, layers; symmetry
+    and directionality, each with _lower and _upper; erratum, empty where nothing is known to be wrong:
+
+    "query heads paired with key head h mod K"   where several query heads share a key head, its keys were repeated in
+                                                 the wrong order; symmetry is then near 0.
+    "fused projection cut in the wrong places"   queries and keys were taken to lie one after the other, where they
+                                                 alternate head by head.
+    "weights randomly initialised"               the scores are those of untrained weights.
+    "directionality outside [-1, 1]"             the sums were not divided by anything.
+
+    All directionalities are of the published convention, which sums how far norms exceed the threshold.
+    Source: see SOURCE.
+    """
+    import pandas as pd
+
+    with as_file(files(__package__) / FILE) as path:
+        frame = pd.read_csv(path, keep_default_na=False, dtype={"erratum": str})
+    frame.attrs = {"title": "Published scores", "source": SOURCE}
+    return frame

@@ -1,0 +1,56 @@
+"""Results files, as `-o` writes them, back into tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attngeo.errors import DataError, DataUnavailableError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+
+
+def is_results(text: str) -> bool:
+    """Whether a text names a file of results rather than a model.
+
+    >>> is_results("scores.csv"), is_results("demo:minilm"), is_results("org/name")
+    (True, False, False)
+    """
+    return text.lower().endswith(SUFFIXES)
+
+
+def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd.DataFrame:
+    """The rows of a .csv, .json, .jsonl or .parquet file.
+
+    columns: those that it must have. made_by: the command that writes such a file, for the error's advice.
+    Raises DataUnavailableError where there is none, DataError where it cannot be read or lacks a column.
+    """
+    import pandas as pd
+
+    path = Path(path).expanduser()
+    readers: dict[str, Callable[[Path], pd.DataFrame]] = {
+        ".csv": lambda file: pd.read_csv(file, keep_default_na=False, na_values=[""]),
+        ".json": lambda file: pd.read_json(file, orient="records"),
+        ".jsonl": lambda file: pd.read_json(file, orient="records", lines=True),
+        ".parquet": pd.read_parquet,
+    }
+    if path.suffix.lower() not in readers:
+        raise DataError(f"{path}: expected a file of results, ending in one of: {' '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
+    try:
+        frame = readers[path.suffix.lower()](path)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise DataError(f"{path} cannot be read ({reason}); write it anew with {made_by}") from error
+    missing = [column for column in columns if column not in frame]
+    if missing:
+        there = ", ".join(map(str, frame.columns[:20]))
+        raise DataError(f"{path} has no column {missing[0]!r}, its columns are {there}; expected what {made_by} writes")
+    if frame.empty:
+        raise DataError(f"{path} has no rows, expected what {made_by} writes")
+    return frame

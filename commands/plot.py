@@ -1,0 +1,62 @@
+"""`attngeo plot`: figures from results files or from models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attngeo.choices import FigureKind, Shown
+from attngeo.errors import UsageError
+
+from .options import Offline, Quiet
+
+INPUT_HELP = "Files that score, analogy or pretrain wrote, folders of pretrain, or models as score takes them."
+
+
+def plot(
+    kind: Annotated[FigureKind, typer.Argument(metavar="KIND", show_default=False, help="What to draw; see below.")],
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT", show_default=False, help=INPUT_HELP)],
+    output: Annotated[
+        list[Path], typer.Option("-o", "--output", help="A .html .json .png .svg or .pdf file; may be repeated.")
+    ],
+    score: Annotated[Shown, typer.Option(help="Which score; loss is for training.")] = "symmetry",
+    layer: Annotated[int, typer.Option(help="Of matrix: which layer.")] = 0,
+    head: Annotated[int | None, typer.Option(help="Of matrix: one head of it.", show_default="the whole layer")] = None,
+    stack: Annotated[str | None, typer.Option(help="Only this stack: encoder, decoder, cross, vision …")] = None,
+    published: Annotated[
+        bool, typer.Option("--published/--no-published", help="Of size: the 223 published models behind.")
+    ] = True,
+    width: Annotated[int | None, typer.Option(help="Of an image, in pixels; it is drawn at twice that.")] = None,
+    height: Annotated[int | None, typer.Option(help="Of an image, in pixels.")] = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw a figure.
+
+    heatmap: a score of every layer and head. layers: a score against the layer, with quartiles over heads. heads:
+    symmetry against directionality, a point for each head. size: median score against the number of parameters.
+    matrix: the entries of one W_qk and the norms of its rows and columns. training, training-layers: curves of
+    attngeo pretrain. analogies: accuracy at word analogies.
+
+    attngeo plot heatmap demo:minilm -o minilm.html
+
+    attngeo plot size scores.parquet --score directionality -o size.png
+    """
+    from attngeo.drawing import check_figure, draw
+    from attngeo.plots import View
+    from attngeo.plots import plot as plot_figure
+
+    from .progress import Bar
+
+    for path in output:
+        check_figure(path)
+    for name, value in (("width", width), ("height", height)):
+        if value is not None and not 100 <= value <= 10_000:
+            raise UsageError(f"{name} is {value}, expected from 100 to 10000 pixels")
+    view = View(score=score, layer=layer, head=head, stack=stack, published=published)
+    with Bar(inputs[0], quiet=quiet) as progress:
+        figure = plot_figure(kind, inputs, view=view, offline=offline, progress=progress)
+    for path in output:
+        draw(figure, path, width=width, height=height)

@@ -1,0 +1,84 @@
+"""`attngeo plot`, `score --plot` and `score --fail-if` as they are used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+Run = Callable[..., CompletedProcess[str]]
+
+
+def test_a_figure_of_a_model_and_of_its_results(attngeo: Run, tmp_path: Path) -> None:
+    done = attngeo("plot", "heatmap", "demo:minilm", "-o", tmp_path / "a.html", "-o", tmp_path / "a.json")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "Plotly.newPlot" in (tmp_path / "a.html").read_text()
+    scored = attngeo(
+        "score", "demo:minilm", "--per-head", "-o", tmp_path / "s.csv", "--plot", tmp_path / "c.json", "-q"
+    )
+    assert scored.returncode == 0, scored.stderr
+    done = attngeo("plot", "heatmap", tmp_path / "s.csv", "-o", tmp_path / "b.json")
+    assert done.returncode == 0, done.stderr
+    first, *others = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "abc")
+    assert others == [first, first]
+
+
+def test_options_reach_the_figure(attngeo: Run, tmp_path: Path) -> None:
+    done = attngeo("plot", "matrix", "demo:minilm", "--layer", 1, "--head", 3, "-o", tmp_path / "m.json")
+    assert done.returncode == 0, done.stderr
+    assert "head 3 of layer 1" in json.loads((tmp_path / "m.json").read_text())["layout"]["title"]["text"]
+    done = attngeo(
+        "plot", "size", "demo:minilm", "--score", "directionality", "--no-published", "-o", tmp_path / "s.json"
+    )
+    assert done.returncode == 0, done.stderr
+    figure = json.loads((tmp_path / "s.json").read_text())
+    assert len(figure["data"]) == 1
+    assert "directionality" in figure["layout"]["yaxis"]["title"]["text"]
+
+
+BAD = [
+    (["plot", "maps", "demo:minilm", "-o", "a.html"], 2, "'maps' is not one of 'heatmap', 'layers'"),
+    (
+        ["plot", "heatmap", "demo:minilm", "-o", "a.gif"],
+        2,
+        "a.gif: no such format, expected a name ending in one of: .html",
+    ),
+    (["plot", "heatmap", "demo:minilm"], 2, "Missing option"),
+    (["plot", "heatmap", "none.csv", "-o", "a.html"], 3, "none.csv: no such file"),
+    (["plot", "heatmap", "demo:none", "-o", "a.html"], 3, "demo:none"),
+    (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "width is 5, expected from 100"),
+    (["plot", "matrix", "demo:minilm", "--head", "99", "-o", "a.html"], 2, "has no head 99 in layer 0"),
+    (["score", "demo:minilm", "--plot", "a.gif"], 2, "a.gif: no such format"),
+    (["score", "demo:minilm", "--fail-if", "symmetry < 1"], 2, "asks about 'symmetry', which is not in the summary"),
+    (["score", "demo:minilm", "--fail-if", "exit()"], 2, "compares nothing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"), BAD, ids=[" ".join(bad[0][:2]) + f" {i}" for i, bad in enumerate(BAD)]
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: list[str], code: int, message: str, attngeo: Run, tmp_path: Path
+) -> None:
+    done = attngeo(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_conditions_decide_the_exit_code(attngeo: Run) -> None:
+    held = attngeo("score", "demo:minilm", "--fail-if", "symmetry.median < 0.2", "-q", "--format", "csv")
+    assert (held.returncode, held.stderr) == (0, "")
+    options = ["--fail-if", "symmetry.median < 0.2", "--fail-if", "layers != 3", "--format", "csv"]
+    failed = attngeo("score", "demo:minilm", "demo:decoder", *options)
+    assert failed.returncode == 1
+    assert failed.stdout.count("\n") == 1 + 6 + 3  # the results all the same
+    lines = failed.stderr.splitlines()
+    assert lines[0].startswith("attngeo: check failed: demo:decoder (decoder): symmetry.median is 0.0")
+    assert lines[0].endswith("fails if symmetry.median < 0.2")
+    assert lines[1].startswith("attngeo: check failed: demo:minilm (encoder): layers is 6; ")
+    assert len(lines) == 2

@@ -1,0 +1,39 @@
+"""Bars of word analogies."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from attngeo.figures.analogies import analogy_bars
+
+
+@pytest.fixture
+def scores() -> pd.DataFrame:
+    names = [("category", "family"), ("category", "<currency>"), ("type", "semantic"), ("overall", "overall")]
+    return pd.DataFrame([
+        {"model": model, "level": level, "name": name, "asked": 10, "known": 8, "accuracy": accuracy + 0.1 * i,
+         "accuracy_low": accuracy + 0.1 * i - 0.05, "accuracy_high": accuracy + 0.1 * i + 0.02, "questions": "own"}
+        for model, accuracy in (("a", 0.2), ("b", 0.5)) for i, (level, name) in enumerate(names)
+    ])  # fmt: skip
+
+
+def test_a_bar_for_each_model_and_category_with_its_interval(scores: pd.DataFrame) -> None:
+    figure = analogy_bars(scores)
+    first, second = figure.data
+    assert (first.name, second.name) == ("a", "b")
+    assert list(second.x) == pytest.approx([0.5, 0.6, 0.7, 0.8])
+    assert list(second.error_x.array) == pytest.approx([0.02] * 4)
+    assert list(second.error_x.arrayminus) == pytest.approx([0.05] * 4)
+    order = ["<b>all</b>", "semantic", "family", "&lt;currency&gt;"]
+    assert list(figure.layout.yaxis.categoryarray) == order
+    assert first.marker.color != second.marker.color
+
+
+def test_unknown_categories_are_left_out_and_one_model_has_no_legend(scores: pd.DataFrame) -> None:
+    own = scores[scores["model"] == "a"].copy()
+    own.loc[own["name"] == "family", "accuracy"] = float("nan")
+    figure = analogy_bars(own)
+    assert len(figure.data[0].x) == 3
+    assert figure.layout.showlegend is False
+    assert figure.layout.title.text == "a: word analogies"

@@ -1,0 +1,83 @@
+"""Conditions over summaries: what they mean, what is refused, and that no code runs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import attngeo
+from attngeo.checks import NAMES, Condition
+from attngeo.errors import UsageError
+from attngeo.summaries import summarise
+
+VALUES = dict.fromkeys(NAMES, 0.25) | {"symmetry.median": 0.5, "layers": 6.0, "heads.directionality.min": -0.75}
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ("symmetry.median < 0.5", False),
+        ("symmetry.median <= 0.5", True),
+        ("0.4 < symmetry.median < 0.6", True),
+        ("0.4 < symmetry.median < 0.45", False),
+        ("symmetry.median == 1/2 and layers != 7", True),
+        ("symmetry.median > 1 or layers >= 6", True),
+        ("not (symmetry.median > 1 or layers >= 6)", False),
+        ("abs(heads.directionality.min) > 0.7", True),
+        ("-heads.directionality.min * 2 - 1 == symmetry.median", True),
+        ("symmetry.median - symmetry.lower > 0.3", False),
+        ("  layers   >5 ", True),
+    ],
+)
+def test_what_conditions_mean(expression: str, holds: bool) -> None:
+    assert Condition(expression).holds(VALUES) is holds
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("", "is no condition"),
+        ("symmetry.median <", "is no condition"),
+        ("symmetry.median", "compares nothing"),
+        ("1", "compares nothing"),
+        ("symmetry.medain < 1", r"did you mean symmetry\.median\?"),
+        ("model < 1", "asks about 'model', which is not in the summary"),
+        ("__import__('os').system('true') < 1", "where a number or a name is expected"),
+        ("symmetry.median.__class__ < 1", "is not in the summary"),
+        ("symmetry['median'] < 1", "where a number or a name is expected"),
+        ("(lambda: 1)() < 1", "where a number or a name is expected"),
+        ("[x for x in ()] < 1", "where a number or a name is expected"),
+        ("symmetry.median < 'a'", "where a number or a name is expected"),
+        ("symmetry.median < True", "where a number or a name is expected"),
+        ("symmetry.median < 9**9**9", "where a number or a name is expected"),
+        ("symmetry.median < " + "9" * 400, "where a number or a name is expected"),
+        ("symmetry.median in (1, 2)", "where a comparison is expected"),
+        ("symmetry.median is 1", "where a comparison is expected"),
+        ("abs(1, 2) < 3", "where a number or a name is expected"),
+        ("layers < 1 and layers", "where a comparison is expected"),
+        ("layers < 1\nlayers < 2", "is no condition"),
+        ("1 < " * 200 + "2", "of 801 characters, expected at most 500"),
+        ("layers < 1; layers < 2", "is no condition"),
+    ],
+)
+def test_anything_else_is_refused(expression: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        Condition(expression)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_values_hold_nothing_and_fail() -> None:
+    frame = attngeo.score("demo:minilm", layers=[0])  # no heads
+    outcome = next(Condition("heads.symmetry.median > -2").outcomes(summarise(frame)))
+    assert (outcome.holds, outcome.failed, outcome.reason) == (False, True, "heads.symmetry.median is missing")
+    assert not Condition("layers / 0 > 1").holds(VALUES)
+
+
+def test_outcomes_are_of_each_stack_of_each_model() -> None:
+    summary = summarise(attngeo.score("demo:minilm", per_head=True))
+    outcome = next(Condition("symmetry.median > 0.4 and layers == 6 and heads == 72").outcomes(summary))
+    assert (outcome.model, outcome.stack, outcome.failed) == ("demo:minilm", "encoder", True)
+    assert outcome.values["symmetry.median"] == pytest.approx(summary["symmetry_median"].item())
+    assert list(outcome.values) == ["symmetry.median", "layers", "heads"]
+    assert not any(map(math.isnan, outcome.values.values()))

@@ -1,0 +1,60 @@
+"""Figures to files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attngeo.drawing import draw
+from attngeo.errors import OutputError
+from attngeo.plots import plot
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)")
+STARTS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
+
+
+@needs_browser
+@pytest.mark.parametrize("kind", STARTS)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_images_are_drawn_by_a_browser(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"figure.{kind}"
+    draw(plot("layers", "demo:minilm"), path, width=500, height=300)
+    content = path.read_bytes()
+    assert content.startswith(STARTS[kind])
+    if kind == "png":
+        assert [int.from_bytes(content[i : i + 4]) for i in (16, 20)] == [1000, 600]
+
+
+def test_pages_and_json_are_the_same_for_the_same_figure(tmp_path: Path) -> None:
+    figure = plot("layers", "demo:minilm")
+    for name in ("a.html", "b.html", "a.json", "b.json"):
+        draw(figure, tmp_path / name)
+    for kind in ("html", "json"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+    page = (tmp_path / "a.html").read_text()
+    assert 'lang="en"' in page
+    assert 'src="http' not in page
+    assert len(json.loads((tmp_path / "a.json").read_text())["data"]) == 3
+
+
+def test_without_a_browser_images_are_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import kaleido
+    from kaleido.errors import ChromeNotFoundError
+
+    def none_here(*_: object, **__: object) -> bytes:
+        raise ChromeNotFoundError
+
+    monkeypatch.setattr(kaleido, "calc_fig_sync", none_here)
+    with pytest.raises(OutputError, match=r"no Chromium or Chrome was found to draw a \.png with; install one \(apt"):
+        draw(plot("layers", "demo:minilm"), tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "message"), [("a.gif", "no such format"), ("none/a.html", "there is no folder")])
+def test_files_that_cannot_be_written(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=message):
+        draw(plot("layers", "demo:minilm"), tmp_path / name)

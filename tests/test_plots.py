@@ -1,0 +1,120 @@
+"""Figures by name, from files, models and tables; and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.runs import small_settings
+
+import attngeo
+from attngeo import tables
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, UsageError
+from attngeo.plots import KINDS, View, plot
+from attngeo.pretrain import compare, run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of score as files of every format, a run and a comparison."""
+    folder = tmp_path_factory.mktemp("plots")
+    rows = attngeo.score("demo:encoder", per_head=True)
+    for suffix in ("csv", "json", "jsonl", "parquet"):
+        tables.write(rows, folder / f"scores.{suffix}")
+    tables.write(rows[rows["head"].isna()], folder / "layers.csv")
+    settings = small_settings(folder, steps=4, log_every=2, save_every=100)
+    run(settings, folder / "run")
+    compare(settings, folder / "both", ["default", "symmetric"], objectives=["mlm", "clm"])
+    return folder
+
+
+def data_of(figure: Any) -> Any:
+    return [{**trace.to_plotly_json()} for trace in figure.data]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["heatmap", "layers", "heads", "size"])
+def test_a_file_gives_the_figure_of_the_model(kind: Any, suffix: str, folder: Path) -> None:
+    of_model, of_file = (plot(kind, given).to_json() for given in ("demo:encoder", folder / f"scores.{suffix}"))
+    assert of_model == of_file
+
+
+def test_files_models_and_tables_go_together(folder: Path) -> None:
+    frame = attngeo.score("demo:decoder", per_head=True)
+    figure = plot("layers", [folder / "scores.csv", frame, "demo:minilm"], view=View(score="directionality"))
+    assert [t.name for t in figure.data if t.showlegend is not False] == ["demo:encoder", "demo:decoder", "demo:minilm"]
+    only = plot("layers", [folder / "scores.csv", frame], view=View(stack="decoder"))
+    assert only.layout.title.text.startswith("demo:decoder: ")
+
+
+def test_results_without_heads_are_drawn_where_they_can_be(folder: Path) -> None:
+    assert len(plot("heatmap", folder / "layers.csv").data) == 1
+    assert len(plot("layers", folder / "layers.csv").data) == 1
+    with pytest.raises(DataError, match="has no rows of heads; write it with attngeo score --per-head"):
+        plot("heads", folder / "layers.csv")
+
+
+def test_curves_of_a_run_and_of_a_comparison(folder: Path) -> None:
+    geometry = pd.read_parquet(folder / "run/geometry.parquet")
+    for given in (folder / "run", folder / "run/geometry.parquet"):
+        line = plot("training", given).data[-1]
+        layers = geometry[geometry["head"].isna()].groupby("step")["symmetry"].median()
+        assert (list(line.x), list(line.y)) == ([0, 2, 4], pytest.approx(layers.tolist()))
+    assert line.name == "encoder (mlm)"
+    both = plot("training", folder / "both")
+    assert [t.name for t in both.data if t.showlegend is not False] == ["encoder (mlm)", "decoder (clm)"]
+    loss = plot("training", folder / "both/curves.parquet", view=View(score="loss"))
+    assert "default" in [t.name for t in loss.data]
+    assert len(plot("training-layers", folder / "both", view=View(score="directionality")).data) == 2 * 2
+
+
+def test_the_published_models_can_be_left_out(folder: Path) -> None:
+    assert [len(plot("size", folder / "scores.csv", view=View(published=wanted)).data) for wanted in (True, False)] == [
+        3,
+        1,
+    ]
+
+
+def test_every_kind_says_what_it_is() -> None:
+    for make in KINDS.values():
+        assert make.__doc__
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "given", "error", "message"),
+    [
+        ("bars", "demo:minilm", {}, UsageError, "kind is 'bars', expected one of: heatmap, layers"),
+        ("heatmap", [], {}, UsageError, "nothing to plot"),
+        ("heatmap", "none.csv", {}, DataUnavailableError, "none.csv: no such file; write one with attngeo score"),
+        ("heatmap", "text.csv", {}, DataError, "has no column 'model', its columns are a, b"),
+        ("heatmap", "empty.csv", {}, DataError, "empty.csv cannot be read"),
+        ("heatmap", "header.csv", {}, DataError, "has no rows"),
+        ("heatmap", "broken.parquet", {}, DataError, "broken.parquet cannot be read"),
+        ("heatmap", "broken.json", {}, DataError, "broken.json cannot be read"),
+        ("heatmap", "demo:minilm", {"score": "loss"}, UsageError, "score loss is for training"),
+        ("heatmap", "demo:minilm", {"score": "beauty"}, UsageError, "score is 'beauty', expected one of"),
+        ("layers", "demo:minilm", {"stack": "cross"}, UsageError, "no stack 'cross', expected one of: encoder"),
+        ("matrix", "text.csv", {}, UsageError, "matrix is drawn from one model"),
+        ("matrix", ["demo:minilm", "demo:encoder"], {}, UsageError, "matrix is drawn from one model"),
+        ("training", ".", {}, DataError, "holds no curves.parquet and no geometry.parquet"),
+        ("training", "text.csv", {}, DataError, "has no column 'step'"),
+        ("analogies", "text.csv", {}, DataError, "has no column 'model'.*expected what attngeo analogy -o FILE writes"),
+        ("size", "sizeless.csv", {}, DataError, "does not say how many parameters"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(
+    kind: Any, inputs: Any, given: dict[str, Any], error: type[AttnGeoError], message: str, folder: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("text.csv").write_text("a,b\n1,2\n")
+    Path("empty.csv").write_text("")
+    Path("header.csv").write_text((folder / "scores.csv").read_text().partition("\n")[0] + "\n")
+    Path("broken.parquet").write_bytes(b"PAR1 but not")
+    Path("broken.json").write_text('[{"model": ')
+    pd.read_csv(folder / "scores.csv").drop(columns="parameters").to_csv("sizeless.csv", index=False)
+    with pytest.raises(error, match=message) as raised:
+        plot(kind, inputs, view=View(**given))
+    assert "\n" not in str(raised.value)
