@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attngeo.choices import FigureKind, Shown, one_of
 from attngeo.errors import DataError, UsageError
 from attngeo.progress import Progress
-from attngeo.results import is_results, read_results
+from attngeo.results import is_results, read_results, required
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 SCORE_COLUMNS = ("model", "stack", "layer", "head", "symmetry", "directionality")
 CURVE_COLUMNS = ("step", "stack", "layer", "head", "symmetry", "directionality", "loss")
 ANALOGY_COLUMNS = ("model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "questions")
+THE_TABLE = "the table"
 Report = Callable[[Progress], None]
 
 
@@ -105,9 +107,17 @@ def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progr
     """Accuracy at word analogies, with confidence intervals"""
     from attngeo.figures.analogies import analogy_bars
 
-    if any(is_results(str(each)) for each in inputs):
-        frames = [read_results(each, ANALOGY_COLUMNS, "attngeo analogy -o FILE") for each in inputs]
+    frames = [
+        required(each, ANALOGY_COLUMNS, THE_TABLE, "attngeo.analogy") if hasattr(each, "columns")
+        else read_results(each, ANALOGY_COLUMNS, "attngeo analogy -o FILE")
+        for each in inputs if hasattr(each, "columns") or is_results(str(each))
+    ]  # fmt: skip
+    if frames and len(frames) == len(inputs):
         return analogy_bars(_joined(frames))
+    if frames:
+        raise UsageError(
+            "analogies are drawn from files or from models, which are asked together; give one or the other"
+        )
     from attngeo.analogies.analogy import analogy
 
     return analogy_bars(analogy(list(inputs), offline=offline, progress=progress or (lambda _: None)).scores)
@@ -160,7 +170,7 @@ def _scores(
     frames = []
     for each in inputs:
         if hasattr(each, "columns"):
-            frames.append(each)
+            frames.append(required(each, SCORE_COLUMNS, THE_TABLE, "attngeo.score"))
         elif isinstance(each, str | Path) and is_results(str(each)):
             frames.append(read_results(each, SCORE_COLUMNS, "attngeo score -o FILE"))
         else:
@@ -176,8 +186,11 @@ def _scores(
 
 def _curves(inputs: Sequence[Any]) -> pd.DataFrame:
     """Rows of training curves, of runs and of comparisons."""
-    frames = [each if hasattr(each, "columns") else _curves_of(Path(each)) for each in inputs]
-    return _joined(frames)
+    return _joined([
+        _with_run(required(each, CURVE_COLUMNS, THE_TABLE, "attngeo pretrain"), {})
+        if hasattr(each, "columns") else _curves_of(Path(each))
+        for each in inputs
+    ])  # fmt: skip
 
 
 def _curves_of(path: Path) -> pd.DataFrame:
@@ -188,22 +201,22 @@ def _curves_of(path: Path) -> pd.DataFrame:
             raise DataError(f"{path} holds no curves.parquet and no geometry.parquet, expected a folder of {made_by}")
         path = found[0]
     rows = read_results(path, CURVE_COLUMNS, made_by)
-    return rows if "init" in rows else rows.assign(**_settings_of(path.parent))
-
-
-def _settings_of(folder: Path) -> dict[str, Any]:
-    """What tells a run from others, from the settings beside its curves; nothing in particular where there are none."""
-    import json
-
     try:
-        stored = json.loads((folder / "settings.json").read_text("utf-8"))
+        settings = json.loads((path.parent / "settings.json").read_text("utf-8"))
     except (OSError, ValueError):
-        stored = {}
-    image = stored.get("task") == "image"
-    return {
-        "objective": "image" if image else stored.get("objective", "run"),
-        "init": stored.get("init", "default"), "seed": stored.get("seed", 0),
-    }  # fmt: skip
+        settings = {}
+    return _with_run(rows, settings)
+
+
+def _with_run(rows: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows of one run with what tells it from others, where they do not say so themselves."""
+    if "init" in rows:
+        return rows
+    image = settings.get("task") == "image"
+    return rows.assign(
+        objective="image" if image else settings.get("objective", "run"),
+        init=settings.get("init", "default"), seed=settings.get("seed", 0),
+    )  # fmt: skip
 
 
 def _told_apart(rows: pd.DataFrame) -> Literal["objective", "init"]:

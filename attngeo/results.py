@@ -47,10 +47,15 @@ def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd
     except (OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise DataError(f"{path} cannot be read ({reason}); write it anew with {made_by}") from error
+    return required(frame, columns, str(path), made_by)
+
+
+def required(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
+    """The frame, where it has rows and these columns. Raises DataError; what: its name in the message."""
     missing = [column for column in columns if column not in frame]
     if missing:
         there = ", ".join(map(str, frame.columns[:20]))
-        raise DataError(f"{path} has no column {missing[0]!r}, its columns are {there}; expected what {made_by} writes")
+        raise DataError(f"{what} has no column {missing[0]!r}, its columns are {there}; expected what {made_by} writes")
     if frame.empty:
-        raise DataError(f"{path} has no rows, expected what {made_by} writes")
+        raise DataError(f"{what} has no rows, expected what {made_by} writes")
     return frame

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attngeo.results import required
+
 if TYPE_CHECKING:
     import pandas as pd
 
 SCORES = ("symmetry", "directionality")
+NEEDED = ("model", "stack", "head", *SCORES)
 # Of the layers' scores, and of the heads'.
 PLACES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
 # Quartiles over whole layers, then the same over heads.
@@ -18,11 +21,13 @@ COLUMNS = ("model", "stack", "parameters", "layers", "heads", *SPREADS)
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     """What is typical of each stack of each model: the columns `COLUMNS`, a row each, in the order of the rows.
 
-    rows: of `attngeo.score`. layers, heads: how many have a score. symmetry_median and the like are over whole layers,
-    heads_symmetry_median over heads; lower and upper are quartiles. Missing where there is nothing to summarise.
+    rows: of `attngeo.score`; raises DataError where they lack its columns. layers, heads: how many have a score.
+    symmetry_median and the like are over whole layers, heads_symmetry_median over heads; lower and upper are quartiles.
+    Missing where there is nothing to summarise.
     """
     import pandas as pd
 
+    required(rows, NEEDED, "the table", "attngeo.score")
     found = []
     for (model, stack), own in rows.groupby(["model", "stack"], sort=False):
         known = list(own["parameters"].dropna()) if "parameters" in own else []

@@ -38,14 +38,14 @@ def to_jsonl(frame: pd.DataFrame) -> str:
 
 def to_markdown(frame: pd.DataFrame) -> str:
     """A pipe table, scores to six digits."""
-    shown = _for_people(frame)
-    sides = ["right" if numeric else "left" for numeric in _numeric(frame, shown)]
+    shown = for_people(frame)
+    sides = ["right" if numeric else "left" for numeric in numeric_columns(frame, shown)]
     return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 
 
 def to_latex(frame: pd.DataFrame) -> str:
     """A booktabs tabular, scores to six digits."""
-    return _for_people(frame).to_latex(index=False, escape=True) + "\n"
+    return for_people(frame).to_latex(index=False, escape=True) + "\n"
 
 
 def to_html(frame: pd.DataFrame) -> str:
@@ -55,8 +55,8 @@ def to_html(frame: pd.DataFrame) -> str:
         for name, value in frame.attrs.items()
         if value not in (None, [], "") and name != "title"
     )
-    shown, title = _for_people(frame), html.escape(str(frame.attrs.get("title", "attngeo")))
-    texts = [place for place, numeric in enumerate(_numeric(frame, shown), 1) if not numeric]
+    shown, title = for_people(frame), html.escape(str(frame.attrs.get("title", "attngeo")))
+    texts = [place for place, numeric in enumerate(numeric_columns(frame, shown), 1) if not numeric]
     left = ",".join(f"td:nth-child({place}),th:nth-child({place})" for place in texts)
     style = STYLE + (f"{left}{{text-align:left}}" if left else "")
     return (
@@ -66,7 +66,7 @@ def to_html(frame: pd.DataFrame) -> str:
     )
 
 
-def _for_people(frame: pd.DataFrame) -> pd.DataFrame:
+def for_people(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text: scores to six digits, nothing for a missing value, no column that is empty throughout."""
     columns = {}
     for name in frame.columns:
@@ -77,7 +77,7 @@ def _for_people(frame: pd.DataFrame) -> pd.DataFrame:
     return type(frame)(columns)
 
 
-def _numeric(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
+def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
     """Which of the columns that are shown hold numbers, and so stand to the right."""
     return [frame[name].dtype.kind in "iuf" for name in shown.columns]
 

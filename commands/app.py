@@ -20,6 +20,7 @@ from .messages import TRACEBACK, say, unexpected
 from .nearest import nearest
 from .plot import plot
 from .pretrain import pretrain
+from .report import report
 from .score import score
 
 INTERRUPTED = 130
@@ -42,6 +43,7 @@ app.command()(nearest)
 app.command()(cbow)
 app.command()(pretrain)
 app.command()(plot)
+app.command()(report)
 
 
 def _version(wanted: bool) -> None:

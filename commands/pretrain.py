@@ -156,7 +156,8 @@ def _compare(
 def _settings(given: dict[str, Any], model: str, task: Task | None) -> Settings:
     from attngeo.pretrain.settings import Settings
 
-    return Settings.of(model or ("vit-tiny" if task == "image" else "tiny"), task=task, **given)
+    pictures = task == "image" or (task is None and given["data"] in ("digits", "cifar10"))
+    return Settings.of(model or ("vit-tiny" if pictures else "tiny"), task=task, **given)
 
 
 def _print_run(run: Run, *, as_json: bool) -> None:

@@ -105,7 +105,7 @@ def score_by_layer(rows: pd.DataFrame, score: Score) -> go.Figure:
         )  # fmt: skip
     zero_line(figure)
     figure.update_layout(
-        xaxis={"title": "layer", "tickformat": "d"}, yaxis={"title": MEANING[score]},
+        xaxis={"title": "layer", **counted(pd.Index(rows["layer"]))}, yaxis={"title": MEANING[score]},
     )  # fmt: skip
     return finished(figure, heading(rows, f"{score} of each layer, and quartiles over its heads"))
 

@@ -34,7 +34,7 @@ from transformers import (
 
 from attngeo.errors import DataError, UsageError
 from attngeo.pretrain.imagesets import Images, Pictures, open_images
-from attngeo.pretrain.initialisation import initialise
+from attngeo.pretrain.initialisation import check_init, initialise
 from attngeo.pretrain.mixing import Mixing
 from attngeo.pretrain.models import build_classifier, image_config
 from attngeo.pretrain.settings import Settings
@@ -55,6 +55,7 @@ MOST_DECODERS = 8
 def prepare_images(settings: Settings, processes: int) -> Task:
     """Everything a run on images needs. Raises UsageError, DataUnavailableError and DataError."""
     size = image_size(image_config(settings, [], channels=3), settings.model)
+    check_init(settings.init)
     data = open_images(settings.data, seed=settings.seed)
     train, test = Pictures(data, "train", size), Pictures(data, "test", size)
     batch = settings.batch_size * processes

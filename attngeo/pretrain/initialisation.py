@@ -103,7 +103,9 @@ def _checkpoint(init: Any) -> Any:
     except UsageError:
         reference = None
     if reference is None or (reference.kind == "hub" and "/" not in reference.name):
-        raise UsageError(f"init is {init!r}, expected one of: {', '.join(NAMES)}; or org/name, a folder or a file")
+        raise UsageError(
+            f"init is {init!r}, expected one of: {', '.join(NAMES)}; or org/name, demo:encoder, a folder or a file"
+        )
     return reference
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -24,11 +28,22 @@ from attngeo.pretrain.presets import PRESETS
 from attngeo.pretrain.settings import Settings
 
 HEADS = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
+MAPPINGS = {"mlm": MODEL_FOR_MASKED_LM_MAPPING, "clm": MODEL_FOR_CAUSAL_LM_MAPPING}
+
+
+def read_config(model: str, objective: Objective) -> PreTrainedConfig:
+    """The configuration of a text model as it stands. Raises UsageError where it cannot be had, or has no such head."""
+    config = _config(model)
+    if type(config) in MAPPINGS[objective]:
+        return config
+    other: Objective = "clm" if objective == "mlm" else "mlm"
+    hint = f"; train it with --objective {other}" if type(config) in MAPPINGS[other] else ""
+    raise UsageError(f"transformers has no head of model type {config.model_type!r} to train on {objective}{hint}")
 
 
 def text_config(settings: Settings, tokeniser: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """The configuration of a text model, with the tokeniser's vocabulary. Raises UsageError."""
-    config = _config(settings.model)
+    config = read_config(settings.model, settings.objective)
     config.vocab_size = max(tokeniser.get_vocab().values()) + 1  # ids may have gaps
     for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
         if hasattr(config, f"{name}_token_id"):
@@ -101,8 +116,16 @@ def _config(model: str) -> PreTrainedConfig:
         raise UsageError(f"model {model!r} is no file, expected a config.json or one of: {', '.join(PRESETS)}")
     try:
         fields = json.loads(path.read_text("utf-8"))
-        return AutoConfig.for_model(fields.pop("model_type"), **fields)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        model_type = str(fields.pop("model_type", ""))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is not readable as a JSON object ({first_line(error)})") from error
+    if model_type not in CONFIG_MAPPING:
+        near = get_close_matches(model_type, CONFIG_MAPPING, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "expected one such as 'bert'"
+        raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
+    try:
+        return AutoConfig.for_model(model_type, **fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} is no configuration of transformers ({type(error).__name__}: {first_line(error)})"
         ) from error

@@ -79,16 +79,24 @@ def run(
         arguments = _arguments(settings, folder)
         if resume and arguments.process_index == 0:
             remove_broken(folder)
-        report(Progress("prepare", "data and model"))
+        report(Progress("prepare", f"reading {settings.data}, making {settings.model_name}"))
         transformers.set_seed(settings.seed)
         checkpoint = last_checkpoint(folder) if resume else None
         task = prepare(settings, arguments.world_size, checkpoint)
         _check_room(folder, task)
         if arguments.process_index == 0:
             _start(folder, settings, resume=resume)
-        if resume and checkpoint is None:
-            report(Progress("prepare", "no checkpoint to resume: starting at step 0"))
+        at = (
+            "no checkpoint to resume: from step 0"
+            if resume and checkpoint is None
+            else f"from step {_step(checkpoint)}"
+        )
+        report(Progress("train", f"training {at} of {task.steps:,}, to {folder}"))
         return _train(settings, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
+
+
+def _step(checkpoint: Path | None) -> str:
+    return "0" if checkpoint is None else f"{int(checkpoint.name.rpartition('-')[2]):,}"
 
 
 def load(folder: Path) -> Run | None:

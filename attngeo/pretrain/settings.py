@@ -86,7 +86,8 @@ class Settings:
     def of(cls, model: str = "tiny", *, task: Task | None = None, **given: Any) -> Settings:
         """The settings that `model` is trained with, and what is given instead. Raises UsageError.
 
-        Settings given as None are taken as not given; where fewer steps are, the warm-up is at most a tenth of them.
+        Settings given as None are taken as not given; where steps are, the warm-up is at most a tenth of them,
+        and there are about ten logs where the usual interval would give less than five.
         """
         preset = PRESETS.get(model)
         task = task or (preset.task if preset else "text")
@@ -111,6 +112,7 @@ class Settings:
                 "warmup_epochs": 0,
                 "warmup": min(defaults.get("warmup", tenth), tenth),
             }
+            defaults["log_every"] = _logs(chosen["steps"], defaults["log_every"])
         if "warmup" in chosen and "warmup_epochs" not in chosen:
             defaults = {**defaults, "warmup_epochs": 0}
         chosen |= {name: absolute(chosen[name]) for name in PATHS if name in chosen}
@@ -181,6 +183,12 @@ class Settings:
             stored = json.loads(path.read_text("utf-8"))
             return cls(**stored)
         except FileNotFoundError:
+            if not folder.exists():
+                raise TrainingError(f"there is no folder {folder} to resume; start the run without --resume") from None
+            if any(folder.glob(f"*/{FILE}")):
+                raise TrainingError(
+                    f"{folder} holds a comparison; give its whole command again, with --compare and --resume"
+                ) from None
             raise TrainingError(
                 f"{folder} holds no run to resume: there is no {FILE}; start it without --resume"
             ) from None
@@ -201,6 +209,14 @@ class Settings:
         settings = dataclasses.replace(self, **asked)
         settings.check()
         return settings
+
+
+def _logs(steps: int, usual: int) -> int:
+    """Steps between logs: as usual, or in a short run such that there are about ten, the last at its end."""
+    if steps >= 5 * usual:
+        return usual
+    most = max(steps // 10, 1)
+    return next((each for each in range(most, most // 2, -1) if steps % each == 0), most)
 
 
 def absolute(reference: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, TrainerCallback
 
-from attngeo.pretrain.initialisation import initialise
-from attngeo.pretrain.models import build, check_length, text_config
+from attngeo.pretrain.initialisation import check_init, initialise
+from attngeo.pretrain.models import build, check_length, read_config, text_config
 from attngeo.pretrain.sequences import Masking, Sequences, sequences_of
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.texts import open_text
@@ -58,6 +58,8 @@ def prepare(settings: Settings, processes: int, checkpoint: Path | None = None) 
 
 
 def _prepare_text(settings: Settings, processes: int, checkpoint: Path | None) -> Task:
+    read_config(settings.model, settings.objective)  # typos are told before the data are read
+    check_init(settings.init)
     text = open_text(settings.data, column=settings.text_column, published=settings.published_text)
     known = settings.tokenizer if checkpoint is None else str(checkpoint)
     tokeniser = tokeniser_of(known, text, settings.vocab_size, settings.objective)

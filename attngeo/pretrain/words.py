@@ -30,17 +30,30 @@ def describe(run: Run) -> str:
     )
     predicted = {"mlm": "predicting masked tokens", "clm": "predicting the next token"}
     what = "classifying images" if run.settings.task == "image" else predicted[run.settings.objective]
-    loss = f"the loss went from {run.summary['first_loss']:.2f} to {run.summary['final_loss']:.2f}"
+    first, last = (run.summary[name] for name in ("first_loss", "final_loss"))
+    logs = run.geometry.loc[run.geometry["step"] > 0, "step"].drop_duplicates()
+    loss = f"the loss was {last:.2f} on average"
+    if len(logs) > 1:
+        loss = f"the loss went from {first:.2f} in the first {logs.iloc[0]:,} to {last:.2f} in the last"
     steps = f"In {run.summary['settings']['steps']:,} steps of {what}"
     return f"{steps}, {loss}. The median {symmetry}. The median {directionality}."
 
 
 def sentence(name: str, start: float, end: float, chance: float, words: tuple[str, str]) -> str:
     """How a median over layers went, and whether chance alone would do."""
-    moved = f"{name} of layers went from {start:+.2f} to {end:+.2f}"
+    moved = f"{name} of layers went from {_signed(start)} to {_signed(end)}"
+    if chance >= 1:
+        return f"{moved}, which says nothing at this width"
+    if abs(start) > chance:
+        return f"{moved}, where chance gives ±{chance:.2f}"
     if abs(end) <= chance:
         return f"{moved}, which chance would do (±{chance:.2f})"
     return f"{moved}: {words[end < 0]} than by chance (±{chance:.2f})"
+
+
+def _signed(score: float) -> str:
+    """Two digits with a sign, 0 without a minus."""
+    return f"{round(score, 2) + 0.0:+.2f}"
 
 
 def describe_comparison(comparison: Comparison) -> list[str]:

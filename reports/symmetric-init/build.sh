@@ -11,8 +11,10 @@ settings=(--model bert-4x128.json --data "$wikitext" --vocab-size 1024 --steps 3
     --warmup 200 --weight-decay 0.01 --mlm-probability 0.15 --log-every 50 --save-every 1000)
 compare() { attngeo pretrain --compare default,symmetric --seeds 3 "${settings[@]}" -o runs --resume "$@"; }
 # One objective on each core; then both together, which finds all runs finished.
-OMP_NUM_THREADS=1 compare --objectives mlm --quiet > /dev/null &
-OMP_NUM_THREADS=1 compare --objectives clm --quiet > /dev/null
-wait $!
+trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
+OMP_NUM_THREADS=1 compare --objectives mlm --quiet > /dev/null & first=$!
+OMP_NUM_THREADS=1 compare --objectives clm --quiet > /dev/null & second=$!
+wait "$first"
+wait "$second"
 compare --objectives mlm,clm
 cp runs/comparison.csv runs/spread.csv runs/curves.parquet .

@@ -36,9 +36,9 @@ def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list
     assert rows[0][1] == "+1.00"
     assert lines[-1].startswith("In 12 steps of predicting masked tokens, the loss went from ")
     assert "The median symmetry of layers went from +1.00 to +" in lines[-1]
-    assert [line.split("  ")[0] for line in done.stderr.splitlines()] == [
-        f"attngeo: step {step}/12" for step in (4, 8, 12)
-    ]
+    first, *logs = done.stderr.splitlines()
+    assert first == "attngeo: training from step 0 of 12, to pretrain-small-mlm-symmetric-seed0"
+    assert [line.split("  ")[0] for line in logs] == [f"attngeo: step {step}/12" for step in (4, 8, 12)]
     folder = tmp_path / "pretrain-small-mlm-symmetric-seed0"
     assert {path.name for path in folder.iterdir()} >= {"model", "geometry.parquet", "summary.json", "settings.json"}
     scored = attngeo("score", folder / "model", "--format", "csv")
@@ -86,6 +86,8 @@ BAD = [
     (["--report-to", "wandb"], 2, "pip install wandb"),
     (["--seq-len", "1000"], 2, "seq_len is 1000, expected at most the 128 positions"),
     (["--resume", "-o", "empty"], 4, "empty holds no run to resume"),
+    (["--resume", "-o", "nowhere"], 4, "there is no folder nowhere to resume"),
+    (["--data", "digits", "--objective", "clm"], 2, "objective is for text"),
     (["-o", "file"], 2, "file is a file, expected a folder"),
     (["--batch-size", "1000000"], 4, "expected at least one batch of 1000000"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -296,8 +297,6 @@ def test_what_can_be_known_is_said_before_training(
 ) -> None:
     if torch.cuda.is_available() and "precision" in given:
         pytest.skip("there is a CUDA device here")
-    import dataclasses
-
     settings = dataclasses.replace(small_settings(tmp_path), **given)
     with pytest.raises(kind, match=message) as error:
         run(settings, tmp_path / "run")
@@ -352,6 +351,43 @@ def test_positions_that_are_not_all_for_tokens_are_known_before_training(tmp_pat
         run(settings, tmp_path / "run")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "steps", "every"),
+    [("tiny", 1000, 50), ("tiny", 100, 10), ("bert-mini", 60, 6), ("tiny", 7, 1), ("tiny", 97, 9)],
+)
+def test_short_runs_have_about_ten_logs(model: str, steps: int, every: int) -> None:
+    assert Settings.of(model, steps=steps).log_every == every
+    assert Settings.of(model, steps=steps, log_every=4).log_every == 4
+
+
+def test_typos_are_told_before_the_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo.pretrain import tasks
+
+    monkeypatch.setattr(tasks, "open_text", lambda *_, **__: pytest.fail("the data were read"))
+    for given, message in (
+        ({"init": "symetric"}, "init is 'symetric', expected one of: default, symmetric, identity"),
+        ({"model": "tinny"}, "model 'tinny' is no file, expected a config.json or one of: tiny"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run(dataclasses.replace(small_settings(tmp_path), **given), tmp_path / "run")
+    for fields, message in (
+        ({"model_type": "bret"}, "transformers has no model_type 'bret'; did you mean 'bert'"),
+        ({"model_type": ""}, "transformers has no model_type ''; expected one such as 'bert'"),
+        ({"model_type": "llama"}, "no head of model type 'llama' to train on mlm; train it with --objective clm"),
+    ):
+        settings = small_settings(tmp_path)
+        write_config(tmp_path, **fields)
+        with pytest.raises(UsageError, match=message):
+            run(settings, tmp_path / "run")
+
+
+def test_a_comparison_is_not_resumed_as_a_run(tmp_path: Path) -> None:
+    (tmp_path / "all/mlm-default-seed0").mkdir(parents=True)
+    small_settings(tmp_path).write(tmp_path / "all/mlm-default-seed0")
+    with pytest.raises(TrainingError, match="holds a comparison; give its whole command again, with --compare"):
+        Settings.read(tmp_path / "all")
 
 
 def test_settings_are_those_of_the_paper() -> None:

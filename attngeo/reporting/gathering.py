@@ -1,0 +1,154 @@
+"""The results that a recipe asks for: each model's part is kept at once, so that an interrupted report goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attngeo.errors import AttnGeoError, OutputError
+from attngeo.files import replacing
+from attngeo.progress import Progress
+from attngeo.provenance import software
+from attngeo.reporting.recipe import AnalogyResults, FileResults, RecipeFile, ScoreResults
+from attngeo.results import read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTS = ".parts"
+Report = Callable[[Progress], None]
+
+
+@dataclass
+class Gathered:
+    """Results by name: rows, and how each part of them was made. failures: what could not be had, and why."""
+
+    rows: dict[str, pd.DataFrame] = field(default_factory=dict)
+    made: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[tuple[str, AttnGeoError]] = field(default_factory=list)
+
+
+def gather(file: RecipeFile, folder: Path, *, offline: bool, report: Report) -> Gathered:
+    """Run the recipe's commands, or take up what an unfinished report in `folder` has of them.
+
+    A model that fails is left out and listed. Raises the first failure where nothing at all could be had.
+    """
+    import pandas as pd
+
+    found = Gathered()
+    for results in file.recipe.results:
+        frames = []
+        for what, fingerprint, make in _parts(results, file.path.parent, offline, report):
+            try:
+                frame = _kept(folder / PARTS / f"{results.name}-{fingerprint}.parquet", make)
+            except AttnGeoError as error:
+                if isinstance(error, OutputError):
+                    raise
+                found.failures.append((f"{results.name}: {what}", error))
+                continue
+            frames.append(frame)
+            about = {str(key): value for key, value in frame.attrs.items()}
+            found.made.append({"results": results.name, "command": results.command, **about})
+        if frames:
+            found.rows[results.name] = pd.concat(frames, ignore_index=True)
+    if found.failures and not found.rows:
+        raise found.failures[0][1]
+    return found
+
+
+def forget(folder: Path) -> None:
+    """Remove the parts of a report that is finished."""
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+
+
+def _parts(
+    results: ScoreResults | AnalogyResults | FileResults, base: Path, offline: bool, report: Report
+) -> Iterator[tuple[str, str, Callable[[], pd.DataFrame]]]:
+    """What each part is called, a fingerprint of all that it depends on, and how it is made."""
+    if isinstance(results, FileResults):
+        path = base / results.path
+        yield results.path, _fingerprint(results, _state(path)), partial(_read, path, results.path)
+    elif isinstance(results, AnalogyResults):
+        models = [located(model, base) for model in results.models]
+        name = ", ".join(results.models)
+        yield name, _fingerprint(results, *map(_state, models)), partial(_asked, results, models, offline, report)
+    else:
+        for model in results.models:
+            place = located(model, base)
+            one = results.model_copy(update={"models": [model]})
+            yield model, _fingerprint(one, _state(place)), partial(_scored, results, place, model, offline, report)
+
+
+def _kept(path: Path, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """The part in a file, or else made and kept there."""
+    import pandas as pd
+
+    if path.is_file():
+        try:
+            return pd.read_parquet(path)
+        except (OSError, ValueError):
+            pass  # made anew
+    frame = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path.parent} cannot be written ({error.strerror or error})") from None
+    with replacing(path) as file:
+        frame.to_parquet(file, index=False)
+    return frame
+
+
+def _scored(results: ScoreResults, place: str, model: str, offline: bool, report: Report) -> pd.DataFrame:
+    from attngeo.scoring import score
+
+    frame = score(place, per_head=True, offline=offline, progress=report, **results.options.model_dump())
+    return _named(frame, {place: model})
+
+
+def _asked(results: AnalogyResults, models: list[str], offline: bool, report: Report) -> pd.DataFrame:
+    from attngeo.analogies.analogy import analogy
+
+    options = results.options.model_dump()
+    frame = analogy(models, offline=offline, progress=report, **options).scores
+    return _named(frame, dict(zip(models, results.models, strict=True)))
+
+
+def _read(path: Path, shown: str) -> pd.DataFrame:
+    frame = read_results(path, (), "attngeo … -o FILE")
+    frame.attrs = {"model": shown, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return frame
+
+
+def _named(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+    """Models by the recipe's names for them, not by where they lie on this machine."""
+    frame["model"] = frame["model"].replace(names)
+    model = frame.attrs.get("model")
+    frame.attrs = {**frame.attrs, "model": names.get(str(model), model)}
+    return frame
+
+
+def located(model: str, base: Path) -> str:
+    """A path relative to the recipe in full; any other reference as it is."""
+    path = base / model
+    return str(path.absolute()) if model.startswith((".", "/")) and path.exists() else model
+
+
+def _state(place: str | Path) -> str:
+    """What changes when a file or a folder does; nothing for a reference to elsewhere."""
+    path = Path(place)
+    try:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        return " ".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+    except OSError:
+        return ""
+
+
+def _fingerprint(results: Any, *states: str) -> str:
+    content = json.dumps([results.model_dump(), states, software()], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -1,0 +1,50 @@
+"""A report as Markdown, for a pull request: what failed, then the beginning of every table."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING
+
+from attngeo.reporting.page import Content
+from attngeo.tables import to_markdown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_ROWS = 50
+SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
+
+
+def markdown(content: Content) -> str:
+    """The report's text; names are shown letter for letter."""
+    blocks = [f"# {_plain(content.title)}"]
+    failed = [check for check in content.checks if check.failed]
+    if content.checks:
+        blocks.append(f"**{len(content.checks) - len(failed)} of {len(content.checks)} checks passed.**")
+    blocks.append("\n".join([
+        *(f"- ✗ {_plain(check.model)} ({_plain(check.stack)}): {check.reason}; fails if `{check.expression}`"
+          for check in failed),
+        *(f"- missing: {_plain(what)}: {_plain(why)}" for what, why in content.failures),
+    ]))  # fmt: skip
+    blocks.append(content.text.strip())
+    for part in content.parts:
+        blocks += [f"## {_plain(part.title)}", part.text.strip()]
+        for table in part.tables:
+            more = f" (the first {MOST_ROWS} of {len(table.rows):,} rows)" if len(table.rows) > MOST_ROWS else ""
+            blocks += [f"{_plain(table.caption or table.name)}{more}:", _table(table.rows.head(MOST_ROWS))]
+    blocks.append(f"Made with attngeo {content.provenance['software']['attngeo']}, {content.provenance['date']}.")
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _table(rows: pd.DataFrame) -> str:
+    texts = rows.copy()
+    for name in texts.columns:
+        if texts[name].dtype.kind not in "iufb":
+            texts[name] = [_plain(str(value)) if isinstance(value, str) else value for value in texts[name]]
+    return to_markdown(texts).rstrip()
+
+
+def _plain(text: str) -> str:
+    """A name that Markdown leaves as it is."""
+    return SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))

@@ -1,0 +1,138 @@
+"use strict";
+(() => {
+  const element = (id) => document.getElementById(id);
+  const unpacked = async (id) => {
+    const response = await fetch("data:application/octet-stream;base64," + element(id).textContent.trim());
+    return new Response(response.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+  };
+
+  // Figures: JSON in front, the arrays that it points to behind.
+  const ARRAYS = { f4: Float32Array, f8: Float64Array, i1: Int8Array, u1: Uint8Array, i2: Int16Array, i4: Int32Array };
+  let figures, buffer, start;
+  const flat = (where) => {
+    const count = where.shape.reduce((a, b) => a * b, 1);
+    const array = new ARRAYS[where.kind](buffer, start + where.at, count);
+    if (!where.scale) return array;
+    return Float32Array.from(array, (x) => (x === where.missing ? NaN : x * where.scale));
+  };
+  const restored = (part) => {
+    if (Array.isArray(part)) return part.map(restored);
+    if (part === null || typeof part !== "object") return part;
+    if ("at" in part && "kind" in part && "shape" in part) {
+      const array = flat(part);
+      if (part.shape.length === 1) return array;
+      const [rows, columns] = part.shape;
+      return Array.from({ length: rows }, (_, i) => array.subarray(i * columns, (i + 1) * columns));
+    }
+    return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, restored(value)]));
+  };
+
+  // Colours are the page's, light or dark.
+  const colours = () => {
+    const style = getComputedStyle(document.documentElement);
+    const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
+    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
+    const clear = "rgba(0,0,0,0)", soft = style.getPropertyValue("--soft").trim();
+    const modebar = { bgcolor: clear, color: soft, activecolor: ink };
+    return { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: ink }, modebar, xaxis: axis, yaxis: axis };
+  };
+  // A title in lines that fit; its own line breaks and marks stay.
+  const wrapped = (text, most) => {
+    const lines = [""];
+    for (const word of text.split(" ")) {
+      if (lines.at(-1) && lines.at(-1).length + word.length > most) lines.push(word);
+      else lines[lines.length - 1] += (lines.at(-1) && " ") + word;
+    }
+    return lines.join("<br>");
+  };
+  const drawn = new Map();
+  const draw = async (chart) => {
+    const number = Number(chart.dataset.figure);
+    if (drawn.get(chart) === number) return;
+    drawn.set(chart, number);
+    const { data, layout } = restored(figures[number]);
+    const narrow = chart.clientWidth < 600;
+    layout.template = { layout: colours() };
+    for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) layout.template.layout[key] = colours().xaxis;
+    const size = narrow ? 12 : 16;
+    layout.title = {
+      text: wrapped(layout.title.text, chart.clientWidth / (0.56 * size)), font: { size },
+      x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 12, l: 4 },
+    };
+    if (narrow) { layout.legend = { ...layout.legend, orientation: "h", y: -0.25 }; layout.margin = { ...layout.margin, l: 40, r: 10 }; }
+    chart.style.minHeight = (layout.height || 450) + "px";
+    await Plotly.react(chart, data, { ...layout, autosize: true }, { displaylogo: false, responsive: true });
+    chart.dataset.drawn = "yes";
+  };
+  const redraw = () => { const charts = [...drawn.keys()]; drawn.clear(); charts.forEach(draw); };
+
+  const figuresReady = async () => {
+    const charts = [...document.querySelectorAll(".chart")];
+    if (!charts.length) return;
+    const [script, packed] = await Promise.all([unpacked("plotly"), unpacked("figures")]);
+    await new Promise((resolve, reject) => {
+      const tag = document.createElement("script");
+      tag.src = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+      tag.onload = resolve; tag.onerror = () => reject(new Error("plotly.js did not load"));
+      document.head.append(tag);
+    });
+    buffer = packed;
+    const length = Number(new DataView(buffer).getBigUint64(0, true));
+    figures = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+    start = 8 + length;
+    const seen = new IntersectionObserver((entries) => {
+      for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
+    }, { rootMargin: "400px" });
+    charts.forEach((chart) => seen.observe(chart));
+    for (const select of document.querySelectorAll("select[data-chart]")) {
+      select.addEventListener("change", () => {
+        const chart = element(select.dataset.chart);
+        chart.dataset.figure = select.value;
+        draw(chart);
+      });
+    }
+    addEventListener("beforeprint", () => charts.forEach(draw));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    document.documentElement.dataset.ready = "yes";
+  };
+
+  // Tables: a click on a heading sorts, numbers as numbers, what is missing last.
+  const value = (row, column) => {
+    const text = row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+    const number = Number(text.replaceAll(",", "").replace("−", "-"));
+    return text === "" ? null : Number.isNaN(number) ? text.toLowerCase() : number;
+  };
+  const compared = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
+  for (const button of document.querySelectorAll("th button")) {
+    button.addEventListener("click", () => {
+      const head = button.closest("th"), body = head.closest("table").tBodies[0];
+      const way = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", way === 1 ? "ascending" : "descending");
+      const rows = [...body.rows].map((row) => [value(row, head.cellIndex), row]);
+      rows.sort(([a], [b]) => (a === null || b === null ? (a === null) - (b === null) : way * compared(a, b)));
+      body.append(...rows.map(([, row]) => row));
+    });
+  }
+
+  // Light and dark.
+  const themes = ["auto", "light", "dark"], button = element("theme");
+  const kept = { get() { try { return localStorage.getItem("theme"); } catch { return null; } },
+                 set(theme) { try { localStorage.setItem("theme", theme); } catch { /* a page from a file may not keep anything */ } } };
+  const show = (theme) => {
+    if (theme === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
+    button.textContent = "Theme: " + theme;
+  };
+  let theme = themes.includes(kept.get()) ? kept.get() : "auto";
+  show(theme);
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    theme = themes[(themes.indexOf(theme) + 1) % themes.length];
+    kept.set(theme); show(theme); redraw();
+  });
+
+  figuresReady().catch((error) => {
+    console.error(error);
+    for (const chart of document.querySelectorAll(".chart")) chart.textContent = "This figure could not be drawn; its numbers are in the tables.";
+  });
+})();

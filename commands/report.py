@@ -1,0 +1,76 @@
+"""`attngeo report`: a page, tables and checks from a recipe."""
+
+from __future__ import annotations
+
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attngeo.errors import UsageError
+
+from .messages import say
+from .options import Offline, Quiet
+
+CHECK_FAILED = 1
+
+
+def report(
+    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE.toml", help="What to report.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder of the report.", show_default="the recipe's name")
+    ] = None,
+    init: Annotated[bool, typer.Option("--init", help="Print a recipe to start from, or write it to -o.")] = False,
+    offline: Offline = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a report: one page with figures, tables and checks that needs nothing else.
+
+    attngeo report --init -o recipe.toml
+
+    attngeo report recipe.toml -o report
+
+    The folder holds index.html, report.md for a pull request, tables as CSV and Parquet, and provenance.json. Exits
+    with 1 where a check of the recipe fails, and with a model's own code where one could not be had.
+    """
+    if init:
+        _start(recipe, output)
+        return
+    if recipe is None:
+        raise UsageError("no recipe is given; attngeo report --init -o recipe.toml writes one to start from")
+
+    from attngeo.reporting import report as make_report
+
+    from .progress import Bar
+
+    folder = output or Path(recipe.stem)
+    with Bar(str(folder), quiet=quiet) as progress:
+        made = make_report(recipe, folder, offline=offline, progress=progress)
+    sys.stdout.write(f"{made.page}\n")
+    for what, error in made.failures:
+        say(f"missing from the report: {what}: {error}")
+    failed = [each for each in made.checks if each.failed]
+    for each in failed:
+        say(f"check failed: {each.model} ({each.stack}): {each.reason}; fails if {each.expression}")
+    if made.failures:
+        raise typer.Exit(made.failures[0][1].exit_code)
+    if failed:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _start(recipe: Path | None, output: Path | None) -> None:
+    """The starter recipe, to a file or to stdout; never over a file that is there."""
+    from attngeo.files import check_writable, replacing
+
+    text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
+    path = output or recipe
+    if path is None:
+        sys.stdout.write(text)
+        return
+    check_writable(path, (".toml",))
+    if path.exists():
+        raise UsageError(f"{path} is there already; name another file")
+    with replacing(path) as partial:
+        partial.write_text(text, "utf-8")

@@ -1,0 +1,40 @@
+"""A headless Chromium for pages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)")
+
+
+@contextmanager
+def opened(path: Path, *, width: int = 1400, scheme: str = "light") -> Iterator[tuple[Any, list[str]]]:
+    """A page of a file in a browser without a network, and what it complains of: errors, and requests to elsewhere."""
+    from playwright.sync_api import sync_playwright
+
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: _note(request.url, path, complaints))
+        page.goto(path.absolute().as_uri())
+        yield page, complaints
+        browser.close()
+
+
+def _note(url: str, path: Path, complaints: list[str]) -> None:
+    if not url.startswith(("data:", "blob:")) and url != path.absolute().as_uri():
+        complaints.append(f"asked for {url}")
