@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test test-slow lint bench demo-models readme clean
+.PHONY: help demo report test test-slow lint bench demo-models figures readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -20,6 +21,9 @@ demo: $(INSTALLED)  ## Score an encoder, a decoder and a real pretrained model, 
 	$(BIN)/attngeo inspect demo:minilm
 	$(BIN)/attngeo score demo:encoder demo:decoder demo:minilm
 	$(BIN)/attngeo analogy demo:minilm
+
+report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/report/index.html.
+	$(BIN)/attngeo report $(RECIPE) -o build/report
 
 test: $(INSTALLED)  ## Run the tests.
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
@@ -38,6 +42,9 @@ bench: $(INSTALLED)  ## Measure speed and memory against named baselines.
 
 demo-models: $(INSTALLED)  ## Train demo:encoder and demo:decoder anew (half an hour on two cores).
 	$(BIN)/python reports/demo-models/build.py
+
+figures: $(INSTALLED)  ## Draw the pictures in reports/figures anew (needs a Chromium).
+	PATH="$(abspath $(BIN)):$$PATH" reports/figures.sh
 
 readme: $(INSTALLED)  ## Write the generated parts of README.md anew.
 	$(BIN)/python tests/support/readme.py README.md

@@ -1,0 +1,58 @@
+"""`attngeo report` as it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+Run = Callable[..., CompletedProcess[str]]
+
+
+def test_from_the_starter_to_a_page(attngeo: Run, tmp_path: Path) -> None:
+    done = attngeo("report", "--init", "-o", "r.toml", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert attngeo("report", "--init").stdout == (tmp_path / "r.toml").read_text()
+    again = attngeo("report", "--init", "-o", "r.toml", cwd=tmp_path)
+    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+    done = attngeo("report", "r.toml", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "r/index.html\n", "")
+    assert (tmp_path / "r/index.html").stat().st_size < 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "said"),
+    [
+        (
+            "symmetry.median < 0.2",
+            "symmetry.median < 0.9",
+            1,
+            "check failed: demo:encoder (encoder): symmetry.median is 0.3",
+        ),
+        ('"demo:decoder"', '"demo:none"', 3, "missing from the report: scores: demo:none: "),
+    ],
+)
+def test_checks_and_missing_models_decide_the_exit_code(
+    old: str, new: str, code: int, said: str, attngeo: Run, tmp_path: Path
+) -> None:
+    text = attngeo("report", "--init").stdout
+    (tmp_path / "r.toml").write_text(text.replace(old, new))
+    done = attngeo("report", "r.toml", "-o", "out", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "out/index.html\n")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_bad_input_is_one_line(attngeo: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text('title = "x"\ntext = 3\n')
+    for arguments, code, said in (
+        (["report"], 2, "no recipe is given; attngeo report --init"),
+        (["report", "none.toml"], 3, "none.toml: no such file"),
+        (["report", "bad.toml"], 4, "bad.toml:2: text: input should be a valid string, got 3"),
+    ):
+        done = attngeo(*arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
