@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from attngeo import __version__
 from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
 from .analogy import analogy
@@ -47,15 +46,21 @@ app.command()(report)
 
 
 def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"attngeo {__version__}")
-        raise typer.Exit
+    if not wanted:
+        return
+    from attngeo.devices import pick_device
+    from attngeo.provenance import machine, software
+
+    found = {**software(), "device": str(pick_device("auto")), **machine()}
+    first = found.pop("attngeo")
+    typer.echo("\n".join([f"attngeo {first}", *(f"{name} {value}" for name, value in found.items())]))
+    raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions and device, and exit.")
     ] = False,
 ) -> None:
     """Read the weights of pretrained transformers and say what their attention has learned."""
