@@ -6,7 +6,7 @@ WORKERS ?= 2
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo report test test-slow lint bench demo-models figures readme clean
+.PHONY: help demo report test test-slow lint bench docker-check demo-models figures readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,10 @@ lint: $(INSTALLED)  ## Check style, types and which module imports which.
 
 bench: $(INSTALLED)  ## Measure speed and memory against named baselines.
 	$(BIN)/python -m pytest tests/benchmarks -s --benchmark-only --benchmark-columns=median,rounds
+
+docker-check: $(INSTALLED)  ## Check the Dockerfile, and run its build steps in a clean folder.
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/python tests/support/dockerfile.py
 
 demo-models: $(INSTALLED)  ## Train demo:encoder and demo:decoder anew (half an hour on two cores).
 	$(BIN)/python reports/demo-models/build.py
