@@ -187,7 +187,7 @@ class Settings:
                 raise TrainingError(f"there is no folder {folder} to resume; start the run without --resume") from None
             if any(folder.glob(f"*/{FILE}")):
                 raise TrainingError(
-                    f"{folder} holds a comparison; give its whole command again, with --compare and --resume"
+                    f"{folder} holds several runs; name one of them, or give a comparison's whole command with --resume"
                 ) from None
             raise TrainingError(
                 f"{folder} holds no run to resume: there is no {FILE}; start it without --resume"

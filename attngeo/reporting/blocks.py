@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +60,7 @@ def drawn(block: FigureBlock, found: Gathered, base: Path, *, offline: bool) -> 
     rows = found.rows.get(str(block.of))
     if rows is None:
         return None
+    rows = _chosen(rows, block.where, str(block.of))
     if block.models is not None:
         rows = rows[rows["model"].isin(block.models)]
     if rows.empty:
@@ -83,7 +86,9 @@ def tabled(block: TableBlock, found: Gathered) -> Tabled | None:
     rows = found.rows.get(block.of)
     if rows is None:
         return None
-    name = block.of if block.show == "rows" else f"{block.of}-{block.show}"
+    rows = _chosen(rows, block.where, block.of)
+    kinds = [block.of, *([] if block.show == "rows" else [block.show]), *(str(value) for value in block.where.values())]
+    name = "-".join(re.sub(r"[^\w.-]+", "-", kind).strip("-.") for kind in kinds)
     if block.show == "summary":
         rows = _summary(rows)
     elif block.show == "published":
@@ -95,6 +100,19 @@ def tabled(block: TableBlock, found: Gathered) -> Tabled | None:
             raise DataError(f"the table of {name} has no column {missing[0]!r}, expected some of: {there}")
         rows = rows[block.columns]
     return Tabled(name, block.caption or CAPTIONS[block.show], rows)
+
+
+def _chosen(rows: pd.DataFrame, where: Mapping[str, str | int], name: str) -> pd.DataFrame:
+    """The rows with these values. Raises DataError for a column that is not there, or where no row has them."""
+    for column, value in where.items():
+        if column not in rows:
+            raise DataError(
+                f"{name} has no column {column!r} to choose by, expected one of: {', '.join(map(str, rows))}"
+            )
+        rows = rows[rows[column] == value]
+        if rows.empty:
+            raise DataError(f"{name} has no row where {column} is {value!r}")
+    return rows
 
 
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:

@@ -79,7 +79,10 @@ Results = Annotated[ScoreResults | AnalogyResults | FileResults, Field(discrimin
 
 
 class FigureBlock(_Strict):
-    """A figure of `attngeo plot`, drawn from results. of: their name. layer, head, model: of a matrix."""
+    """A figure of `attngeo plot`, drawn from results. of: their name. layer, head, model: of a matrix.
+
+    where: only the rows with these values, column by column.
+    """
 
     kind: FigureKind
     of: str | None = None
@@ -90,6 +93,7 @@ class FigureBlock(_Strict):
     head: int | None = Field(default=None, ge=0)
     stack: str | None = None
     published: bool = True
+    where: dict[str, str | int] = {}
     caption: str = ""
 
 
@@ -99,6 +103,7 @@ class TableBlock(_Strict):
     of: str
     show: Literal["rows", "summary", "published"] = "rows"
     columns: list[str] | None = Field(default=None, min_length=1)
+    where: dict[str, str | int] = {}
     caption: str = ""
 
 

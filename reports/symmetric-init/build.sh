@@ -18,3 +18,16 @@ wait "$first"
 wait "$second"
 compare --objectives mlm,clm
 cp runs/comparison.csv runs/spread.csv runs/curves.parquet .
+# What made them, without the places on this machine.
+python3 - runs/*/summary.json > provenance.json << 'PYTHON'
+import json, sys
+runs = {path.split("/")[1]: json.load(open(path)) for path in sys.argv[1:]}
+first = next(iter(runs.values()))
+kept = ("attngeo", "torch", "transformers", "python", "platform", "processor", "cores", "precision", "parameters", "tokens")
+settings = {name: value for name, value in first["settings"].items() if name not in ("model", "data", "objective", "init", "seed")}
+print(json.dumps({
+    "command": "reports/symmetric-init/build.sh WIKITEXT", "model": "bert-4x128.json",
+    "data": "WikiText-2, validation and test texts", **{name: first[name] for name in kept}, "settings": settings,
+    "runs": {name: {key: run[key] for key in ("finished", "seconds", "threads", "final_loss")} for name, run in runs.items()},
+}, indent=2))
+PYTHON

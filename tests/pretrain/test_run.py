@@ -67,7 +67,7 @@ def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objecti
     assert summary["tokens"] == 60 * 8 * 16
     assert summary["settings"]["steps"] == 60
     assert load(tmp_path / "run") is not None
-    assert [each.done for each in seen if each.phase == "train"] == [20, 40, 60]
+    assert [each.done for each in seen if each.unit == "steps"] == [20, 40, 60]
     assert not (tmp_path / "run/model/training_args.bin").exists()
 
 
@@ -386,7 +386,9 @@ def test_typos_are_told_before_the_data_are_read(tmp_path: Path, monkeypatch: py
 def test_a_comparison_is_not_resumed_as_a_run(tmp_path: Path) -> None:
     (tmp_path / "all/mlm-default-seed0").mkdir(parents=True)
     small_settings(tmp_path).write(tmp_path / "all/mlm-default-seed0")
-    with pytest.raises(TrainingError, match="holds a comparison; give its whole command again, with --compare"):
+    with pytest.raises(
+        TrainingError, match="holds several runs; name one of them, or give a comparison's whole command"
+    ):
         Settings.read(tmp_path / "all")
 
 
@@ -405,8 +407,9 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
     assert settings.resumed({"save_every": 3, "lr": None}, tmp_path).save_every == 3
     with pytest.raises(UsageError, match=r"was started with lr 0.001, not 0.5; leave it out"):
         settings.resumed({"lr": 0.5}, tmp_path)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(TrainingError, match="holds no run to resume"):
-        Settings.read(tmp_path)
+        Settings.read(tmp_path / "empty")
     (tmp_path / "run/settings.json").write_text("{")
     with pytest.raises(TrainingError, match="is not readable"):
         Settings.read(tmp_path / "run")

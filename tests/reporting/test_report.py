@@ -136,6 +136,21 @@ def test_files_are_found_beside_the_recipe_and_names_are_no_paths(tmp_path: Path
     assert "<b>" not in (tmp_path / "out/index.html").read_text()
 
 
+def test_rows_are_chosen_by_their_values(recipe: Path, tmp_path: Path) -> None:
+    shown = 'tables = [{ of = "scores", where = { model = "demo:decoder", layer = 1 } }]'
+    recipe.write_text(RECIPE.replace('tables = [{ of = "scores", show = "summary" }]', shown))
+    report(recipe, tmp_path / "out")
+    rows = pd.read_csv(tmp_path / "out/tables/scores-demo-decoder-1.csv")
+    assert (rows["model"].unique().tolist(), rows["layer"].unique().tolist(), len(rows)) == (["demo:decoder"], [1], 5)
+    for where, message in (
+        ("{ colour = 1 }", "no column 'colour' to choose by"),
+        ("{ layer = 9 }", "no row where layer is 9"),
+    ):
+        recipe.write_text(RECIPE.replace('kind = "layers",', f'kind = "layers", where = {where},'))
+        with pytest.raises(DataError, match=message):
+            report(recipe, tmp_path / "out")
+
+
 def test_measured_beside_published() -> None:
     rows = attngeo.score("demo:encoder", per_head=True)
     table = beside_published(pd.concat([
