@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 from pathlib import Path
@@ -74,6 +75,29 @@ def test_the_rows_say_who_was_first(comparison: Comparison) -> None:
         assert pd.isna(symmetric["steps_to_baseline"]) or symmetric["steps_to_baseline"] <= 10
         assert reached <= (not pd.isna(symmetric["steps_to_baseline"]))
         assert baseline["symmetry_heads_lower"] <= baseline["symmetry_heads_median"] <= baseline["symmetry_heads_upper"]
+
+
+def test_each_run_is_set_against_the_baseline_of_its_own_seed(tmp_path: Path) -> None:
+    """Runs that are finished are only read: these have losses made up."""
+    settings = small_settings(tmp_path, steps=4, log_every=1)
+    losses = {("default", 0): [9, 8, 7, 6], ("symmetric", 0): [8, 7, 5, 5], ("default", 1): [9, 7, 5, 2],
+              ("symmetric", 1): [5, 4, 3, 2], ("default", 2): [9, 8, 7, 6], ("symmetric", 2): [5, 5, 4, 3]}  # fmt: skip
+    spread = {
+        place: {score: [0.1, 0.2, 0.3] for score in ("symmetry", "directionality")} for place in ("layers", "heads")
+    }
+    for (init, seed), own in losses.items():
+        folder = tmp_path / f"runs/mlm-{init}-seed{seed}"
+        folder.mkdir(parents=True)
+        dataclasses.replace(settings, init=init, seed=seed).write(folder)
+        summary = {"settings": {"steps": 4}, "final_loss": own[-1], "end": spread}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        rows = [{"step": step, "stack": "encoder", "layer": 0, "head": None, "symmetry": 0.2, "directionality": 0.2,
+                 "loss": loss} for step, loss in enumerate([float("nan"), *own])]  # fmt: skip
+        pd.DataFrame(rows).astype({"head": "Int64"}).to_parquet(folder / "geometry.parquet")
+    rows = compare(settings, tmp_path / "runs", ["default", "symmetric"], seeds=3, resume=True).rows
+    own = rows[rows["init"] == "symmetric"].set_index("seed")
+    assert own["steps_to_baseline"].tolist() == [3, pd.NA, 1]
+    assert own["speed_up"].tolist() == [0.25, 0, 0.75]
 
 
 def test_the_spread_over_seeds(comparison: Comparison) -> None:
