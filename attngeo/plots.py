@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attngeo.choices import FigureKind, Shown, one_of
 from attngeo.errors import DataError, UsageError
 from attngeo.progress import Progress
-from attngeo.results import is_results, read_results, required
+from attngeo.results import chosen, is_results, read_results, required
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,13 +26,17 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What of the input is shown. score: which one. layer, head, stack: of `matrix`. published: behind `size`."""
+    """What of the input is shown. score: which one. layer, head, stack: of `matrix`. published: behind `size`.
+
+    where: only the rows with these values, column by column.
+    """
 
     score: Shown = "symmetry"
     layer: int = 0
     head: int | None = None
     stack: str | None = None
     published: bool = True
+    where: Mapping[str, object] = field(default_factory=dict)
 
 
 def heatmap(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
@@ -89,21 +93,25 @@ def training(inputs: Sequence[Any], view: View, **how: Any) -> Figure:  # noqa: 
     """A score or the loss against the training step (Fig. 3, S5)"""
     from attngeo.figures.training import loss_curves, score_curves
 
-    rows = _curves(inputs)
+    rows = _curves(inputs, view)
     if view.score == "loss":
+        if rows["objective"].nunique() > 1:
+            there = ", ".join(rows["objective"].unique())
+            raise UsageError(f"losses of several objectives have no common scale; choose one of {there} with where")
         return loss_curves(rows)
-    return score_curves(rows, view.score, by=_told_apart(rows))
+    rows, by = _told_apart(rows)
+    return score_curves(rows, view.score, by=by)
 
 
 def training_layers(inputs: Sequence[Any], view: View, **how: Any) -> Figure:  # noqa: ARG001 - nothing to download
     """A score of each layer against the training step (Fig. 3, S5)"""
     from attngeo.figures.training import layer_curves
 
-    rows = _curves(inputs)
-    return layer_curves(rows, _score(view), by=_told_apart(rows))
+    rows, by = _told_apart(_curves(inputs, view))
+    return layer_curves(rows, _score(view), by=by)
 
 
-def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progress: Report | None = None) -> Figure:  # noqa: ARG001
+def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progress: Report | None = None) -> Figure:
     """Accuracy at word analogies, with confidence intervals"""
     from attngeo.figures.analogies import analogy_bars
 
@@ -113,7 +121,7 @@ def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progr
         for each in inputs if hasattr(each, "columns") or is_results(str(each))
     ]  # fmt: skip
     if frames and len(frames) == len(inputs):
-        return analogy_bars(_joined(frames))
+        return analogy_bars(chosen(_joined(frames), view.where, THE_TABLE))
     if frames:
         raise UsageError(
             "analogies are drawn from files or from models, which are asked together; give one or the other"
@@ -175,7 +183,7 @@ def _scores(
             frames.append(read_results(each, SCORE_COLUMNS, "attngeo score -o FILE"))
         else:
             frames.append(score(each, per_head=True, offline=offline, progress=progress))
-    rows = _joined(frames)
+    rows = chosen(_joined(frames), view.where, THE_TABLE)
     if view.stack is not None:
         stacks = list(rows["stack"].unique())
         if view.stack not in stacks:
@@ -184,13 +192,14 @@ def _scores(
     return rows
 
 
-def _curves(inputs: Sequence[Any]) -> pd.DataFrame:
+def _curves(inputs: Sequence[Any], view: View) -> pd.DataFrame:
     """Rows of training curves, of runs and of comparisons."""
-    return _joined([
+    rows = _joined([
         _with_run(required(each, CURVE_COLUMNS, THE_TABLE, "attngeo pretrain"), {})
         if hasattr(each, "columns") else _curves_of(Path(each))
         for each in inputs
     ])  # fmt: skip
+    return chosen(rows, view.where, THE_TABLE)
 
 
 def _curves_of(path: Path) -> pd.DataFrame:
@@ -219,9 +228,11 @@ def _with_run(rows: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def _told_apart(rows: pd.DataFrame) -> Literal["objective", "init"]:
-    """By initialisation where there are several, else by objective."""
-    return "init" if rows["init"].nunique() > 1 and rows["objective"].nunique() == 1 else "objective"
+def _told_apart(rows: pd.DataFrame) -> tuple[pd.DataFrame, Literal["objective", "init"]]:
+    """The rows, and what tells their curves apart: initialisations, or else objectives from the first of those."""
+    if rows["objective"].nunique() == 1 and rows["init"].nunique() > 1:
+        return rows, "init"
+    return rows[rows["init"] == rows["init"].iloc[0]], "objective"
 
 
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:

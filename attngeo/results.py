@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,20 @@ def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise DataError(f"{path} cannot be read ({reason}); write it anew with {made_by}") from error
     return required(frame, columns, str(path), made_by)
+
+
+def chosen(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
+    """The rows with these values, column by column. Raises DataError for a column that is not there, or no such row."""
+    for column, value in where.items():
+        if column not in rows:
+            there = ", ".join(map(str, rows.columns[:20]))
+            raise DataError(f"{name} has no column {column!r} to choose by, expected one of: {there}")
+        kept = rows[rows[column].astype(str) == str(value)]
+        if kept.empty:
+            there = ", ".join(map(str, rows[column].unique()[:20]))
+            raise DataError(f"{name} has no row where {column} is {value!r}, expected one of: {there}")
+        rows = kept
+    return rows
 
 
 def required(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:

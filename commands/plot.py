@@ -25,6 +25,10 @@ def plot(
     layer: Annotated[int, typer.Option(help="Of matrix: which layer.")] = 0,
     head: Annotated[int | None, typer.Option(help="Of matrix: one head of it.", show_default="the whole layer")] = None,
     stack: Annotated[str | None, typer.Option(help="Only this stack: encoder, decoder, cross, vision …")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE", help="Only these rows of the results; may be repeated."),
+    ] = None,
     published: Annotated[
         bool, typer.Option("--published/--no-published", help="Of size: the 223 published models behind.")
     ] = True,
@@ -55,7 +59,11 @@ def plot(
     for name, value in (("width", width), ("height", height)):
         if value is not None and not 100 <= value <= 10_000:
             raise UsageError(f"{name} is {value}, expected from 100 to 10000 pixels")
-    view = View(score=score, layer=layer, head=head, stack=stack, published=published)
+    for text in where or ():
+        if "=" not in text.strip("="):
+            raise UsageError(f"--where {text!r} is no choice of rows, expected COLUMN=VALUE")
+    rows = {text.partition("=")[0]: text.partition("=")[2] for text in where or ()}
+    view = View(score=score, layer=layer, head=head, stack=stack, published=published, where=rows)
     with Bar(inputs[0], quiet=quiet) as progress:
         figure = plot_figure(kind, inputs, view=view, offline=offline, progress=progress)
     for path in output:

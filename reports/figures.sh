@@ -7,7 +7,9 @@ attngeo plot heatmap demo:minilm -o "$out/heatmap.png" --width 900 --quiet
 attngeo plot layers demo:encoder demo:decoder -o "$out/layers.png" --width 900 --height 420 --quiet
 attngeo plot heads demo:minilm -o "$out/heads.png" --width 900 --height 500 --quiet
 attngeo plot size demo:minilm demo:encoder demo:decoder -o "$out/size.png" --width 900 --height 500 --quiet
-attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 900 --quiet
+attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 560 --height 450 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" -o "$out/training.png" --width 900 --height 420 --quiet
 attngeo plot training-layers "$out/../symmetric-init/curves.parquet" -o "$out/training-layers.png" --width 900 --height 420 --quiet
+attngeo plot training "$out/../symmetric-init/curves.parquet" --where objective=mlm --score loss \
+    -o "$out/loss.png" --width 900 --height 420 --quiet
 attngeo plot analogies demo:minilm -o "$out/analogies.png" --width 900 --quiet

@@ -65,8 +65,13 @@ def test_curves_of_a_run_and_of_a_comparison(folder: Path) -> None:
     assert line.name == "encoder (mlm)"
     both = plot("training", folder / "both")
     assert [t.name for t in both.data if t.showlegend is not False] == ["encoder (mlm)", "decoder (clm)"]
-    loss = plot("training", folder / "both/curves.parquet", view=View(score="loss"))
-    assert "default" in [t.name for t in loss.data]
+    geometry = pd.read_parquet(folder / "both/mlm-default-seed0/geometry.parquet")  # of the baseline alone
+    layers = geometry[geometry["head"].isna()].groupby("step")["symmetry"].median()
+    assert list(next(t for t in both.data if t.name == "encoder (mlm)").y) == pytest.approx(layers.tolist())
+    loss = plot("training", folder / "both/curves.parquet", view=View(score="loss", where={"objective": "mlm"}))
+    assert [t.name for t in loss.data if t.name] == ["default", "symmetric"]
+    with pytest.raises(UsageError, match="losses of several objectives have no common scale; choose one of mlm, clm"):
+        plot("training", folder / "both", view=View(score="loss"))
     assert len(plot("training-layers", folder / "both", view=View(score="directionality")).data) == 2 * 2
 
 

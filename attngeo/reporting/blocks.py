@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from attngeo.errors import DataError
 from attngeo.plots import KINDS, View, plot
 from attngeo.reporting.gathering import Gathered, located
 from attngeo.reporting.recipe import Check, FigureBlock, TableBlock
+from attngeo.results import chosen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ def drawn(block: FigureBlock, found: Gathered, base: Path, *, offline: bool) -> 
     rows = found.rows.get(str(block.of))
     if rows is None:
         return None
-    rows = _chosen(rows, block.where, str(block.of))
+    rows = chosen(rows, block.where, str(block.of))
     if block.models is not None:
         rows = rows[rows["model"].isin(block.models)]
     if rows.empty:
@@ -86,7 +86,7 @@ def tabled(block: TableBlock, found: Gathered) -> Tabled | None:
     rows = found.rows.get(block.of)
     if rows is None:
         return None
-    rows = _chosen(rows, block.where, block.of)
+    rows = chosen(rows, block.where, block.of)
     kinds = [block.of, *([] if block.show == "rows" else [block.show]), *(str(value) for value in block.where.values())]
     name = "-".join(re.sub(r"[^\w.-]+", "-", kind).strip("-.") for kind in kinds)
     if block.show == "summary":
@@ -100,19 +100,6 @@ def tabled(block: TableBlock, found: Gathered) -> Tabled | None:
             raise DataError(f"the table of {name} has no column {missing[0]!r}, expected some of: {there}")
         rows = rows[block.columns]
     return Tabled(name, block.caption or CAPTIONS[block.show], rows)
-
-
-def _chosen(rows: pd.DataFrame, where: Mapping[str, str | int], name: str) -> pd.DataFrame:
-    """The rows with these values. Raises DataError for a column that is not there, or where no row has them."""
-    for column, value in where.items():
-        if column not in rows:
-            raise DataError(
-                f"{name} has no column {column!r} to choose by, expected one of: {', '.join(map(str, rows))}"
-            )
-        rows = rows[rows[column] == value]
-        if rows.empty:
-            raise DataError(f"{name} has no row where {column} is {value!r}")
-    return rows
 
 
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:

@@ -51,6 +51,8 @@ BAD = [
     (["plot", "heatmap", "demo:none", "-o", "a.html"], 3, "demo:none"),
     (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "width is 5, expected from 100"),
     (["plot", "matrix", "demo:minilm", "--head", "99", "-o", "a.html"], 2, "has no head 99 in layer 0"),
+    (["plot", "heatmap", "demo:minilm", "--where", "layer", "-o", "a.html"], 2, "expected COLUMN=VALUE"),
+    (["plot", "heatmap", "demo:minilm", "--where", "layer=9", "-o", "a.html"], 4, "has no row where layer is '9'"),
     (["score", "demo:minilm", "--plot", "a.gif"], 2, "a.gif: no such format"),
     (["score", "demo:minilm", "--fail-if", "symmetry < 1"], 2, "asks about 'symmetry', which is not in the summary"),
     (["score", "demo:minilm", "--fail-if", "exit()"], 2, "compares nothing"),
