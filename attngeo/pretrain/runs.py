@@ -80,7 +80,6 @@ def run(
         if resume and arguments.process_index == 0:
             remove_broken(folder)
         report(Progress("prepare", f"reading {settings.data}, making {settings.model_name}"))
-        transformers.set_seed(settings.seed)
         checkpoint = last_checkpoint(folder) if resume else None
         task = prepare(settings, arguments.world_size, checkpoint)
         _check_room(folder, task)

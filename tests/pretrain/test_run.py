@@ -79,6 +79,24 @@ def test_the_same_settings_give_the_same_run_and_another_seed_another(tmp_path: 
     assert first.summary["final_loss"] != other.summary["final_loss"]
 
 
+def test_the_settings_reach_the_optimiser_and_the_last_step_is_logged(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, steps=22, warmup=10, log_every=5, save_every=22, lr=0.01, weight_decay=0.25)
+    result = run(settings, tmp_path / "run")
+    assert result.geometry["step"].unique().tolist() == [0, 5, 10, 15, 20, 22]
+    checkpoint = tmp_path / "run/checkpoint-22"
+    logs = [log for log in json.loads((checkpoint / "trainer_state.json").read_text())["log_history"] if "loss" in log]
+    rates = {log["step"]: log["learning_rate"] for log in logs}
+    # Linear up in 10 steps, linear down to 0 in the other 12; the first step's is 0.
+    assert rates == pytest.approx({5: 0.004, 10: 0.009, 15: 0.01 * 8 / 12, 20: 0.01 * 3 / 12, 22: 0.01 / 12})
+    groups = torch.load(checkpoint / "optimizer.pt", weights_only=True)["param_groups"]
+    assert {group["weight_decay"] for group in groups} == {0.25, 0.0}
+
+
+def test_fp32_is_fp32_whatever_accelerate_was_configured_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert run(small_settings(tmp_path, precision="fp32", steps=2), tmp_path / "run").summary["precision"] == "fp32"
+
+
 def test_a_symmetric_start_changes_keys_alone_and_scores_one(tmp_path: Path) -> None:
     default, symmetric = (
         run(small_settings(tmp_path, init=init, steps=1, warmup=0, log_every=1), tmp_path / init)
