@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-import transformers
 from transformers import (
     PrinterCallback,
     TrainerCallback,
