@@ -24,7 +24,8 @@ path = "scores.parquet"
 title = "All"
 figures = [
     { kind = "size", of = "scores" }, { kind = "layers", of = "scores" },
-    { kind = "heatmap", of = "scores", score = "symmetry" }, { kind = "heatmap", of = "scores", score = "directionality" },
+    { kind = "heatmap", of = "scores", score = "symmetry" },
+    { kind = "heatmap", of = "scores", score = "directionality" },
 ]
 tables = [{ of = "scores", show = "summary" }, { of = "scores" }]
 """
