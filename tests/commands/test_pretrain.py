@@ -85,7 +85,6 @@ BAD = [
     (["--task", "image", "--model", "tiny"], 2, "model tiny is trained on texts"),
     (["--report-to", "wandb"], 2, "pip install wandb"),
     (["--seq-len", "1000"], 2, "seq_len is 1000, expected at most the 128 positions"),
-    (["--resume", "-o", "empty"], 4, "empty holds no run to resume"),
     (["--resume", "-o", "nowhere"], 4, "there is no folder nowhere to resume"),
     (["--data", "digits", "--objective", "clm"], 2, "objective is for text"),
     (["-o", "file"], 2, "file is a file, expected a folder"),

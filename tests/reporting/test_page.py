@@ -159,7 +159,7 @@ def test_every_kind_of_figure_is_a_page_of_its_own(kind: Any, tmp_path: Path) ->
         })  # fmt: skip
     draw(plot(kind, given), tmp_path / "figure.html")
     with opened(tmp_path / "figure.html") as (page, complaints):
-        page.wait_for_selector(".js-plotly-plot .main-svg .plot *", state="attached")
+        page.wait_for_selector(".cartesianlayer .mlayer > *", state="attached")
         assert page.locator(".legend .traces").count() != 1
         assert complaints == []
 

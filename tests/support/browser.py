@@ -24,7 +24,7 @@ def opened(path: Path, *, width: int = 1400, scheme: str = "light") -> Iterator[
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
         page = context.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(30_000)
         page.on(
             "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
         )
