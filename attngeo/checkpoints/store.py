@@ -167,7 +167,7 @@ class ModuleStore:
         self.offline = False
         self.ref = getattr(model, "name_or_path", "") or type(model).__name__
         self.config = model.config.to_dict()
-        self._state: dict[str, torch.Tensor] = model.state_dict()
+        self._state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)  # tied ones stay one object
 
     @property
     def names(self) -> Collection[str]:
@@ -176,8 +176,8 @@ class ModuleStore:
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.nbytes for tensor in self._state.values())
+        """Bytes of all tensors, tied ones once, as they are saved."""
+        return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in self._state.values()}.values())
 
     def info(self, name: str) -> TensorInfo:
         """Shape and dtype of one tensor."""
