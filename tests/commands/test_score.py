@@ -272,6 +272,8 @@ def test_ctrl_c_exits_130_and_leaves_no_file(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [Path(sys.executable).with_name("attngeo"), "score", *["demo:minilm"] * 400, "-o", output],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # Where the tests run in the background of a shell, the signal would be ignored from the start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     time.sleep(5)
     assert process.poll() is None, "the run was over before it could be interrupted"
