@@ -13,7 +13,7 @@ from support.runs import small_settings
 
 from attngeo import tables
 from attngeo.drawing import draw
-from attngeo.plots import KINDS, plot
+from attngeo.plots import plot
 from attngeo.pretrain import compare
 from attngeo.reporting import report
 from attngeo.reporting.payload import Payload
@@ -146,8 +146,9 @@ def test_light_and_dark(made: Path) -> None:
 
 
 @needs_browser
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_figure_is_a_page_of_its_own(kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["heatmap", "training", "training-layers", "analogies"])
+def test_figures_are_pages_of_their_own(kind: Any, tmp_path: Path) -> None:
+    """One kind that the report above has, and all that it has not."""
     given: Any = "demo:encoder"
     if kind.startswith("training"):
         given = tmp_path / "both"
