@@ -48,6 +48,11 @@ class Outcome:
         """The values that decided, as a sentence."""
         return ", ".join(f"{name} is {_number(value)}" for name, value in self.values.items())
 
+    @property
+    def complaint(self) -> str:
+        """What to say of a failed one, in a line."""
+        return f"check failed: {self.model} ({self.stack}): {self.reason}; fails if {self.expression}"
+
 
 class Condition:
     """A condition on a row of `attngeo.summaries.summarise`.

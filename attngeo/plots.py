@@ -26,9 +26,9 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What of the input is shown. score: which one. layer, head, stack: of `matrix`. published: behind `size`.
+    """What of the input is shown. score: which one. layer, head: of `matrix`. published: behind `size`.
 
-    where: only the rows with these values, column by column.
+    stack: only this one. where: only the rows with these values, column by column.
     """
 
     score: Shown = "symmetry"
@@ -59,7 +59,7 @@ def heads(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
 
     rows = _scores(inputs, view, **how)
     if rows["head"].isna().all():
-        raise DataError(f"{inputs[0]} has no rows of heads; write it with attngeo score --per-head")
+        raise DataError(f"{_named(inputs)} has no rows of heads; write it with attngeo score --per-head")
     return symmetry_against_directionality(rows)
 
 
@@ -72,7 +72,7 @@ def size(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
     summary = summarise(_scores(inputs, view, **how))
     if summary["parameters"].isna().all():
         raise DataError(
-            f"{inputs[0]} does not say how many parameters the models have; write it anew with attngeo score"
+            f"{_named(inputs)} does not say how many parameters the models have; write it anew with attngeo score"
         )
     return score_by_size(summary, _score(view), published_scores() if view.published else None)
 
@@ -128,7 +128,8 @@ def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progr
         )
     from attngeo.analogies.analogy import analogy
 
-    return analogy_bars(analogy(list(inputs), offline=offline, progress=progress or (lambda _: None)).scores)
+    rows = analogy(list(inputs), offline=offline, progress=progress or (lambda _: None)).scores
+    return analogy_bars(chosen(rows, view.where, THE_TABLE))
 
 
 KINDS: Mapping[FigureKind, Callable[..., Figure]] = {
@@ -161,6 +162,11 @@ def plot(
     if not given:
         raise UsageError("there is nothing to plot, expected a model or a file of results")
     return KINDS[kind](given, view, offline=offline, progress=progress)
+
+
+def _named(inputs: Sequence[Any]) -> str:
+    """The first input as a message names it: a table is not printed."""
+    return THE_TABLE if hasattr(inputs[0], "columns") else str(inputs[0])
 
 
 def _score(view: View) -> Literal["symmetry", "directionality"]:

@@ -53,7 +53,7 @@ def report(
         say(f"missing from the report: {what}: {error}")
     failed = [each for each in made.checks if each.failed]
     for each in failed:
-        say(f"check failed: {each.model} ({each.stack}): {each.reason}; fails if {each.expression}")
+        say(each.complaint)
     if made.failures:
         raise typer.Exit(made.failures[0][1].exit_code)
     if failed:

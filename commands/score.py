@@ -154,7 +154,7 @@ def _fails(frames: list[pd.DataFrame], conditions: list[Condition]) -> bool:
         if outcome.failed
     ]
     for each in failed:
-        say(f"check failed: {each.model} ({each.stack}): {each.reason}; fails if {each.expression}")
+        say(each.complaint)
     return bool(failed)
 
 

@@ -54,6 +54,8 @@ def test_results_without_heads_are_drawn_where_they_can_be(folder: Path) -> None
     assert len(plot("layers", folder / "layers.csv").data) == 1
     with pytest.raises(DataError, match="has no rows of heads; write it with attngeo score --per-head"):
         plot("heads", folder / "layers.csv")
+    with pytest.raises(DataError, match=r"^the table has no rows of heads"):
+        plot("heads", pd.read_csv(folder / "layers.csv"))
 
 
 def test_curves_of_a_run_and_of_a_comparison(folder: Path) -> None:

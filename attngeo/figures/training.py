@@ -13,12 +13,10 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
+from attngeo.figures.common import QUARTILES, Score
 from attngeo.figures.palette import INITIALISATIONS, LAYERS, OBJECTIVE_NAMES, OBJECTIVES, OTHER, faded
 
-Score = Literal["symmetry", "directionality"]
-SCORES: tuple[Score, ...] = ("symmetry", "directionality")
 By = Literal["objective", "init"]
-QUARTILES = {"lower": 0.25, "median": 0.5, "upper": 0.75}
 COLOURS = {"objective": OBJECTIVES, "init": INITIALISATIONS}
 
 

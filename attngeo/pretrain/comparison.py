@@ -191,7 +191,8 @@ def _curves(runs: Iterable[Run]) -> pd.DataFrame:
 
 def figures(curves: pd.DataFrame) -> dict[str, Any]:
     """The paper's figures of training, by title: Fig. 3 where there are two objectives, Fig. S5 for each of them."""
-    from attngeo.figures.training import SCORES, layer_curves, loss_curves, score_curves
+    from attngeo.figures.common import SCORES
+    from attngeo.figures.training import layer_curves, loss_curves, score_curves
 
     found: dict[str, Any] = {}
     baseline = curves[curves["init"] == curves["init"].iloc[0]]
