@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.errors import OutputError
+from attngeo.errors import OutputError, first_line
 from attngeo.files import check_writable, replacing
 
 if TYPE_CHECKING:
@@ -62,4 +62,4 @@ def _image(figure: Figure, kind: str, path: Path, width: int, height: int) -> by
             "kaleido_get_chrome), or write .html or .json"
         ) from None
     except Exception as error:  # a browser that starts but fails: its own error classes are many
-        raise OutputError(f"{path} cannot be drawn ({type(error).__name__}: {error})".splitlines()[0]) from error
+        raise OutputError(f"{path} cannot be drawn ({type(error).__name__}: {first_line(error)})") from error

@@ -28,6 +28,11 @@ class AttnGeoError(Exception):
     exit_code = 4
 
 
+def first_line(error: BaseException) -> str:
+    """What another library's error says, in one line of at most 200 characters; its class where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
 class UsageError(AttnGeoError):
     """An argument is out of range or contradicts another."""
 

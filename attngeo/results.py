@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.errors import DataError, DataUnavailableError
+from attngeo.errors import DataError, DataUnavailableError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd
     try:
         frame = readers[path.suffix.lower()](path)
     except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it anew with {made_by}") from error
     return required(frame, columns, str(path), made_by)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -30,6 +32,8 @@ from attngeo.weights import Variants, key_heads_of, projections, read, select, s
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
@@ -97,6 +101,8 @@ def score(
     with closing(open_store(model, offline=offline)) as store, torch.inference_mode():
         sites, skipped = sites_of(store, variants)
         sites = select(sites, stack, layers, store.ref)
+        log.info("%s: %s, on %s in %s", store.ref, _found(store, sites), target, precision)
+        started = time.perf_counter()
         report = progress or (lambda _: None)
         store.fetch(
             (name for site in sites for name in site.tensors.values()),
@@ -113,9 +119,17 @@ def score(
             tensors.clear()
             wanted = islice(score_site(site, q, k, notes, scale), None if per_head else 1)
             rows += [common | row for row in wanted]
+        log.info("%s: %d rows in %.1f s", store.ref, len(rows), time.perf_counter() - started)
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame.attrs = _provenance(store, skipped, scale, variants, target, precision)
     return frame
+
+
+def _found(store: TensorStore, sites: list[AttentionSite]) -> str:
+    """What is about to be read, in words."""
+    rules = ", ".join(dict.fromkeys(site.rule for site in sites))
+    size = sum(site_nbytes(store, site) for site in sites)
+    return f"{len(sites)} layers found by {rules}, {size / 1e6:,.1f} MB to read"
 
 
 def _parameters(store: TensorStore, sites: list[AttentionSite]) -> int | None:

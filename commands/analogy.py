@@ -22,7 +22,7 @@ from .embedding_options import (
     parse_bytes,
 )
 from .messages import say
-from .options import Device, Format, Offline, Output, Quiet
+from .options import Device, Format, Offline, Output, Quiet, RowsFormat, Verbose, model_names
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -30,9 +30,14 @@ if TYPE_CHECKING:
 
 
 def analogy(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False)],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=model_names)
+    ],
     questions: Annotated[
-        str, typer.Option(help="google (19,544 questions), a file of the same form, or a folder of BATS.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE|FOLDER", help="google (19,544 questions), a file of the same form, or a folder of BATS."
+        ),
     ] = "google",
     keep_duplicates: Annotated[
         bool, typer.Option("--keep-duplicates", help="Ask a question as often as the file has it.")
@@ -69,14 +74,20 @@ def analogy(
         Path | None,
         typer.Option("--comparisons-output", metavar="FILE", help="Write the tests between every two models."),
     ] = None,
-    format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
+    format: RowsFormat = Format.table,
     offline: Offline = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Ask embeddings word analogies: a is to b as c is to which word?
 
     The answer is the word of largest cosine with b + c - a. Several models are compared on the questions that all of
     them know. By default, as the paper describes it, vectors are taken as they are and only words may be answers.
+
+    Examples:
+        attngeo analogy demo:minilm
+        attngeo analogy bert-base-uncased glove.6B.300d.txt -o analogies.csv
+        attngeo analogy vectors.kv --normalise --candidates all --keep-duplicates
     """
     size = parse_bytes(memory)
     files = [("scores", path) for path in output or []]
@@ -89,7 +100,7 @@ def analogy(
 
     from .progress import Bar
 
-    with Bar("analogy", quiet=quiet) as progress:
+    with Bar("analogy", quiet=quiet, verbose=verbose) as progress:
         result = ask_analogies(
             models, questions=questions, keep_duplicates=keep_duplicates, table=table,
             candidates=candidates, case=case, compose=compose, limit=limit, method=method,

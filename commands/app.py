@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 from .analogy import analogy
 from .cbow import cbow
 from .families import families
+from .help import Command, Group
 from .inspect import inspect
 from .messages import TRACEBACK, say, unexpected
 from .nearest import nearest
@@ -29,20 +31,19 @@ app = typer.Typer(
     help="Read the weights of pretrained transformers and say what their attention has learned.",
     epilog="Exit codes: 0 done, 1 a check did not hold, 2 wrong usage, 3 model not found or not reachable, "
     "4 found but cannot be scored, 130 interrupted.",
-    add_completion=False,
-    rich_markup_mode=None,
+    cls=Group,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(score)
-app.command()(inspect)
-app.command()(families)
-app.command()(analogy)
-app.command()(nearest)
-app.command()(cbow)
-app.command()(pretrain)
-app.command()(plot)
-app.command()(report)
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Attention": (score, inspect, families),
+    "Embeddings": (analogy, nearest, cbow),
+    "Training": (pretrain,),
+    "Pictures and pages": (plot, report),
+}
+for group, functions in COMMANDS.items():
+    for function in functions:
+        app.command(cls=Command, rich_help_panel=group)(function)
 
 
 def _version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 from attngeo.errors import UsageError
 
 from .messages import say
-from .options import Quiet
+from .options import Quiet, Verbose
 
 
 def cbow(
@@ -37,10 +37,15 @@ def cbow(
         bool, typer.Option("--tokenised", help="Words are what stands between spaces; else runs of letters.")
     ] = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is taken for a sentence.
 
-    attngeo analogy vectors.kv bert-base-uncased then compares them; cbow:TEXT does both with these defaults.
+    attngeo analogy then takes the file as it takes a model; cbow:TEXT does both with these defaults.
+
+    Examples:
+        attngeo cbow corpus.txt -o vectors.kv
+        attngeo analogy vectors.kv google-bert/bert-base-uncased
     """
     from attngeo.embeddings.cbow import CbowOptions, check_vectors_output, save_vectors, train_cbow
 
@@ -52,7 +57,7 @@ def cbow(
     check_vectors_output(output)
     if output.resolve() == text.resolve():
         raise UsageError(f"{output} is the text itself, expected another file for the vectors")
-    with Bar(text.name, quiet=quiet) as progress:
+    with Bar(text.name, quiet=quiet, verbose=verbose) as progress:
         vectors = train_cbow(text, options, progress)
         save_vectors(vectors, output)
     if not quiet:

@@ -33,12 +33,12 @@ ComposeOption = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", help="Only the first N candidates, in most tables the most frequent."),
+    typer.Option("--limit", help="Only the first N candidates, in most tables the most frequent."),
 ]
 Normalise = Annotated[bool, typer.Option("--normalise", "--normalize", help="Scale vectors to unit length first.")]
 Centre = Annotated[bool, typer.Option("--centre", "--center", help="Take the mean vector away first.")]
 Whiten = Annotated[
-    int, typer.Option("--whiten", metavar="N", help="Take away the mean and the N main directions (all-but-the-top).")
+    int, typer.Option("--whiten", help="Take away the mean and the N main directions (all-but-the-top).")
 ]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,23 +12,21 @@ if TYPE_CHECKING:
     from attngeo.layouts.layout import Family, LatentLayout, QKLayout
 
 
-class Format(StrEnum):
-    """How the table is printed."""
-
-    table = "table"
-    json = "json"
-    markdown = "markdown"
-
-
-def families(format: Annotated[Format, typer.Option(help="What to print.")] = Format.table) -> None:
+def families(
+    format: Annotated[Literal["table", "json", "markdown"], typer.Option(help="What to print.")] = "table",
+) -> None:
     """List the model families in the table, where they keep queries and keys, and with which caveats.
 
     A model of another family is read if its names match a rule, and refused, with the names found, if they do not.
+
+    Examples:
+        attngeo families
+        attngeo families --format markdown
     """
     rows = family_rows()
-    if format is Format.json:
+    if format == "json":
         sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
-    elif format is Format.markdown:
+    elif format == "markdown":
         sys.stdout.write(families_markdown(rows))
     else:
         _print(rows)

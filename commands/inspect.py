@@ -5,39 +5,37 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from .messages import printable
-from .options import Model, Offline
+from .options import FindingsFormat, Model, Offline, Quiet, Verbose
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.store import TensorStore
 
 
-class Format(StrEnum):
-    """How the findings are printed."""
-
-    table = "table"
-    json = "json"
-
-
 def inspect(
     model: Model,
-    format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
+    format: FindingsFormat = "table",
     offline: Offline = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Show what would be read of a model, without reading any weights.
 
     Its stacks, layers and heads, the rule that found them, the tensors, and the bytes to read against the whole.
+
+    Examples:
+        attngeo inspect demo:minilm
+        attngeo inspect mistralai/Mistral-7B-v0.1 --format json
     """
     from attngeo.checkpoints.opening import open_store
 
-    with closing(open_store(model, offline=offline)) as store:
+    from .progress import Bar
+
+    with Bar(model, quiet=quiet, verbose=verbose), closing(open_store(model, offline=offline)) as store:
         found = _findings(store)
-    if format is Format.json:
+    if format == "json":
         sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     else:
         _print(found)
@@ -77,6 +75,8 @@ def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from .widths import fitted
+
     console = Console(markup=False)
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""
     total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
@@ -91,7 +91,7 @@ def _print(found: dict[str, Any]) -> None:
     for stack, sites in stacks.items():
         sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
         table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
-    console.print(table)
+    console.print(fitted(table, console, ["key heads", "head_dim"]))
     for stack, sites in stacks.items():
         first = sites[0]
         console.print(f"{stack}: {first['rule']}", highlight=False, style="bold")

@@ -18,12 +18,14 @@ from .embedding_options import (
     Whiten,
 )
 from .messages import printable, say
-from .options import Device, Format, Offline, Quiet
+from .options import Device, Format, Offline, Quiet, RowsFormat, Verbose, model_names
 from .outputs import print_rows
 
 
 def nearest(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False)],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=model_names)
+    ],
     words: Annotated[
         list[str],
         typer.Argument(
@@ -40,19 +42,24 @@ def nearest(
     centre: Centre = False,
     whiten: Whiten = 0,
     device: Device = "auto",
-    format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
+    format: RowsFormat = Format.table,
     offline: Offline = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Show the words nearest to a sum of words: attngeo nearest demo:minilm king - man + woman.
+    """Show the words nearest to a sum of words.
 
     Nearest by cosine, the words of the sum left out.
+
+    Examples:
+        attngeo nearest demo:minilm king - man + woman
+        attngeo nearest glove.6B.300d.txt paris - france + italy --top-k 5
     """
     from attngeo.analogies.nearest import nearest as nearest_words
 
     from .progress import Bar
 
-    with Bar(model, quiet=quiet) as progress:
+    with Bar(model, quiet=quiet, verbose=verbose) as progress:
         frame = nearest_words(
             model, " ".join(words), table=table, candidates=candidates, case=case,
             compose=compose, limit=limit, normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, device=device,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,19 +12,30 @@ from attngeo.errors import UsageError
 
 MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm."
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
-Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the Hub's cache; connect to nothing.")]
 
+def model_names(incomplete: str) -> list[str]:
+    """What a shell may complete a model's name to; nothing, for it to complete files, where nothing is typed yet."""
+    from attngeo.checkpoints.nearby import local_names
+
+    return [name for name in local_names() if incomplete and name.startswith(incomplete)]
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=model_names)]
+Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the Hub's cache; connect to nothing.")]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda[:n]|mps", help="Where to compute.")]
 Output = Annotated[
     list[Path] | None,
     typer.Option(
         "-o",
         "--output",
+        metavar="FILE",
         help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes on stderr.")]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Say on stderr what is read, from where, and how long it took.")
+]
 
 
 class Format(StrEnum):
@@ -34,6 +45,10 @@ class Format(StrEnum):
     csv = "csv"
     json = "json"
     markdown = "markdown"
+
+
+RowsFormat = Annotated[Format, typer.Option("--format", help="What to print.")]
+FindingsFormat = Annotated[Literal["table", "json"], typer.Option("--format", help="What to print.")]
 
 
 def parse_layers(text: str | None) -> list[int] | None:

@@ -10,14 +10,16 @@ import typer
 from attngeo.choices import FigureKind, Shown
 from attngeo.errors import UsageError
 
-from .options import Offline, Quiet
+from .options import Offline, Quiet, Verbose, model_names
 
 INPUT_HELP = "Files that score, analogy or pretrain wrote, folders of pretrain, or models as score takes them."
 
 
 def plot(
-    kind: Annotated[FigureKind, typer.Argument(metavar="KIND", show_default=False, help="What to draw; see below.")],
-    inputs: Annotated[list[str], typer.Argument(metavar="INPUT", show_default=False, help=INPUT_HELP)],
+    kind: Annotated[FigureKind, typer.Argument(metavar="KIND", show_default=False, help="What to draw; see above.")],
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="INPUT", show_default=False, help=INPUT_HELP, autocompletion=model_names)
+    ],
     output: Annotated[
         list[Path], typer.Option("-o", "--output", help="A .html .json .png .svg or .pdf file; may be repeated.")
     ],
@@ -36,17 +38,24 @@ def plot(
     height: Annotated[int | None, typer.Option(help="Of an image, in pixels.")] = None,
     offline: Offline = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Draw a figure.
+    """Draw a figure of scores, of a matrix, of training or of analogies.
 
-    heatmap: a score of every layer and head. layers: a score against the layer, with quartiles over heads. heads:
-    symmetry against directionality, a point for each head. size: median score against the number of parameters.
-    matrix: the entries of one W_qk and the norms of its rows and columns. training, training-layers: curves of
-    attngeo pretrain. analogies: accuracy at word analogies.
+    Kinds:
+        heatmap  a score of every layer and head
+        layers  a score against the layer, with quartiles over heads
+        heads  symmetry against directionality, a point for each head
+        size  median score against the number of parameters, among published models
+        matrix  the entries of one W_qk, and the norms of its rows and columns
+        training  loss or scores while a model trained
+        training-layers  the same, a line for each layer
+        analogies  accuracy at word analogies, with confidence intervals
 
-    attngeo plot heatmap demo:minilm -o minilm.html
-
-    attngeo plot size scores.parquet --score directionality -o size.png
+    Examples:
+        attngeo plot heatmap demo:minilm -o minilm.html
+        attngeo plot size scores.parquet --score directionality -o size.png
+        attngeo plot matrix demo:minilm --layer 2 --head 5 -o matrix.pdf
     """
     from attngeo.drawing import check_figure, draw
     from attngeo.plots import View
@@ -64,7 +73,7 @@ def plot(
             raise UsageError(f"--where {text!r} is no choice of rows, expected COLUMN=VALUE")
     rows = {text.partition("=")[0]: text.partition("=")[2] for text in where or ()}
     view = View(score=score, layer=layer, head=head, stack=stack, published=published, where=rows)
-    with Bar(inputs[0], quiet=quiet) as progress:
+    with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = plot_figure(kind, inputs, view=view, offline=offline, progress=progress)
     for path in output:
         draw(figure, path, width=width, height=height)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +15,14 @@ from attngeo.choices import Objective, Task, Tracker, TrainingPrecision
 from attngeo.errors import UsageError
 
 from .messages import printable
-from .options import Quiet
+from .options import FindingsFormat, Quiet, Verbose
 
 if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison
     from attngeo.pretrain.runs import Run
     from attngeo.pretrain.settings import Settings
+
+    from .progress import Bar
 
 
 def pretrain(
@@ -78,15 +82,23 @@ def pretrain(
         Path | None,
         typer.Option("-o", "--output", help="Folder of the run.", show_default="pretrain-…, by its settings"),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    format: FindingsFormat = "table",
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train a small transformer from scratch and follow the symmetry and directionality of its attention.
 
-    attngeo pretrain --init symmetric: two minutes on two cores, with nothing to download.
-
     Settings that are not given are the model's own: those of the paper's section S2 for bert-mini, bert and bert-large.
+    The first example takes two minutes on two cores, with nothing to download.
+
+    Examples:
+        attngeo pretrain --init symmetric
+        attngeo pretrain --compare default,symmetric --objectives mlm,clm --seeds 3
+        attngeo pretrain --model bert-mini --data wikipedia -o run
+        attngeo pretrain --resume -o run
     """
+    from .progress import Bar
+
     given: dict[str, Any] = {
         "init": init, "objective": objective, "data": data, "text_column": text_column, "tokenizer": tokenizer,
         "vocab_size": vocab_size, "pack": pack, "published_text": published_text, "steps": steps, "epochs": epochs,
@@ -95,36 +107,40 @@ def pretrain(
         "log_every": log_every, "save_every": save_every, "report_to": report_to,
     }  # fmt: skip
     first = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate starts
-    quiet = quiet or not first
+    bar = partial(Bar, quiet=quiet or not first, verbose=verbose and first)
     if compare is None:
         for name, value in (("--objectives", objectives), ("--seeds", None if seeds == 1 else seeds)):
             if value is not None:
                 raise UsageError(f"{name} is for --compare; leave it out, or say what to compare")
-        run = _run(given, model, task, output, resume=resume, quiet=quiet)
+        run = _run(given, model, task, output, bar, resume=resume)
         if first:
-            _print_run(run, as_json=json_)
+            _print_run(run, as_json=format == "json")
         return
     if init is not None:
         raise UsageError("--init and --compare contradict each other; name every initialisation in --compare")
-    comparison = _compare(given, model, task, output, compare, objectives, seeds, resume=resume, quiet=quiet)
+    comparison = _compare(given, model, task, output, bar, compare, objectives, seeds, resume=resume)
     if first:
-        _print_comparison(comparison, as_json=json_)
+        _print_comparison(comparison, as_json=format == "json")
 
 
 def _run(
-    given: dict[str, Any], model: str, task: Task | None, output: Path | None, *, resume: bool, quiet: bool
+    given: dict[str, Any],
+    model: str,
+    task: Task | None,
+    output: Path | None,
+    bar: Callable[[str], Bar],
+    *,
+    resume: bool,
 ) -> Run:
     from attngeo.pretrain.runs import run
     from attngeo.pretrain.settings import Settings
-
-    from .progress import Bar
 
     if resume and output is not None:
         settings = Settings.read(output).resumed(given | {"model": model or None, "task": task}, output)
     else:
         settings = _settings(given, model, task)
     folder = output or Path(f"pretrain-{settings.name}")
-    with Bar(str(folder), quiet=quiet) as progress:
+    with bar(str(folder)) as progress:
         return run(settings, folder, resume=resume, progress=progress)
 
 
@@ -133,21 +149,19 @@ def _compare(
     model: str,
     task: Task | None,
     output: Path | None,
+    bar: Callable[[str], Bar],
     inits: str,
     objectives: str | None,
     seeds: int,
     *,
     resume: bool,
-    quiet: bool,
 ) -> Comparison:
     from attngeo.pretrain.comparison import compare
-
-    from .progress import Bar
 
     settings = _settings(given, model, task)
     folder = output or Path(f"compare-{settings.model_name}")
     chosen: Any = objectives.split(",") if objectives else ()
-    with Bar(str(folder), quiet=quiet) as progress:
+    with bar(str(folder)) as progress:
         return compare(
             settings, folder, inits.split(","), objectives=chosen, seeds=seeds, resume=resume, progress=progress
         )

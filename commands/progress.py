@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +16,8 @@ from attngeo.progress import Progress
 
 from .messages import printable, say
 
+LOGGER = logging.getLogger("attngeo")
+
 
 class _Done(DownloadColumn):
     """How much is done: bytes, or steps."""
@@ -25,13 +28,22 @@ class _Done(DownloadColumn):
         return Text(f"{int(task.completed):,}/{int(task.total or 0):,}", style="progress.download")
 
 
+class _Log(logging.Handler):
+    """What the library logs, a line each on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
 class Bar:
     """A progress bar: what is worked on, how much is done, time left. Silent if quiet or not on a terminal.
 
-    Training, which takes long, says where it is at every log even if there is no terminal.
+    Training, which takes long, says where it is at every log even if there is no terminal. If verbose, what the library
+    logs is said as well.
     """
 
-    def __init__(self, name: str, *, quiet: bool) -> None:
+    def __init__(self, name: str, *, quiet: bool, verbose: bool) -> None:
+        self._log = _Log() if verbose else None
         console = Console(stderr=True)
         self._quiet, self._silent = quiet, quiet or not console.is_terminal
         self._name = name
@@ -45,11 +57,14 @@ class Bar:
 
     def __enter__(self) -> Bar:
         if self._silent:
-            from huggingface_hub import logging
+            from huggingface_hub import logging as hub_logging
             from huggingface_hub.utils.tqdm import disable_progress_bars
 
             disable_progress_bars()
-            logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+            hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        if self._log is not None:
+            LOGGER.addHandler(self._log)
+            LOGGER.setLevel(logging.INFO)
         return self
 
     def __call__(self, progress: Progress) -> None:
@@ -76,3 +91,6 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+        if self._log is not None:
+            LOGGER.removeHandler(self._log)
+            LOGGER.setLevel(logging.NOTSET)

@@ -16,6 +16,7 @@ from attngeo.scoring import Scale
 from attngeo.weights import Variants
 
 from .messages import printable
+from .widths import fitted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,9 @@ def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
             style="bold" if per_head and _missing(row["head"]) else "",
         )
         previous = row["stack"]
-    console.print(table)
+    # The name of the only stack stands in the summary below, too.
+    expendable = ["norm", "z", *(["stack"] if rows["stack"].nunique() == 1 else [])]
+    console.print(fitted(table, console, expendable))
     console.print(summary([frame]))
     console.print()
     if not quiet:
@@ -106,7 +109,8 @@ def _missing(value: Any) -> bool:
 
 def summary(frames: Iterable[pd.DataFrame], *, name_models: bool = False) -> Table:
     """Median and quartiles over layers and over heads: two lines for each stack of each model."""
-    table = Table("median \\[quartiles] over", "symmetry", "directionality", box=None, pad_edge=False, header_style="")
+    table = Table("median \\[quartiles] over", "symmetry", box=None, pad_edge=False, header_style="")
+    table.add_column("directionality", overflow="fold")
     for frame in frames:
         if name_models:
             table.add_row(Text(frame.attrs["model"], style="bold"))

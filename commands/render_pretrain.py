@@ -11,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from .messages import printable
+from .widths import fitted
 
 if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison
     from attngeo.pretrain.runs import Run
 
 MOST_ROWS = 10
+QUARTILES = "[quartiles]"
 
 
 def print_run(run: Run) -> None:
@@ -24,7 +26,7 @@ def print_run(run: Run) -> None:
     by_step = run.geometry.groupby("step")
     steps: list[int] = sorted(run.geometry["step"].unique())
     stride = -(-(len(steps) - 1) // (MOST_ROWS - 1)) or 1
-    grid = _grid(["step", "loss", "symmetry", "[quartiles]", "directionality", "[quartiles]"])
+    grid = _grid(["step", "loss", "symmetry", QUARTILES, "directionality", QUARTILES])
     for step in sorted({*steps[::stride], steps[-1]}):
         rows = by_step.get_group(step)
         layers, loss = rows[rows["head"].isna()], rows["loss"].iloc[0]
@@ -32,7 +34,7 @@ def print_run(run: Run) -> None:
         grid.add_row(f"{step:,}", "" if loss != loss else f"{loss:.3f}", *scores)
     console = Console()
     console.print(Text(printable(_title(run))), style="bold")
-    console.print(grid)
+    console.print(fitted(grid, console, [QUARTILES]))
     count = run.geometry["layer"].nunique()
     console.print(Text(printable(f"medians over {count} layers · {run.folder}")), style="dim")
 
@@ -72,7 +74,7 @@ def print_comparison(comparison: Comparison) -> None:
             row["objective"], _short(row["init"]), _spread(row, "final_loss", "{:.3f}"),
             _mean(row, "steps_to_baseline"), _spread(row, "speed_up", "{:.0%}"),
         )  # fmt: skip
-    console.print(gains)
+    console.print(fitted(gains, console, ["to baseline", "final loss"]))
     for score in ("symmetry", "directionality"):
         grid = _grid([score, "init", "layers", "heads"])
         for (objective, init), runs in rows.groupby(["objective", "init"], sort=False):
@@ -82,7 +84,7 @@ def print_comparison(comparison: Comparison) -> None:
                 _quartiles(runs, f"{score}_layers"),
                 _quartiles(runs, f"{score}_heads"),
             )
-        console.print(grid)
+        console.print(fitted(grid, console, ["heads"]))
     legend = "means over seeds (lowest–highest); medians [quartiles] at the end of training"
     console.print(Text(legend), style="dim")
 

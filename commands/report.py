@@ -12,7 +12,7 @@ import typer
 from attngeo.errors import UsageError
 
 from .messages import say
-from .options import Offline, Quiet
+from .options import Offline, Quiet, Verbose
 
 CHECK_FAILED = 1
 
@@ -22,20 +22,21 @@ def report(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder of the report.", show_default="the recipe's name")
     ] = None,
-    init: Annotated[bool, typer.Option("--init", help="Print a recipe to start from, or write it to -o.")] = False,
+    start: Annotated[bool, typer.Option("--init", help="Print a recipe to start from, or write it to -o.")] = False,
     offline: Offline = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Make a report: one page with figures, tables and checks that needs nothing else.
 
-    attngeo report --init -o recipe.toml
-
-    attngeo report recipe.toml -o report
-
     The folder holds index.html, report.md for a pull request, tables as CSV and Parquet, and provenance.json. Exits
     with 1 where a check of the recipe fails, and with a model's own code where one could not be had.
+
+    Examples:
+        attngeo report --init -o recipe.toml
+        attngeo report recipe.toml -o report
     """
-    if init:
+    if start:
         _start(recipe, output)
         return
     if recipe is None:
@@ -46,7 +47,7 @@ def report(
     from .progress import Bar
 
     folder = output or Path(recipe.stem)
-    with Bar(str(folder), quiet=quiet) as progress:
+    with Bar(str(folder), quiet=quiet, verbose=verbose) as progress:
         made = make_report(recipe, folder, offline=offline, progress=progress)
     sys.stdout.write(f"{made.page}\n")
     for what, error in made.failures:

@@ -12,7 +12,7 @@ from attngeo.choices import Convention, Precision
 from attngeo.errors import AttnGeoError
 
 from .messages import TRACEBACK, say, unexpected
-from .options import MODEL_HELP, Device, Format, Offline, Output, Quiet, parse_layers
+from .options import MODEL_HELP, Device, Format, Offline, Output, Quiet, RowsFormat, Verbose, model_names, parse_layers
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -24,12 +24,15 @@ CHECK_FAILED, SEVERAL_FAILED = 1, 4
 
 
 def score(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=model_names)
+    ],
     per_head: Annotated[bool, typer.Option("--per-head", help="One row for each head, besides each layer's.")] = False,
     stack: Annotated[
-        str | None, typer.Option(help="Only this stack: encoder, decoder, cross, text, vision … (see inspect).")
+        str | None,
+        typer.Option(metavar="NAME", help="Only this stack: encoder, decoder, cross, text, vision … (see inspect)."),
     ] = None,
-    layers: Annotated[str | None, typer.Option(help="Only these layers, such as 0-3,7.")] = None,
+    layers: Annotated[str | None, typer.Option(metavar="LIST", help="Only these layers, such as 0-3,7.")] = None,
     gamma: Annotated[float, typer.Option(help="Standard deviations above the mean that make a norm stand out.")] = 2.0,
     convention: Annotated[
         Convention, typer.Option(help="The definitions, or what the paper's tables S4 and S5 computed.")
@@ -43,15 +46,18 @@ def score(
     rope_offset: Annotated[
         int, typer.Option(metavar="Δ", help="Query position minus key position, for rotary embeddings.")
     ] = 0,
-    device: Device = "auto",
     precision: Annotated[
         Precision, typer.Option(help="What to compute in; fast is bfloat16, norms to about 1e-3.")
     ] = "float32",
     output: Output = None,
-    format: Annotated[Format, typer.Option(help="What to print.")] = Format.table,
+    format: RowsFormat = Format.table,
     plot: Annotated[
         list[Path] | None,
-        typer.Option("--plot", help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file."),
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file; may be repeated.",
+        ),
     ] = None,
     fail_if: Annotated[
         list[str] | None,
@@ -61,13 +67,20 @@ def score(
             help="Exit with 1 where this is so, such as 'symmetry.median < 0.2'; may be repeated.",
         ),
     ] = None,
+    device: Device = "auto",
     offline: Offline = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Score how symmetric and how directional the query-key matrix of every layer is.
 
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
     where a few columns dominate, positive where a few rows do.
+
+    Examples:
+        attngeo score demo:minilm
+        attngeo score bert-base-uncased openai-community/gpt2 -o scores.parquet
+        attngeo score ./checkpoint --plot heads.html --fail-if 'symmetry.median < 0.2'
     """
     outputs, figures = output or [], plot or []
     conditions = _check(outputs, figures, fail_if or [], gamma, device)
@@ -80,7 +93,7 @@ def score(
     failures: list[str] = []
     for model in models:
         try:
-            frames.append(_score_one(model, options, quiet=quiet, to_people=format is Format.table))
+            frames.append(_score_one(model, options, quiet=quiet, verbose=verbose, to_people=format is Format.table))
         except Exception as error:
             if len(models) == 1 or os.environ.get(TRACEBACK):
                 raise
@@ -96,13 +109,13 @@ def score(
         raise typer.Exit(SEVERAL_FAILED if failures else CHECK_FAILED)
 
 
-def _score_one(model: str, options: dict[str, Any], *, quiet: bool, to_people: bool) -> pd.DataFrame:
+def _score_one(model: str, options: dict[str, Any], *, quiet: bool, verbose: bool, to_people: bool) -> pd.DataFrame:
     """The rows of one model, heads included; says on stderr what they do not tell."""
     from attngeo.scoring import score as score_model
 
     from .progress import Bar
 
-    with Bar(model, quiet=quiet) as progress:
+    with Bar(model, quiet=quiet, verbose=verbose) as progress:
         frame = score_model(model, per_head=True, progress=progress, **options)
     if not quiet:
         for pattern in frame.attrs["skipped"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from attngeo.provenance import machine, software
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 QUESTION_COLUMNS = (
     "model", "category", "type", "line", "a", "b", "c", "answer", "known", "common", "rank", "cosine", "top",
@@ -138,6 +141,10 @@ def _ask_one(
     embedding = lexicon.embedding
     rows = [lexicon.rows_of(question) for question in asked.questions]
     known = [place for place, row in enumerate(rows) if row is not None]
+    log.info(
+        "%s: %d vectors of %d dimensions, %d of them may be answers; %d of %d questions can be asked",
+        embedding.ref, *embedding.matrix.shape, len(lexicon.candidates), len(known), len(rows),
+    )  # fmt: skip
     notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _case_notes(lexicon, asked.questions, len(known))
     frame = _questions_frame(asked.questions, embedding.ref)
     frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}

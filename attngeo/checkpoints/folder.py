@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 
 from attngeo.checkpoints.config import read_config
 from attngeo.checkpoints.store import FileStore, read_index, refuse_incomplete
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError
+
+log = logging.getLogger(__name__)
 
 # Tried in this order; the first that is there is read. An index comes before a file of the same format.
 WEIGHTS = (
@@ -58,6 +61,7 @@ def _open(folder: Path, name: str, ref: str, config: dict[str, object]) -> FileS
     def other(file: str) -> Path | None:
         return folder / file if (folder / file).is_file() else None
 
+    log.info("%s: %s in %s", ref, name, folder)
     if not name.endswith(".index.json"):
         refuse_incomplete(name, ref)
         return FileStore(ref, config, [name], lambda file: folder / file, other=other)

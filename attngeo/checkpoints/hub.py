@@ -6,6 +6,7 @@ config.json came from is kept for every other file, so that a branch that moves 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from attngeo.checkpoints.config import read_config
 from attngeo.checkpoints.folder import WEIGHTS
+from attngeo.checkpoints.nearby import did_you_mean
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.store import FileStore, read_index
 from attngeo.checkpoints.tensor import TensorInfo
@@ -23,7 +25,10 @@ from attngeo.errors import (
     NetworkError,
     UnsupportedModelError,
     UsageError,
+    first_line,
 )
+
+log = logging.getLogger(__name__)
 
 
 def open_hub(ref: ModelRef, *, offline: bool = False) -> FileStore:
@@ -98,7 +103,7 @@ class _Repository:
                 found = parse_safetensors_file_metadata(self.ref.name, file, revision=self.revision).tensors
             except (errors.SafetensorsParsingError, ValueError) as error:
                 raise CorruptCheckpointError(
-                    f"{self.ref.text}: {file}: unreadable header ({_first_line(error)})"
+                    f"{self.ref.text}: {file}: unreadable header ({first_line(error)})"
                 ) from None
         return {
             name: TensorInfo(name, info.dtype, tuple(info.shape), info.data_offsets[1] - info.data_offsets[0])
@@ -118,6 +123,7 @@ class _Repository:
 
     def store(self, config: dict[str, Any], files: list[str], commit: str, **more: Any) -> FileStore:
         """The FileStore over some of the repository's files."""
+        log.info("%s: commit %s, weights in %d files", self.ref.text, commit, len(files))
         return FileStore(
             self.ref.text, config, files, self.locate,
             revision=commit, remote_header=self.header, other=self.download, offline=self.offline, **more,
@@ -146,25 +152,24 @@ class _Repository:
         except errors.RepositoryNotFoundError:
             raise ModelNotFoundError(
                 f"{ref}: no such model at {endpoint}, and no such folder here; a private one needs HF_TOKEN"
+                f"{did_you_mean(ref)}"
             ) from None
         except errors.RevisionNotFoundError:
             raise ModelNotFoundError(f"{ref}: the model has no revision {self.revision!r}") from None
         except errors.HFValidationError as error:
-            raise UsageError(f"{ref}: not a Hub id, expected org/name ({_first_line(error)})") from None
+            raise UsageError(f"{ref}: not a Hub id, expected org/name ({first_line(error)})") from None
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
             if self.offline:
-                raise NetworkError(f"{ref}: not in the cache, and offline mode is on; run once without it") from None
+                raise NetworkError(
+                    f"{ref}: not in the cache, and offline mode is on; run once without it{did_you_mean(ref)}"
+                ) from None
             cause = error.__cause__ or error
             raise NetworkError(
-                f"{ref}: {endpoint} cannot be reached ({_first_line(cause)}), and the model is not in the cache; "
-                "check the connection, HF_ENDPOINT and proxies, or give a folder"
+                f"{ref}: {endpoint} cannot be reached ({first_line(cause)}), and the model is not in the cache; "
+                f"check the connection, HF_ENDPOINT and proxies, or give a folder{did_you_mean(ref)}"
             ) from None
         except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # httpx's, whichever
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in (401, 403):
                 raise AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN") from None
-            raise NetworkError(f"{ref}: download from {endpoint} failed ({_first_line(error)}); try again") from None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+            raise NetworkError(f"{ref}: download from {endpoint} failed ({first_line(error)}); try again") from None

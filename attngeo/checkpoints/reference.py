@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from attngeo.checkpoints.nearby import did_you_mean
 from attngeo.errors import ModelNotFoundError, UsageError
 
 Kind = Literal["hub", "folder", "file", "demo"]
@@ -45,7 +46,7 @@ class ModelRef:
         if is_path(name):
             raise ModelNotFoundError(
                 f"{text}: no such file or folder; give a folder with config.json and weights, a weights file, "
-                "a Hub id such as org/name, or demo:minilm"
+                f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}"
             )
         if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
             raise UsageError(

@@ -14,9 +14,8 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 
 from attngeo import tables
 from attngeo.checkpoints.store import ModuleStore
-from attngeo.errors import TrainingError, UnsupportedModelError, UsageError
+from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.sites import AttentionSite
-from attngeo.pretrain.columns import first_line
 from attngeo.scoring import INTEGERS, Scale, score_site
 from attngeo.weights import Variants, projections, select, sites_of
 

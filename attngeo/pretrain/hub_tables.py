@@ -16,8 +16,8 @@ import huggingface_hub
 from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # httpx's, whichever
 
-from attngeo.errors import AttnGeoError, DataError, DataUnavailableError
-from attngeo.pretrain.columns import first_line, kinds_of_features, kinds_of_rows, listed, text_column
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
+from attngeo.pretrain.columns import kinds_of_features, kinds_of_rows, listed, text_column
 from attngeo.pretrain.text_files import LARGEST, SAMPLE, Source
 
 HUB_REFERENCE = re.compile(

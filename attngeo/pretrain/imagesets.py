@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attngeo.checkpoints.reference import is_path, local_path
-from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError
-from attngeo.pretrain.columns import first_line, listed
+from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, first_line
+from attngeo.pretrain.columns import listed
 from attngeo.pretrain.hub_tables import HUB_REFERENCE, check_cached, reading
 
 # Data sets of the Hub that have a name here.

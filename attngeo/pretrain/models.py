@@ -22,8 +22,7 @@ from transformers import (
 )
 
 from attngeo.choices import Objective
-from attngeo.errors import UsageError
-from attngeo.pretrain.columns import first_line
+from attngeo.errors import UsageError, first_line
 from attngeo.pretrain.presets import PRESETS
 from attngeo.pretrain.settings import Settings
 

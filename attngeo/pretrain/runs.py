@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,17 +24,18 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from attngeo.choices import TrainingPrecision
-from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, UsageError
+from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, UsageError, first_line
 from attngeo.files import replacing
 from attngeo.pretrain.callback import FILE as GEOMETRY
 from attngeo.pretrain.callback import AttentionGeometryCallback
-from attngeo.pretrain.columns import first_line
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.stopping import StopOnSignal
 from attngeo.pretrain.summary import summarise
 from attngeo.pretrain.tasks import Task, prepare
 from attngeo.pretrain.trainer import RunTrainer, checkpoints, last_checkpoint, remove_broken
 from attngeo.progress import Progress
+
+log = logging.getLogger(__name__)
 
 MODEL, SUMMARY = "model", "summary.json"
 # A checkpoint holds weights and two moments of each in AdamW, in float32; three lie there while one is replaced.
@@ -89,6 +91,7 @@ def run(
             if resume and checkpoint is None
             else f"from step {_step(checkpoint)}"
         )
+        log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, asdict(settings))
         report(Progress("train", f"training {at} of {task.steps:,}, to {folder}"))
         return _train(settings, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
 

@@ -23,8 +23,8 @@ import huggingface_hub
 import pyarrow  # type: ignore[import-untyped]
 
 from attngeo.checkpoints.reference import local_path
-from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError
-from attngeo.pretrain.columns import Row, first_line, kinds_of_rows, listed, text_column
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, first_line
+from attngeo.pretrain.columns import Row, kinds_of_rows, listed, text_column
 
 # More bytes than these are not held in memory: they are read as they come.
 LARGEST = 2_000_000_000

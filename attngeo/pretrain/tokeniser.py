@@ -13,8 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.choices import Objective
-from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError
-from attngeo.pretrain.columns import first_line
+from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.hub_tables import quiet
 from attngeo.pretrain.texts import Text
 

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attngeo.errors import OutputError, TrainingError
+from attngeo.errors import OutputError, TrainingError, first_line
 from attngeo.files import replacing
-from attngeo.pretrain.columns import first_line
 
 # Written into a checkpoint's folder last: one without it is broken.
 MARK = "attngeo.json"

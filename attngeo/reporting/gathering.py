@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from attngeo.results import read_results
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 PARTS = ".parts"
 Report = Callable[[Progress], None]
@@ -91,7 +94,9 @@ def _kept(path: Path, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
 
     if path.is_file():
         try:
-            return pd.read_parquet(path)
+            kept = pd.read_parquet(path)
+            log.info("%s: taken up from the report that was interrupted", path.stem)
+            return kept
         except (OSError, ValueError):
             pass  # made anew
     frame = make()

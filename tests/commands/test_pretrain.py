@@ -46,7 +46,7 @@ def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list
 
 
 def test_json_is_the_summary_and_quiet_is_quiet(attngeo: Run, options: list[object], tmp_path: Path) -> None:
-    done = attngeo("pretrain", "--objective", "clm", *options, "--json", "--quiet", "-o", tmp_path / "run")
+    done = attngeo("pretrain", "--objective", "clm", *options, "--format", "json", "--quiet", "-o", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads(done.stdout) == json.loads((tmp_path / "run/summary.json").read_text())
@@ -67,7 +67,7 @@ def test_a_comparison(attngeo: Run, options: list[object], tmp_path: Path) -> No
     assert (tmp_path / "all/curves.html").stat().st_size > 1_000_000
     rows = attngeo(
         "pretrain", "--compare", "default,symmetric,identity", "--objectives", "mlm,clm", *options,
-        "-o", tmp_path / "all", "--resume", "--json",
+        "-o", tmp_path / "all", "--resume", "--format", "json",
     )  # fmt: skip
     assert len(json.loads(rows.stdout)) == 6
     assert "step" not in rows.stderr  # nothing was trained again

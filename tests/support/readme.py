@@ -8,16 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from attngeo.commands.app import COMMANDS
+
 
 def generated() -> dict[str, str]:
     """Marker name → the Markdown that belongs there."""
     attngeo = str(Path(sys.executable).with_name("attngeo"))
-    docs = _output(sys.executable, "-m", "typer", "attngeo.commands.app", "utils", "docs", "--name", "attngeo")
+    commands = [(name,) for functions in COMMANDS.values() for name in (each.__name__ for each in functions)]
     return {
         "demo": f"```text\n{_output(attngeo, 'score', 'demo:minilm')}\n```",
         "demos": f"```text\n{_output(attngeo, 'score', 'demo:encoder', 'demo:decoder')}\n```",
         "analogy": f"```text\n{_output(attngeo, 'analogy', 'demo:minilm')}\n```",
-        "reference": re.sub(r"^#", "###", docs, flags=re.MULTILINE),
+        "reference": "\n\n".join(_help(attngeo, *command) for command in ((), *commands)),
         "families": _output(attngeo, "families", "--format", "markdown"),
     }
 
@@ -31,8 +33,13 @@ def filled(readme: str) -> str:
     return readme
 
 
-def _output(*command: str) -> str:
-    environment = {**os.environ, "COLUMNS": "80", "HF_HUB_OFFLINE": "1"}
+def _help(attngeo: str, *command: str) -> str:
+    title = " ".join(["attngeo", *command])
+    return f"### `{title}`\n\n```text\n{_output(attngeo, *command, '--help', columns=100)}\n```"
+
+
+def _output(*command: str, columns: int = 80) -> str:
+    environment = {**os.environ, "COLUMNS": str(columns), "HF_HUB_OFFLINE": "1"}
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return "\n".join(line.rstrip() for line in run.stdout.strip().splitlines())
 
