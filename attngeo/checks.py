@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,27 +27,36 @@ ARITHMETIC: Mapping[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
 LONGEST, LARGEST = 500, 1e300
+# What no condition needs; reports show conditions between backticks, where these could end them.
+STRANGE = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a condition says of one stack of one model. holds: whether it is so. values: what its names stand for."""
+    """What a condition says of one stack of one model.
+
+    holds: whether it is so; None where it cannot be said, as of a division by zero. values: what its names stand for.
+    """
 
     expression: str
     model: str
     stack: str
-    holds: bool
+    holds: bool | None
     values: Mapping[str, float]
 
     @property
     def failed(self) -> bool:
         """Whether a model that must not be so fails: also where a value is missing, so that none slips by."""
-        return self.holds or any(map(math.isnan, self.values.values()))
+        return self.holds is not False or any(map(math.isnan, self.values.values()))
 
     @property
     def reason(self) -> str:
         """The values that decided, as a sentence."""
-        return ", ".join(f"{name} is {_number(value)}" for name, value in self.values.items())
+        said = ", ".join(f"{name} is {_number(value)}" for name, value in self.values.items())
+        if not said:
+            return "there are no scores of it"
+        known = not any(map(math.isnan, self.values.values()))
+        return f"{said}, which gives no number" if self.holds is None and known else said
 
     @property
     def complaint(self) -> str:
@@ -69,17 +79,24 @@ class Condition:
         self.names: list[str] = []
         if len(expression) > LONGEST:
             raise UsageError(f"a condition of {len(expression)} characters, expected at most {LONGEST}")
+        if (strange := STRANGE.search(expression)) is not None:
+            raise self._wrong(f"has the character {strange[0]!r}")
         try:
             tree = ast.parse(expression.strip(), mode="eval").body
+            if not isinstance(tree, ast.Compare | ast.BoolOp) and not _negation(tree):
+                raise self._wrong("compares nothing")
+            self._test = self._truth(tree)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise self._wrong("is no condition") from None
-        if not isinstance(tree, ast.Compare | ast.BoolOp) and not _negation(tree):
-            raise self._wrong("compares nothing")
-        self._test = self._truth(tree)
+        if not self.names:
+            raise self._wrong("asks about no score")
 
-    def holds(self, values: Mapping[str, float]) -> bool:
-        """Whether it holds of these values, by name. A comparison with a missing value (NaN) does not."""
-        return self._test(values)
+    def holds(self, values: Mapping[str, float]) -> bool | None:
+        """Whether it holds of these values, by name; None where a missing value (NaN) or a division by zero decides."""
+        try:
+            return self._test(values)
+        except _UndefinedError:
+            return None
 
     def outcomes(self, summary: pd.DataFrame) -> Iterator[Outcome]:
         """What it says of every row of a summary."""
@@ -98,8 +115,8 @@ class Condition:
             terms = [self._value(term) for term in (node.left, *node.comparators)]
             tests = [COMPARISONS[type(op)] for op in node.ops]
             return lambda values: all(
-                not math.isnan(a + b) and test(a, b)
-                for test, a, b in zip(tests, *_pairs([term(values) for term in terms]), strict=True)
+                test(a, b)
+                for test, a, b in zip(tests, *_pairs([_defined(term(values)) for term in terms]), strict=True)
             )
         raise self._wrong(f"has {_shown(node)!r} where a comparison is expected")
 
@@ -134,6 +151,16 @@ class Condition:
 
     def _wrong(self, problem: str) -> UsageError:
         return UsageError(f"the condition {self.expression!r} {problem}, expected something like symmetry.median < 0.2")
+
+
+class _UndefinedError(Exception):
+    """A term has no value."""
+
+
+def _defined(value: float) -> float:
+    if math.isnan(value):
+        raise _UndefinedError
+    return value
 
 
 def _negation(node: ast.AST) -> bool:

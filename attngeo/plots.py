@@ -99,16 +99,14 @@ def training(inputs: Sequence[Any], view: View, **how: Any) -> Figure:  # noqa: 
             there = ", ".join(rows["objective"].unique())
             raise UsageError(f"losses of several objectives have no common scale; choose one of {there} with where")
         return loss_curves(rows)
-    rows, by = _told_apart(rows)
-    return score_curves(rows, view.score, by=by)
+    return score_curves(rows, view.score)
 
 
 def training_layers(inputs: Sequence[Any], view: View, **how: Any) -> Figure:  # noqa: ARG001 - nothing to download
     """A score of each layer against the training step (Fig. 3, S5)"""
     from attngeo.figures.training import layer_curves
 
-    rows, by = _told_apart(_curves(inputs, view))
-    return layer_curves(rows, _score(view), by=by)
+    return layer_curves(_curves(inputs, view), _score(view))
 
 
 def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progress: Report | None = None) -> Figure:
@@ -135,6 +133,14 @@ def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progr
 KINDS: Mapping[FigureKind, Callable[..., Figure]] = {
     "heatmap": heatmap, "layers": layers, "heads": heads, "size": size, "matrix": matrix, "training": training,
     "training-layers": training_layers, "analogies": analogies,
+}  # fmt: skip
+
+
+# Which parts of a View each kind looks at, besides where.
+USED: Mapping[FigureKind, tuple[str, ...]] = {
+    "heatmap": ("score", "stack"), "layers": ("score", "stack"), "heads": ("stack",),
+    "size": ("score", "stack", "published"), "matrix": ("layer", "head", "stack"), "training": ("score",),
+    "training-layers": ("score",), "analogies": (),
 }  # fmt: skip
 
 
@@ -180,6 +186,7 @@ def _scores(
 ) -> pd.DataFrame:
     """Rows of scores: of files as they are, of models with all their heads."""
     from attngeo.scoring import score
+    from attngeo.summaries import refuse_repeated
 
     frames = []
     for each in inputs:
@@ -190,6 +197,7 @@ def _scores(
         else:
             frames.append(score(each, per_head=True, offline=offline, progress=progress))
     rows = chosen(_joined(frames), view.where, THE_TABLE)
+    refuse_repeated(rows)
     if view.stack is not None:
         stacks = list(rows["stack"].unique())
         if view.stack not in stacks:
@@ -202,14 +210,17 @@ def _curves(inputs: Sequence[Any], view: View) -> pd.DataFrame:
     """Rows of training curves, of runs and of comparisons."""
     rows = _joined([
         _with_run(required(each, CURVE_COLUMNS, THE_TABLE, "attngeo pretrain"), {})
-        if hasattr(each, "columns") else _curves_of(Path(each))
+        if hasattr(each, "columns") else _curves_of(each)
         for each in inputs
     ])  # fmt: skip
     return chosen(rows, view.where, THE_TABLE)
 
 
-def _curves_of(path: Path) -> pd.DataFrame:
+def _curves_of(place: Any) -> pd.DataFrame:
     made_by = "attngeo pretrain"
+    if not isinstance(place, str | Path):
+        raise UsageError(f"training is drawn from a {type(place).__name__}, expected files or folders of {made_by}")
+    path = Path(place).expanduser()
     if path.is_dir():
         found = [path / name for name in ("curves.parquet", "geometry.parquet") if (path / name).is_file()]
         if not found:
@@ -225,20 +236,12 @@ def _curves_of(path: Path) -> pd.DataFrame:
 
 def _with_run(rows: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of one run with what tells it from others, where they do not say so themselves."""
-    if "init" in rows:
-        return rows
     image = settings.get("task") == "image"
-    return rows.assign(
-        objective="image" if image else settings.get("objective", "run"),
-        init=settings.get("init", "default"), seed=settings.get("seed", 0),
-    )  # fmt: skip
-
-
-def _told_apart(rows: pd.DataFrame) -> tuple[pd.DataFrame, Literal["objective", "init"]]:
-    """The rows, and what tells their curves apart: initialisations, or else objectives from the first of those."""
-    if rows["objective"].nunique() == 1 and rows["init"].nunique() > 1:
-        return rows, "init"
-    return rows[rows["init"] == rows["init"].iloc[0]], "objective"
+    about = {
+        "objective": "image" if image else settings.get("objective", "run"),
+        "init": settings.get("init", "default"), "seed": settings.get("seed", 0),
+    }  # fmt: skip
+    return rows.assign(**{name: value for name, value in about.items() if name not in rows})
 
 
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,12 @@ from attngeo.errors import DataError, DataUnavailableError, first_line
 if TYPE_CHECKING:
     import pandas as pd
 
+# What columns hold, for those that figures and summaries compute with.
+WHOLE, NUMBERS, TEXTS = "whole numbers", "numbers", "texts"
+WHOLE_NUMBERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters", "step", "seed", "asked", "known")
+REAL_NUMBERS = ("symmetry", "directionality", "frobenius_norm", "symmetry_z", "loss", "accuracy", "accuracy_low",
+                "accuracy_high")  # fmt: skip
+NAMES = ("model", "stack")
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
@@ -34,8 +41,8 @@ def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd
     path = Path(path).expanduser()
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
         ".csv": lambda file: pd.read_csv(file, keep_default_na=False, na_values=[""]),
-        ".json": lambda file: pd.read_json(file, orient="records"),
-        ".jsonl": lambda file: pd.read_json(file, orient="records", lines=True),
+        ".json": lambda file: pd.DataFrame(json.loads(file.read_text("utf-8"))),
+        ".jsonl": lambda file: pd.DataFrame(list(map(json.loads, file.read_text("utf-8").splitlines()))),
         ".parquet": pd.read_parquet,
     }
     if path.suffix.lower() not in readers:
@@ -44,10 +51,31 @@ def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd
         raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
     try:
         frame = readers[path.suffix.lower()](path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it anew with {made_by}") from error
-    return required(frame, columns, str(path), made_by)
+    return _typed(required(frame, columns, str(path), made_by), str(path))
+
+
+def _typed(frame: pd.DataFrame, path: str) -> pd.DataFrame:
+    """The columns that are known by name as what they are, whichever format they came from; all others as text."""
+    import pandas as pd
+
+    columns = {}
+    for name in frame.columns:
+        values, kind = frame[name], WHOLE if name in WHOLE_NUMBERS else NUMBERS if name in REAL_NUMBERS else TEXTS
+        if name in NAMES and values.isna().any():
+            raise DataError(f"{path}: a row has no {name}, expected every row to name one")
+        if kind is TEXTS and (isinstance(values.dtype, pd.StringDtype) or values.dtype.kind in "iufb"):
+            columns[name] = values
+        elif kind is TEXTS:
+            columns[name] = values.where(values.isna(), values.map(str)).astype("str")
+        else:
+            try:
+                columns[name] = pd.to_numeric(values).astype("Int64" if kind is WHOLE else "float64")
+            except (ValueError, TypeError) as error:
+                raise DataError(f"{path}: column {name}: {first_line(error)}; expected {kind}") from None
+    return pd.DataFrame(columns)
 
 
 def chosen(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attngeo.errors import DataError
 from attngeo.results import required
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCORES = ("symmetry", "directionality")
-NEEDED = ("model", "stack", "head", *SCORES)
+NEEDED = ("model", "stack", "layer", "head", *SCORES)
 # Of the layers' scores, and of the heads'.
 PLACES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
 # Quartiles over whole layers, then the same over heads.
 SPREADS = tuple(f"{prefix}{score}_{place}" for prefix in ("", "heads_") for score in SCORES for place in PLACES)
 COLUMNS = ("model", "stack", "parameters", "layers", "heads", *SPREADS)
+
+
+def refuse_repeated(rows: pd.DataFrame) -> None:
+    """Raise DataError where a layer or head of a model stands in the rows twice, as of two conventions put together."""
+    if (twice := rows.duplicated(["model", "stack", "layer", "head"])).any():
+        row = rows[twice].iloc[0]
+        raise DataError(
+            f"layer {row['layer']} of {row['model']} ({row['stack']}) is there twice, expected each of them once; "
+            "give a model once, or choose rows, for example of one note, with where"
+        )
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
@@ -28,6 +39,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     required(rows, NEEDED, "the table", "attngeo.score")
+    refuse_repeated(rows)
     found = []
     for (model, stack), own in rows.groupby(["model", "stack"], sort=False):
         known = list(own["parameters"].dropna()) if "parameters" in own else []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attngeo.files import check_writable, replacing
 
@@ -28,12 +29,20 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 def to_json(frame: pd.DataFrame) -> str:
     """A JSON array of one object for each row; missing values are null."""
-    return str(frame.to_json(orient="records", indent=2, double_precision=15, force_ascii=False)) + "\n"
+    return json.dumps(list(_records(frame)), indent=2, ensure_ascii=False, default=str) + "\n"
 
 
 def to_jsonl(frame: pd.DataFrame) -> str:
     """One JSON object a line."""
-    return str(frame.to_json(orient="records", lines=True, double_precision=15, force_ascii=False))
+    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in _records(frame))
+
+
+def _records(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The rows as JSON has them: numbers to the last digit, None for what is missing."""
+    missing = frame.isna().to_numpy()
+    for values, absent in zip(frame.astype(object).itertuples(index=False, name=None), missing, strict=True):
+        cells = (None if gone else value for value, gone in zip(values, absent, strict=True))
+        yield dict(zip(map(str, frame.columns), cells, strict=True))
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
@@ -66,12 +75,12 @@ def to_html(frame: pd.DataFrame) -> str:
     )
 
 
-def for_people(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as text: scores to six digits, nothing for a missing value, no column that is empty throughout."""
+def for_people(frame: pd.DataFrame, digits: int = 6) -> pd.DataFrame:
+    """The frame as text: scores to so many digits, nothing for a missing value, no column that is empty throughout."""
     columns = {}
     for name in frame.columns:
         values = frame[name]
-        texts = ["" if missing else _text(value) for value, missing in zip(values, values.isna(), strict=True)]
+        texts = ["" if missing else _text(value, digits) for value, missing in zip(values, values.isna(), strict=True)]
         if any(texts):
             columns[name] = texts
     return type(frame)(columns)
@@ -82,8 +91,8 @@ def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
     return [frame[name].dtype.kind in "iuf" for name in shown.columns]
 
 
-def _text(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _text(value: object, digits: int) -> str:
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import attngeo
-from attngeo.checks import NAMES, Condition
+from attngeo.checks import NAMES, Condition, Outcome
 from attngeo.errors import UsageError
 from attngeo.summaries import summarise
 
@@ -56,7 +56,14 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
         ("symmetry.median is 1", "where a comparison is expected"),
         ("abs(1, 2) < 3", "where a number or a name is expected"),
         ("layers < 1 and layers", "where a comparison is expected"),
-        ("layers < 1\nlayers < 2", "is no condition"),
+        ("layers < 1\nlayers < 2", "has the character '\\\\n'"),
+        ("layers < 1 # `<img src=x>`", "has the character '#'"),
+        ("layers < `1`", "has the character '`'"),
+        ("~" * 400 + "layers < 2", "has the character '~'"),
+        ("+" * 400 + "layers < 2", "is no condition"),
+        ("(" * 240 + "layers" + ")" * 240 + " < 2", "is no condition"),
+        ("1 < 2", "asks about no score"),
+        ("abs(layers, x=2) < 3", "where a number or a name is expected"),
         ("1 < " * 200 + "2", "of 801 characters, expected at most 500"),
         ("layers < 1; layers < 2", "is no condition"),
     ],
@@ -70,8 +77,30 @@ def test_anything_else_is_refused(expression: str, message: str) -> None:
 def test_missing_values_hold_nothing_and_fail() -> None:
     frame = attngeo.score("demo:minilm", layers=[0])  # no heads
     outcome = next(Condition("heads.symmetry.median > -2").outcomes(summarise(frame)))
-    assert (outcome.holds, outcome.failed, outcome.reason) == (False, True, "heads.symmetry.median is missing")
-    assert not Condition("layers / 0 > 1").holds(VALUES)
+    assert (outcome.holds, outcome.failed, outcome.reason) == (None, True, "heads.symmetry.median is missing")
+    half = next(Condition("symmetry.median > 2 or heads.symmetry.median != 1").outcomes(summarise(frame)))
+    assert (half.holds, half.failed) == (None, True)
+    decided = next(Condition("symmetry.median > 2 and heads.symmetry.median != 1").outcomes(summarise(frame)))
+    assert (decided.holds, decided.failed) == (False, True)  # a value that was asked about is missing all the same
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["1/(layers - 6) > 1", "not (layers/0 > 1)", "1e299*1e299*layers - 1e299*1e299 > 0", "layers > 99 or layers/0 < 1"],
+)
+def test_what_gives_no_number_fails(expression: str) -> None:
+    """Neither a division by zero nor a difference of infinities lets a model slip by."""
+    assert Condition(expression).holds(VALUES) is None
+    outcome = Outcome(expression, "org/name", "encoder", None, {"layers": 6.0})
+    assert (outcome.failed, outcome.reason) == (True, "layers is 6, which gives no number")
+
+
+def test_infinities_are_compared() -> None:
+    assert Condition("1e299*1e299 > -1e299*1e299*layers").holds(VALUES) is True
+
+
+def test_names_are_listed_once() -> None:
+    assert Condition("layers > 1 and layers < heads and layers < 9").names == ["layers", "heads"]
 
 
 def test_outcomes_are_of_each_stack_of_each_model() -> None:

@@ -12,6 +12,7 @@ from support.runs import small_settings
 import attngeo
 from attngeo import tables
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, UsageError
+from attngeo.figures.palette import OBJECTIVES
 from attngeo.plots import KINDS, View, plot
 from attngeo.pretrain import compare, run
 
@@ -66,15 +67,23 @@ def test_curves_of_a_run_and_of_a_comparison(folder: Path) -> None:
         assert (list(line.x), list(line.y)) == ([0, 2, 4], pytest.approx(layers.tolist()))
     assert line.name == "encoder (mlm)"
     both = plot("training", folder / "both")
-    assert [t.name for t in both.data if t.showlegend is not False] == ["encoder (mlm)", "decoder (clm)"]
-    geometry = pd.read_parquet(folder / "both/mlm-default-seed0/geometry.parquet")  # of the baseline alone
-    layers = geometry[geometry["head"].isna()].groupby("step")["symmetry"].median()
-    assert list(next(t for t in both.data if t.name == "encoder (mlm)").y) == pytest.approx(layers.tolist())
+    lines = {t.name: t for t in both.data if t.showlegend is not False}
+    assert set(lines) == {f"{kind}, {init} init" for kind in ("encoder (mlm)", "decoder (clm)")
+                          for init in ("default", "symmetric")}  # fmt: skip
+    for init, dash in (("default", "solid"), ("symmetric", "dash")):
+        geometry = pd.read_parquet(folder / f"both/mlm-{init}-seed0/geometry.parquet")
+        layers = geometry[geometry["head"].isna()].groupby("step")["symmetry"].median()
+        line = lines[f"encoder (mlm), {init} init"]
+        assert list(line.y) == pytest.approx(layers.tolist())
+        assert (line.line.dash, line.line.color) == (dash, OBJECTIVES["mlm"])
+    of_one = plot("training", folder / "both", view=View(where={"init": "symmetric"}))
+    assert [t.name for t in of_one.data if t.showlegend is not False] == ["encoder (mlm)", "decoder (clm)"]
+    assert "symmetric init, median and quartiles over" in of_one.layout.title.text
     loss = plot("training", folder / "both/curves.parquet", view=View(score="loss", where={"objective": "mlm"}))
-    assert [t.name for t in loss.data if t.name] == ["default", "symmetric"]
+    assert [t.name for t in loss.data if t.name] == ["default init", "symmetric init"]
     with pytest.raises(UsageError, match="losses of several objectives have no common scale; choose one of mlm, clm"):
         plot("training", folder / "both", view=View(score="loss"))
-    assert len(plot("training-layers", folder / "both", view=View(score="directionality")).data) == 2 * 2
+    assert len(plot("training-layers", folder / "both", view=View(score="directionality")).data) == 2 * 4
 
 
 def test_the_published_models_can_be_left_out(folder: Path) -> None:

@@ -52,11 +52,12 @@ def heading(rows: pd.DataFrame, what: str) -> str:
     return f"{plain(models[0])}: {what}" if len(models) == 1 else what
 
 
-def finished(figure: go.Figure, title: str) -> go.Figure:
-    """With a title, and a legend only where there is something to tell apart."""
+def finished(figure: go.Figure, title: str, details: str = "") -> go.Figure:
+    """With a title, details below it, and a legend only where there is something to tell apart."""
+    text = title + f"<br><sup>{details}</sup>" * bool(details)
     named = sum(trace.showlegend is not False and bool(trace.name) for trace in figure.data)
     return figure.update_layout(
-        title=title, template="plotly_white", showlegend=named > 1, margin={"t": 70, "r": 30},
+        title=text, template="plotly_white", showlegend=named > 1, margin={"t": 70, "r": 30},
         hoverlabel={"align": "left"},
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Colours, each with one meaning throughout, told apart by colour-blind readers too.
 
-Source: Okabe & Ito 2008, "Color Universal Design", https://jfly.uni-koeln.de/color/; indigo and sand from
+Source: Okabe & Ito 2008, "Color Universal Design", https://jfly.uni-koeln.de/color/; indigo, wine and sand from
 Tol's notes, https://personal.sron.nl/~pault/.
 """
 
@@ -16,11 +16,11 @@ INITIALISATIONS = {"default": "#56606B", "symmetric": "#D55E00", "identity": "#9
 OTHER = "#000000"
 # Layers run from dark to light; so do models that are compared in something that has no role.
 LAYERS, MODELS = "Cividis", "Viridis"
-# Scores from -1 to 1: blue, white, vermilion. Magnitudes from 0 up: white to black.
-SIGNED = ((0.0, "#0072B2"), (0.25, "#8FC1DE"), (0.5, "#FFFFFF"), (0.75, "#EDA67A"), (1.0, "#D55E00"))
+# Scores from -1 to 1: purple, white, green (ColorBrewer's PRGn). Magnitudes from 0 up: white to black.
+SIGNED = ((0.0, "#762A83"), (0.25, "#C2A5CF"), (0.5, "#FFFFFF"), (0.75, "#A6DBA0"), (1.0, "#1B7837"))
 MAGNITUDE = ((0.0, "#FFFFFF"), (0.4, "#B5BAC1"), (1.0, "#14171A"))
 # What stands out, and what only guides the eye.
-MARKED = "#D55E00"
+MARKED = "#882255"
 GUIDE = "#9AA1AB"
 MISSING = "#D5D8DC"
 # Symbols and dashes tell models of one colour apart.

@@ -6,57 +6,68 @@ layer), symmetry, directionality and loss.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from attngeo.figures.common import QUARTILES, Score
-from attngeo.figures.palette import INITIALISATIONS, LAYERS, OBJECTIVE_NAMES, OBJECTIVES, OTHER, faded
-
-By = Literal["objective", "init"]
-COLOURS = {"objective": OBJECTIVES, "init": INITIALISATIONS}
+from attngeo.figures.common import MEANING, QUARTILES, Score, finished, plain, zero_line
+from attngeo.figures.palette import DASHES, INITIALISATIONS, LAYERS, OBJECTIVE_NAMES, OBJECTIVES, OTHER, faded
 
 
-def score_curves(curves: pd.DataFrame, score: Score, by: By = "objective") -> go.Figure:
-    """Median score of whole layers against the step, with quartiles over layers and seeds; a line for each `by`.
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of one objective and initialisation, over seeds; name: what tells them from the others."""
 
-    Source: Saponati et al. 2025, Fig. 3a and 3b (by objective), Fig. S5b (by initialisation).
+    name: str
+    colour: str
+    dash: str
+    rows: pd.DataFrame
+
+
+def score_curves(curves: pd.DataFrame, score: Score) -> go.Figure:
+    """Median score of whole layers against the step, with quartiles over layers and seeds.
+
+    A line for each objective and initialisation. Source: Saponati et al. 2025, Fig. 3a and 3b, Fig. S5b.
     """
     layers = curves[curves["head"].isna()]
-    figure = _empty(f"{score} of W_qk", score)
-    for value, rows in layers.groupby(by, sort=False):
-        spread = _quartiles(rows, score)
-        _add_band(figure, spread, str(value), COLOURS[by].get(str(value), OTHER))
-    return _finished(figure)
+    figure = go.Figure(layout={"xaxis_title": "step", "yaxis_title": MEANING[score]})
+    for runs in _runs(layers):
+        by_step = runs.rows.groupby("step")[score]
+        spread = pd.DataFrame({name: by_step.quantile(share) for name, share in QUARTILES.items()})
+        _add_band(figure, spread, runs)
+    zero_line(figure)
+    over = f"median and quartiles over {layers['layer'].nunique()} layers"
+    return finished(figure, f"{score} of W_qk", _common(layers, over + " and {}" * (layers["seed"].nunique() > 1)))
 
 
-def layer_curves(curves: pd.DataFrame, score: Score, by: By = "objective") -> go.Figure:
-    """The score of each layer against the step, the median over seeds; a panel for each `by`.
+def layer_curves(curves: pd.DataFrame, score: Score) -> go.Figure:
+    """The score of each layer against the step, the median over seeds; a panel for each objective and initialisation.
 
-    Source: Saponati et al. 2025, Fig. 3c and 3d (by objective), Fig. S5c (by initialisation).
+    Source: Saponati et al. 2025, Fig. 3c and 3d, Fig. S5c.
     """
     layers = curves[curves["head"].isna()]
-    panels = list(dict.fromkeys(layers[by]))
+    panels = list(_runs(layers))
     figure = make_subplots(
-        cols=len(panels), shared_yaxes=True, subplot_titles=[_name(panel) for panel in panels], x_title="step",
+        cols=len(panels), shared_yaxes=True, x_title="step",
+        subplot_titles=[runs.name if len(panels) > 1 else "" for runs in panels],
     )  # fmt: skip
     numbers = sorted(layers["layer"].unique())
-    colours = sample_colorscale(LAYERS, [i / max(len(numbers) - 1, 1) for i in range(len(numbers))])
-    for column, panel in enumerate(panels, 1):
+    # Not the last of the scale, a yellow that is lost on white.
+    colours = sample_colorscale(LAYERS, [0.85 * i / max(len(numbers) - 1, 1) for i in range(len(numbers))])
+    for column, runs in enumerate(panels, 1):
         for layer, colour in zip(numbers, colours, strict=True):
-            rows = layers[(layers[by] == panel) & (layers["layer"] == layer)]
-            line = rows.groupby("step")[score].median()
+            line = runs.rows[runs.rows["layer"] == layer].groupby("step")[score].median()
             figure.add_scatter(
                 x=line.index, y=line, name=f"layer {layer}", line={"color": colour}, legendgroup=str(layer),
                 showlegend=column == 1 and len(numbers) > 1, row=1, col=column,
-                hovertemplate=f"{_name(panel)}, layer {layer}<br>step %{{x:,}}<br>{score} %{{y:.3f}}<extra></extra>",
+                hovertemplate=f"{runs.name}, layer {layer}<br>step %{{x:,}}<br>{score} %{{y:.3f}}<extra></extra>",
             )  # fmt: skip
-    figure.update_yaxes(title=score, col=1)
-    figure.update_layout(title=f"{score} of W_qk, layer by layer", template="plotly_white")
-    return figure
+    figure.update_yaxes(title=MEANING[score], col=1)
+    return finished(figure, f"{score} of W_qk, layer by layer", _common(layers, "median over {}"))
 
 
 def loss_curves(curves: pd.DataFrame) -> go.Figure:
@@ -64,43 +75,48 @@ def loss_curves(curves: pd.DataFrame) -> go.Figure:
 
     Source: Saponati et al. 2025, Fig. S5a.
     """
-    runs = curves[["init", "seed", "step", "loss"]].dropna().drop_duplicates()
-    figure = _empty("training loss", "loss (nats per predicted token)")
-    for init, rows in runs.groupby("init", sort=False):
-        spread = rows.groupby("step")["loss"].agg(["min", "mean", "max"])
-        _add_band(figure, spread, str(init), INITIALISATIONS.get(str(init), OTHER))
-    return _finished(figure)
+    losses = curves[["objective", "init", "seed", "step", "loss"]].dropna().drop_duplicates()
+    figure = go.Figure(layout={"xaxis_title": "step", "yaxis_title": "loss (nats per predicted token)"})
+    for runs in _runs(losses):
+        _add_band(figure, runs.rows.groupby("step")["loss"].agg(["min", "mean", "max"]), runs)
+    return finished(figure, "training loss", _common(losses, "mean and range over {}"))
 
 
-def _quartiles(rows: pd.DataFrame, score: str) -> pd.DataFrame:
-    by_step = rows.groupby("step")[score]
-    return pd.DataFrame({name: by_step.quantile(share) for name, share in QUARTILES.items()})
+def _runs(rows: pd.DataFrame) -> Iterator[_Runs]:
+    """Colours tell objectives apart, or initialisations of one objective; dashes those of several."""
+    several = {name: rows[name].nunique() > 1 for name in ("objective", "init")}
+    inits = list(dict.fromkeys(rows["init"]))
+    for (objective, init), own in rows.groupby(["objective", "init"], sort=False):
+        names = [_objective(objective)] * (several["objective"] or not several["init"])
+        names += [f"{plain(init)} init"] * several["init"]
+        by_init = several["init"] and not several["objective"]
+        colour = INITIALISATIONS.get(str(init), OTHER) if by_init else OBJECTIVES.get(str(objective), OTHER)
+        dash = DASHES[inits.index(init) % len(DASHES)] if all(several.values()) else "solid"
+        yield _Runs(", ".join(names), colour, dash, own)
 
 
-def _empty(title: str, y: str) -> go.Figure:
-    return go.Figure(layout={"title": title, "xaxis_title": "step", "yaxis_title": y, "template": "plotly_white"})
+def _objective(name: object) -> str:
+    return plain(OBJECTIVE_NAMES.get(str(name), name))
 
 
-def _add_band(figure: go.Figure, spread: pd.DataFrame, value: str, colour: str) -> None:
+def _common(rows: pd.DataFrame, over: str) -> str:
+    """What all lines have in common, and what they are taken over; {} stands for the number of seeds."""
+    objectives, inits, seeds = rows["objective"].unique(), rows["init"].unique(), rows["seed"].nunique()
+    said = [_objective(objectives[0])] * (len(objectives) == 1) + [f"{plain(inits[0])} init"] * (len(inits) == 1)
+    if seeds > 1 or "{}" not in over:
+        said.append(over.format(f"{seeds} seeds"))
+    return ", ".join(said)
+
+
+def _add_band(figure: go.Figure, spread: pd.DataFrame, runs: _Runs) -> None:
     """A line, and around it the band between the first and the last column."""
     lower, middle, upper = (spread[column] for column in spread.columns)
-    name = _name(value)
-    edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": name}
+    edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": runs.name}
     figure.add_scatter(x=spread.index, y=upper, **edge)
-    figure.add_scatter(x=spread.index, y=lower, fill="tonexty", fillcolor=faded(colour), **edge)
+    figure.add_scatter(x=spread.index, y=lower, fill="tonexty", fillcolor=faded(runs.colour), **edge)
     figure.add_scatter(
-        x=spread.index, y=middle, name=name, legendgroup=name, line={"color": colour, "width": 2.5},
-        customdata=pd.concat([lower, upper], axis=1),
-        hovertemplate=f"{name}<br>step %{{x:,}}<br>%{{y:.3f}} (%{{customdata[0]:.3f}} to %{{customdata[1]:.3f}})"
+        x=spread.index, y=middle, name=runs.name, legendgroup=runs.name,
+        line={"color": runs.colour, "width": 2.5, "dash": runs.dash}, customdata=pd.concat([lower, upper], axis=1),
+        hovertemplate=f"{runs.name}<br>step %{{x:,}}<br>%{{y:.3f}} (%{{customdata[0]:.3f}} to %{{customdata[1]:.3f}})"
         "<extra></extra>",
     )  # fmt: skip
-
-
-def _finished(figure: go.Figure) -> go.Figure:
-    """A legend only where there is something to tell apart."""
-    named = sum(trace.showlegend is not False for trace in figure.data)
-    return figure.update_layout(showlegend=named > 1)
-
-
-def _name(value: object) -> str:
-    return OBJECTIVE_NAMES.get(str(value), str(value))

@@ -86,7 +86,7 @@ def _dominance(norms: Tensor, gamma: float, convention: Convention, own: Tensor,
         if len(near):
             norms[near] = _exact_norms(own[:, near.to(own.device)], other)
             threshold = threshold_of(norms, gamma, convention)
-    above = norms[norms > threshold * (1 + EQUAL)]
+    above = norms[stands_out(norms, threshold)]
     return (above - threshold).sum() if published else above.sum()
 
 
@@ -94,6 +94,11 @@ def threshold_of(norms: Tensor, gamma: float, convention: Convention = "correcte
     """What a norm has to exceed to stand out among norms [n]: their mean plus `gamma` standard deviations."""
     deviation = norms.std(correction=1 if convention == "published" else 0) if len(norms) > 1 else 0.0
     return norms.mean() + gamma * deviation
+
+
+def stands_out(norms: Tensor, threshold: Tensor) -> Tensor:
+    """Whether each norm exceeds the threshold, by more than rounding does where all norms are the same."""
+    return norms > threshold * (1 + EQUAL)
 
 
 def _exact_norms(own: Tensor, other: Tensor) -> Tensor:

@@ -203,8 +203,8 @@ def figures(curves: pd.DataFrame) -> dict[str, Any]:
     for objective, rows in curves.groupby("objective", sort=False):
         found[f"{objective}: loss, by initialisation"] = loss_curves(rows)
         for score in SCORES:
-            found[f"{objective}: {score}, by initialisation"] = score_curves(rows, score, by="init")
-            found[f"{objective}: {score} of each layer, by initialisation"] = layer_curves(rows, score, by="init")
+            found[f"{objective}: {score}, by initialisation"] = score_curves(rows, score)
+            found[f"{objective}: {score} of each layer, by initialisation"] = layer_curves(rows, score)
     return found
 
 
@@ -215,8 +215,8 @@ def _write(comparison: Comparison) -> None:
     tables.write(comparison.spread, folder / "spread.csv")
     tables.write(comparison.curves, folder / "curves.parquet")
     page = "\n".join(
-        figure.update_layout(title=title).to_html(full_html=False, include_plotlyjs=not number)
-        for number, (title, figure) in enumerate(figures(comparison.curves).items())
+        figure.to_html(full_html=False, include_plotlyjs=not number)
+        for number, figure in enumerate(figures(comparison.curves).values())
     )
     with replacing(folder / "curves.html") as path:
         path.write_text(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 from importlib.resources import as_file, files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "scores.csv"
+# Who publishes the models that the tables name without their owner.
+OWNERS = ("albert", "distilbert", "eleutherai", "google-bert", "openai-community")
 SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), tables S4 and S5 and the authors' stored results per layer"
 
 
@@ -20,7 +22,7 @@ def published_names() -> list[str]:
 
 
 def published_scores() -> pd.DataFrame:
-    """The 223 published models, one row each: median and quartiles over layers of both scores.
+    """The 223 published rows, some models' twice: median and quartiles over layers of both scores.
 
     Columns: model, family, modality (language, vision, audio), role (encoder, decoder), parameters, layers; symmetry
     and directionality, each with _lower and _upper; erratum, empty where nothing is known to be wrong:
@@ -41,3 +43,18 @@ def published_scores() -> pd.DataFrame:
         frame = pd.read_csv(path, keep_default_na=False, dtype={"erratum": str})
     frame.attrs = {"title": "Published scores", "source": SOURCE}
     return frame
+
+
+def published_of(model: str, role: str) -> dict[str, Any] | None:
+    """The published row of a model by its reference, `owner/name[@revision]` or `name`; None where there is none.
+
+    Rows without a known mistake come first. Where the tables leave out the owner, only the models' own owners match.
+    """
+    known = published_scores()
+    name = model.partition("@")[0].lower()
+    names = [name, name.partition("/")[2]] if name.partition("/")[0] in OWNERS else [name]
+    for each in names:
+        rows = known[(known["model"].str.lower() == each) & (known["role"] == role)]
+        if len(rows):
+            return dict(rows.sort_values("erratum", kind="stable").iloc[0])
+    return None

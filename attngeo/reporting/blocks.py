@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.checks import Condition, Outcome
 from attngeo.errors import DataError
+from attngeo.figures.palette import DASHES
 from attngeo.plots import KINDS, View, plot
 from attngeo.reporting.gathering import Gathered, located
 from attngeo.reporting.recipe import Check, FigureBlock, TableBlock
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 # Kinds that show one model at a time, where there are several, and those that show so many of them at once.
 ONE_BY_ONE = ("heatmap", "heads")
-MOST_AT_ONCE = 8
+MOST_AT_ONCE = len(DASHES)
 SUMMARY = ("model", "stack", "parameters", "layers", "heads", "symmetry_lower", "symmetry_median", "symmetry_upper",
            "directionality_lower", "directionality_median", "directionality_upper")  # fmt: skip
 BESIDE = ("symmetry_median", "symmetry_published", "symmetry_difference", "directionality_median",
@@ -111,25 +112,17 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
 def beside_published(rows: pd.DataFrame) -> pd.DataFrame:
     """The median scores of each stack of each model, those that were published for it, and the difference.
 
-    A model is found in the published table by its name on the Hub, with or without the organisation; the last column
-    is what is known to be wrong there.
+    The last column is what is known to be wrong with the published ones.
     """
-    from attngeo.published import published_scores
+    from attngeo.published import published_of
     from attngeo.summaries import summarise
 
-    own = summarise(rows)[["model", "stack", "symmetry_median", "directionality_median"]]
-    known = published_scores().assign(key=lambda frame: frame["model"].str.partition("/")[2].where(
-        frame["model"].str.contains("/"), frame["model"]).str.lower())  # fmt: skip
-    known = known.drop_duplicates(["key", "role"], keep="last")
-    own["key"] = own["model"].str.partition("@")[0].str.rpartition("/")[2].str.lower()
-    table = own.merge(
-        known[["key", "role", "symmetry", "directionality", "erratum"]], how="left",
-        left_on=["key", "stack"], right_on=["key", "role"],
-    )  # fmt: skip
+    table = summarise(rows)[["model", "stack", "symmetry_median", "directionality_median"]]
+    known = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
     for score in ("symmetry", "directionality"):
-        table[f"{score}_published"] = table.pop(score)
+        table[f"{score}_published"] = [float(row.get(score, "nan")) for row in known]
         table[f"{score}_difference"] = table[f"{score}_median"] - table[f"{score}_published"]
-    return table[["model", "stack", *BESIDE, "erratum"]]
+    return table.assign(erratum=[row.get("erratum", "") for row in known])[["model", "stack", *BESIDE, "erratum"]]
 
 
 def outcomes(checks: list[Check], found: Gathered) -> list[Outcome]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Arrays shorter than this stay in the JSON.
 SHORT = 16
-THOUSANDTHS, MISSING = 1000, -(2**15)
+THOUSANDTHS, LARGEST, MISSING = 1000, 32, -(2**15)
 # numpy's kinds, as the page's script names them. Whole numbers of 64 bits have no array in a browser.
 KINDS = {"float32": "f4", "float64": "f8", "int8": "i1", "uint8": "u1", "int16": "i2", "int32": "i4"}
 
@@ -36,7 +36,8 @@ class Payload:
         content["layout"].pop("template", None)  # the page's own script gives it the page's colours
         for trace in content["data"]:
             if trace["type"] == "heatmap" and "coloraxis" in trace:
-                trace["z"] = self._thousandths(np.asarray(_array_of(trace["z"]), dtype=float))
+                scores = np.asarray(_array_of(trace["z"]), dtype=float)
+                trace["z"] = self._thousandths(scores) if not (abs(scores) > LARGEST).any() else scores
         self._figures.append(self._taken_out(content))
         return len(self._figures) - 1
 
@@ -70,13 +71,21 @@ class Payload:
 
     def _placed(self, array: np.ndarray) -> dict[str, Any]:
         if array.dtype.name not in KINDS:
-            array = array.astype("int32" if array.dtype.kind in "iu" else "float32")
+            array = array.astype(_kind_for(array))
         content = np.ascontiguousarray(array).tobytes()
         where = {"at": self._size, "kind": KINDS[array.dtype.name], "shape": list(array.shape)}
         content += b"\0" * (-len(content) % 8)
         self._arrays.append(content)
         self._size += len(content)
         return where
+
+
+def _kind_for(array: np.ndarray) -> str:
+    """A kind that a browser has and that holds every value: whole numbers past 32 bits are exact to 2^53 as floats."""
+    if array.dtype.kind == "f":
+        return "float32"
+    limits = np.iinfo("int32")
+    return "int32" if array.min() >= limits.min and array.max() <= limits.max else "float64"
 
 
 def compressed(content: bytes) -> str:

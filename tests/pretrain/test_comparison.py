@@ -136,7 +136,7 @@ def test_figures_show_what_the_curves_say(comparison: Comparison) -> None:
     assert list(encoder.x) == [0, 5, 10]
     assert encoder.y[-1] == pytest.approx(expected)
     loss = found["clm: loss, by initialisation"]
-    middle = next(trace for trace in loss.data if trace.name == "symmetric")
+    middle = next(trace for trace in loss.data if trace.name == "symmetric init")
     ends = curves.query("objective == 'clm' and init == 'symmetric' and step == 10")["loss"].unique()
     assert middle.y[-1] == pytest.approx(ends.mean())
     layers = found["symmetry of each layer, by objective"]
