@@ -13,6 +13,8 @@ from attngeo.files import check_writable, replacing
 if TYPE_CHECKING:
     import pandas as pd
 
+# Of scores in tables that are read; files for programs have them all.
+DIGITS = 6
 STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1c2024}"
     "div{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
@@ -45,9 +47,9 @@ def _records(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
         yield dict(zip(map(str, frame.columns), cells, strict=True))
 
 
-def to_markdown(frame: pd.DataFrame) -> str:
-    """A pipe table, scores to six digits."""
-    shown = for_people(frame)
+def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
+    """A pipe table, scores to so many digits."""
+    shown = for_people(frame, digits)
     sides = ["right" if numeric else "left" for numeric in numeric_columns(frame, shown)]
     return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 
@@ -75,7 +77,7 @@ def to_html(frame: pd.DataFrame) -> str:
     )
 
 
-def for_people(frame: pd.DataFrame, digits: int = 6) -> pd.DataFrame:
+def for_people(frame: pd.DataFrame, digits: int = DIGITS) -> pd.DataFrame:
     """The frame as text: scores to so many digits, nothing for a missing value, no column that is empty throughout."""
     columns = {}
     for name in frame.columns:

@@ -87,15 +87,16 @@ def _caveats(family: Family) -> str:
 
 def _print(rows: list[dict[str, str]]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
+
+    from .widths import Terminal
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("family", "queries and keys", "caveats"):
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(row["family"], row["queries_and_keys"], row["caveats"])
-    console = Console()
+    console = Terminal()
     console.print(table)
     console.print(
         "Any other family is read where its tensor names match a rule; see README, Adding a family.", highlight=False

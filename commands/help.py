@@ -7,8 +7,11 @@ leaves the texts about thirty characters of a terminal of 80. Here names and typ
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -45,6 +48,7 @@ GROUP_OF = {name: title for title, names in GROUPS.items() for name in names}
 RUNNING = "Running"
 # How Typer names the types of values, and how a person would.
 TYPES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<str>": "TEXT", "<list[Path]>": "FILE", "<path>": "PATH"}
+CLOSED_PIPE = 128 + 13
 # Names and texts stand side by side from this width on, with at most so much for the names.
 SIDE_BY_SIDE, WIDEST_NAME = 60, 32
 WIDEST = 100
@@ -53,11 +57,27 @@ WIDEST = 100
 class Command(TyperCommand):
     """A command with its help in groups."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an option that takes the next option for its value, which the parser lets pass."""
+        flags = {flag: param for param in self.get_params(ctx) for flag in (*param.opts, *param.secondary_opts)}
+        for option, following in pairwise(takewhile(lambda argument: argument != "--", args)):
+            takes_value = option in flags and not getattr(flags[option], "is_flag", True)
+            if takes_value and following in flags and following.startswith("--"):
+                raise UsageError(f"{option} needs a value, but {following} follows it (see {ctx.command_path} --help)")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run it, unless it is asked to be quiet and to say more."""
+        """Run it, unless it is asked to be quiet and to say more. Where nobody reads its output any more, it ends."""
         if ctx.params.get("quiet") and ctx.params.get("verbose"):
             raise UsageError("--quiet and --verbose contradict each other; leave one out")
-        return super().invoke(ctx)
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # As the shell has it for a program that a closed pipe ends; 1 would say that a check did not hold.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(CLOSED_PIPE) from None
+        return result
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The whole text of --help."""

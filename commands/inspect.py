@@ -70,14 +70,13 @@ def _findings(store: TensorStore) -> dict[str, Any]:
 
 def _print(found: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.filesize import decimal
     from rich.table import Table
     from rich.text import Text
 
-    from .widths import fitted
+    from .widths import Terminal, fitted
 
-    console = Console(markup=False)
+    console = Terminal(markup=False)
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""
     total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
     console.print(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}", highlight=False, style="bold")

@@ -72,16 +72,17 @@ def nearest(
         return print_rows(frame, format)
 
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
+
+    from .widths import Terminal
 
     grid = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     grid.add_column("word", overflow="fold")
     grid.add_column("cosine", justify="right")
     for row in frame.to_dict("records"):
         grid.add_row(Text(printable(row["word"])), f"{row['cosine']:+.3f}")
-    console = Console()
+    console = Terminal()
     console.print(
         printable(" · ".join([model, " ".join(words), *frame.attrs["how"]])),
         style="bold",

@@ -15,15 +15,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def check_outputs(paths: Iterable[Path]) -> None:
-    """Refuse files that could not be written, or are named twice, before any work is done."""
+def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: Iterable[str] = ()) -> None:
+    """Refuse files that could not be written, are named twice or are read, before any work is done.
+
+    paths: of tables. figures: of pictures. inputs: what is read, files among it or not.
+    """
+    from attngeo.drawing import check_figure
     from attngeo.tables import check_output
 
-    paths = list(paths)
+    paths, figures = list(paths), list(figures)
     for path in paths:
         check_output(path)
-    if len({path.resolve() for path in paths}) < len(paths):
+    for path in figures:
+        check_figure(path)
+    places = [path.resolve() for path in (*paths, *figures)]
+    if len(set(places)) < len(places):
         raise UsageError("the same output file is given twice")
+    for name in inputs:
+        if Path(name).resolve() in places:
+            raise UsageError(f"{name} is read, expected another file to write to")
 
 
 def print_rows(frame: pd.DataFrame, format: Format) -> None:

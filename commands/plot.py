@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,10 @@ from attngeo.choices import FigureKind, Shown
 from attngeo.errors import UsageError
 
 from .options import Offline, Quiet, Verbose, model_names
+from .outputs import check_outputs
 
+# Pixels of a side of an image; in smaller ones titles have no room.
+SMALLEST, LARGEST = 300, 10_000
 INPUT_HELP = "Files that score, analogy or pretrain wrote, folders of pretrain, or models as score takes them."
 
 
@@ -23,8 +26,10 @@ def plot(
     output: Annotated[
         list[Path], typer.Option("-o", "--output", help="A .html .json .png .svg or .pdf file; may be repeated.")
     ],
-    score: Annotated[Shown, typer.Option(help="Which score; loss is for training.")] = "symmetry",
-    layer: Annotated[int, typer.Option(help="Of matrix: which layer.")] = 0,
+    score: Annotated[
+        Shown | None, typer.Option(help="Which score; loss is for training.", show_default="symmetry")
+    ] = None,
+    layer: Annotated[int | None, typer.Option(help="Of matrix: which layer.", show_default="0")] = None,
     head: Annotated[int | None, typer.Option(help="Of matrix: one head of it.", show_default="the whole layer")] = None,
     stack: Annotated[str | None, typer.Option(help="Only this stack: encoder, decoder, cross, vision …")] = None,
     where: Annotated[
@@ -32,8 +37,11 @@ def plot(
         typer.Option("--where", metavar="COLUMN=VALUE", help="Only these rows of the results; may be repeated."),
     ] = None,
     published: Annotated[
-        bool, typer.Option("--published/--no-published", help="Of size: the 223 published models behind.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--published/--no-published", help="Of size: the 223 published models behind.", show_default="published"
+        ),
+    ] = None,
     width: Annotated[int | None, typer.Option(help="Of an image, in pixels; it is drawn at twice that.")] = None,
     height: Annotated[int | None, typer.Option(help="Of an image, in pixels.")] = None,
     offline: Offline = False,
@@ -57,22 +65,28 @@ def plot(
         attngeo plot size scores.parquet --score directionality -o size.png
         attngeo plot matrix demo:minilm --layer 2 --head 5 -o matrix.pdf
     """
-    from attngeo.drawing import check_figure, draw
-    from attngeo.plots import View
+    check_outputs((), output, inputs)
+
+    from attngeo.drawing import draw
+    from attngeo.plots import USED, View
     from attngeo.plots import plot as plot_figure
 
     from .progress import Bar
 
-    for path in output:
-        check_figure(path)
+    options = {"score": score, "layer": layer, "head": head, "stack": stack, "published": published}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in USED[kind]:
+            looked_at = ", ".join(f"--{option}" for option in (*USED[kind], "where"))
+            raise UsageError(f"{kind} has no --{name}; what is drawn is chosen with {looked_at}")
     for name, value in (("width", width), ("height", height)):
-        if value is not None and not 100 <= value <= 10_000:
-            raise UsageError(f"{name} is {value}, expected from 100 to 10000 pixels")
+        if value is not None and not SMALLEST <= value <= LARGEST:
+            raise UsageError(f"{name} is {value}, expected from {SMALLEST} to {LARGEST} pixels")
     for text in where or ():
         if "=" not in text.strip("="):
             raise UsageError(f"--where {text!r} is no choice of rows, expected COLUMN=VALUE")
     rows = {text.partition("=")[0]: text.partition("=")[2] for text in where or ()}
-    view = View(score=score, layer=layer, head=head, stack=stack, published=published, where=rows)
+    view = View(**given, where=rows)
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = plot_figure(kind, inputs, view=view, offline=offline, progress=progress)
     for path in output:

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from attngeo.scoring import Scale
 from attngeo.weights import Variants
 
 from .messages import printable
-from .widths import fitted
+from .widths import Terminal, fitted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +36,7 @@ DEFAULTS = asdict(Scale()) | asdict(Variants()) | {"precision": "float32"}
 
 def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     """One table of a model's layers (and heads), then what is typical of each stack, and on stderr the notes."""
-    console = Console()
+    console = Terminal()
     console.print(_title(frame), style="bold", highlight=False, markup=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("stack", overflow="fold", min_width=7)

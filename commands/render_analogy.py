@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from .messages import printable
+from .widths import Terminal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +32,7 @@ LONGEST_NAME = 24
 
 def print_result(result: AnalogyResult) -> None:
     """The results of one model in full; of several side by side, and then how sure the differences are."""
-    console = Console()
+    console = Terminal()
     for part in _parts(result, console.width):
         console.print(part, highlight=False)
         console.print()

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .messages import printable
-from .widths import fitted
+from .widths import Terminal, fitted
 
 if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison
@@ -32,7 +31,7 @@ def print_run(run: Run) -> None:
         layers, loss = rows[rows["head"].isna()], rows["loss"].iloc[0]
         scores = *_scores(layers, "symmetry"), *_scores(layers, "directionality")
         grid.add_row(f"{step:,}", "" if loss != loss else f"{loss:.3f}", *scores)
-    console = Console()
+    console = Terminal()
     console.print(Text(printable(_title(run))), style="bold")
     console.print(fitted(grid, console, [QUARTILES]))
     count = run.geometry["layer"].nunique()
@@ -64,7 +63,7 @@ def _grid(columns: list[str]) -> Table:
 def print_comparison(comparison: Comparison) -> None:
     """What each objective and initialisation gained, and where its scores ended, over the seeds."""
     rows, spread = comparison.rows, comparison.spread
-    console = Console()
+    console = Terminal()
     seeds = int(spread["seeds"].iloc[0])
     title = f"{rows['model'].iloc[0]} · {seeds} seed{'s' * (seeds > 1)} · {comparison.folder}"
     console.print(Text(printable(title)), style="bold")

@@ -50,13 +50,13 @@ def report(
     with Bar(str(folder), quiet=quiet, verbose=verbose) as progress:
         made = make_report(recipe, folder, offline=offline, progress=progress)
     sys.stdout.write(f"{made.page}\n")
-    for what, error in made.failures:
-        say(f"missing from the report: {what}: {error}")
+    for failure in made.failures:
+        say(f"missing from the report: {failure}")
     failed = [each for each in made.checks if each.failed]
     for each in failed:
         say(each.complaint)
     if made.failures:
-        raise typer.Exit(made.failures[0][1].exit_code)
+        raise typer.Exit(made.failures[0].error.exit_code)
     if failed:
         raise typer.Exit(CHECK_FAILED)
 

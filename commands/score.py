@@ -129,15 +129,12 @@ def _check(
     outputs: list[Path], figures: list[Path], conditions: list[str], gamma: float, device: str
 ) -> list[Condition]:
     """Refuse what cannot work before anything is read."""
-    check_outputs(outputs)
+    check_outputs(outputs, figures)
 
     from attngeo.checks import Condition
     from attngeo.devices import pick_device
-    from attngeo.drawing import check_figure
     from attngeo.geometry.directionality import check_choices
 
-    for path in figures:
-        check_figure(path)
     parsed = [Condition(condition) for condition in conditions]
     check_choices(gamma, "corrected")
     pick_device(device)
@@ -190,11 +187,10 @@ def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *,
 
 
 def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) -> None:
-    from rich.console import Console
-
     from .render import print_scores, summary
+    from .widths import Terminal
 
     for frame in frames:
         print_scores(frame, per_head=per_head, quiet=quiet)
     if len(frames) > 1:
-        Console().print(summary(frames, name_models=True))
+        Terminal().print(summary(frames, name_models=True))

@@ -1,4 +1,4 @@
-"""Tables on narrow terminals: whole numbers in fewer columns, rather than cut ones."""
+"""The terminal that results are printed to. On a narrow one tables have fewer columns, rather than cut numbers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from dataclasses import replace
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+
+
+class Terminal(Console):
+    """stdout, or whatever it is piped to."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the command end as one whose pipe was closed; rich would exit with 1, as where a check does not hold."""
+        raise BrokenPipeError
 
 
 def fitted(table: Table, console: Console, expendable: Sequence[str]) -> Table:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.checks import Condition, Outcome
 from attngeo.errors import DataError
+from attngeo.figures.matrix import matrix_map
 from attngeo.figures.palette import DASHES
+from attngeo.matrices import query_key_matrix
 from attngeo.plots import KINDS, View, plot
 from attngeo.reporting.gathering import Gathered, located
-from attngeo.reporting.recipe import Check, FigureBlock, TableBlock
+from attngeo.reporting.recipe import Check, FigureBlock, Recipe, TableBlock
 from attngeo.results import chosen
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 # Kinds that show one model at a time, where there are several, and those that show so many of them at once.
 ONE_BY_ONE = ("heatmap", "heads")
 MOST_AT_ONCE = len(DASHES)
+# Names of the files of tables.
+FILE_NAME, LONGEST_NAME = r"\w[\w.-]{0,120}", 100
 SUMMARY = ("model", "stack", "parameters", "layers", "heads", "symmetry_lower", "symmetry_median", "symmetry_upper",
            "directionality_lower", "directionality_median", "directionality_upper")  # fmt: skip
 BESIDE = ("symmetry_median", "symmetry_published", "symmetry_difference", "directionality_median",
@@ -52,20 +57,19 @@ class Tabled:
     rows: pd.DataFrame
 
 
-def drawn(block: FigureBlock, found: Gathered, base: Path, *, offline: bool) -> Drawn | None:
-    """The figure of a block; None where its results could not be had."""
+def drawn(block: FigureBlock, found: Gathered, base: Path, *, offline: bool) -> Drawn:
+    """The figure of a block. Raises what reading a model raises, and DataError where the results lack what is shown."""
     view = View(score=block.score, layer=block.layer, head=block.head, stack=block.stack, published=block.published)
     if block.kind == "matrix":
-        figure = plot("matrix", located(str(block.model), base), view=view, offline=offline)
-        return Drawn(_label(block), block.caption, None, [("", figure)])
-    rows = found.rows.get(str(block.of))
-    if rows is None:
-        return None
-    rows = chosen(rows, block.where, str(block.of))
+        model = str(block.model)
+        shown = query_key_matrix(located(model, base), block.layer, head=block.head, stack=block.stack, offline=offline)
+        shown.cells.attrs["model"] = model  # by the recipe's name for it, not by where it lies on this machine
+        return Drawn(_label(block), block.caption, None, [("", matrix_map(*shown))])
+    rows = chosen(_rows(found, str(block.of)), block.where, str(block.of))
     if block.models is not None:
         rows = rows[rows["model"].isin(block.models)]
     if rows.empty:
-        return None
+        raise DataError(f"{block.of} has nothing of {', '.join(block.models or ())}")
     models = list(dict.fromkeys(rows["model"])) if "model" in rows else []
     if len(models) > (1 if block.kind in ONE_BY_ONE else MOST_AT_ONCE) and block.kind in (*ONE_BY_ONE, "layers"):
         variants = [(model, plot(block.kind, rows[rows["model"] == model], view=view)) for model in models]
@@ -82,14 +86,16 @@ def _label(block: FigureBlock) -> str:
     return what + (f" ({block.model})" if block.model else "")
 
 
-def tabled(block: TableBlock, found: Gathered) -> Tabled | None:
-    """The table of a block; None where its results could not be had."""
-    rows = found.rows.get(block.of)
-    if rows is None:
-        return None
-    rows = chosen(rows, block.where, block.of)
-    kinds = [block.of, *([] if block.show == "rows" else [block.show]), *(str(value) for value in block.where.values())]
-    name = "-".join(re.sub(r"[^\w.-]+", "-", kind).strip("-.") for kind in kinds)
+def _rows(found: Gathered, of: str) -> pd.DataFrame:
+    """The rows of the results of that name. Raises DataError where none could be had."""
+    if of not in found.rows:
+        raise DataError(f"nothing of {of} could be had")
+    return found.rows[of]
+
+
+def tabled(block: TableBlock, found: Gathered, taken: dict[str, pd.DataFrame]) -> Tabled:
+    """The table of a block, under a name of its own; taken: the tables so far. Raises DataError."""
+    rows = chosen(_rows(found, block.of), block.where, block.of)
     if block.show == "summary":
         rows = _summary(rows)
     elif block.show == "published":
@@ -98,9 +104,20 @@ def tabled(block: TableBlock, found: Gathered) -> Tabled | None:
         missing = [column for column in block.columns if column not in rows]
         if missing:
             there = ", ".join(map(str, rows.columns))
-            raise DataError(f"the table of {name} has no column {missing[0]!r}, expected some of: {there}")
+            raise DataError(f"the table of {block.of} has no column {missing[0]!r}, expected some of: {there}")
         rows = rows[block.columns]
+    kinds = [block.of, *([] if block.show == "rows" else [block.show]), *map(str, block.where.values())]
+    name = _free("-".join(re.sub(r"[^\w.-]+", "-", kind, flags=re.ASCII).strip("-.") for kind in kinds), rows, taken)
     return Tabled(name, block.caption or CAPTIONS[block.show], rows)
+
+
+def _free(name: str, rows: pd.DataFrame, taken: dict[str, pd.DataFrame]) -> str:
+    """The name, or the first of name-2, name-3 … that no other table has."""
+    name = name[:LONGEST_NAME]
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    free = next(each for each in names if each not in taken or taken[each].equals(rows))
+    taken[free] = rows
+    return free
 
 
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -125,16 +142,14 @@ def beside_published(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(erratum=[row.get("erratum", "") for row in known])[["model", "stack", *BESIDE, "erratum"]]
 
 
-def outcomes(checks: list[Check], found: Gathered) -> list[Outcome]:
-    """What every check says of every stack of its models."""
+def outcomes(check: Check, recipe: Recipe, found: Gathered) -> list[Outcome]:
+    """What a check says of every stack of its models; a model that could not be had fails."""
     from attngeo.summaries import summarise
 
-    said: list[Outcome] = []
-    for check in checks:
-        rows: Any = found.rows.get(check.of)
-        if rows is None:
-            continue
-        if check.models is not None:
-            rows = rows[rows["model"].isin(check.models)]
-        said += Condition(check.fail_if).outcomes(summarise(rows))
-    return said
+    rows: Any = found.rows.get(check.of)
+    there = set() if rows is None else set(rows["model"])
+    wanted = check.models if check.models is not None else recipe.models_of(check.of)
+    said = [Outcome(check.fail_if, model, "", None, {}) for model in wanted if model not in there]
+    if check.models is not None and rows is not None:
+        rows = rows[rows["model"].isin(check.models)]
+    return said if rows is None or rows.empty else [*said, *Condition(check.fail_if).outcomes(summarise(rows))]

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import AttnGeoError, OutputError
+from attngeo.checkpoints.reference import is_path
+from attngeo.errors import AttnGeoError, CheckpointError, OutputError, first_line
 from attngeo.files import replacing
 from attngeo.progress import Progress
 from attngeo.provenance import software
@@ -25,16 +26,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PARTS = ".parts"
+CBOW = "cbow:"
 Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What could not be had: a model of some results, or a figure or table of a section; and why."""
+
+    where: str
+    what: str
+    error: AttnGeoError
+
+    def __str__(self) -> str:
+        """One line that names it once."""
+        return f"{self.where}: {self.what}: {str(self.error).removeprefix(f'{self.what}: ')}"
 
 
 @dataclass
 class Gathered:
-    """Results by name: rows, and how each part of them was made. failures: what could not be had, and why."""
+    """Results by name: rows, and how each part of them was made. failures: what could not be had."""
 
     rows: dict[str, pd.DataFrame] = field(default_factory=dict)
     made: list[dict[str, Any]] = field(default_factory=list)
-    failures: list[tuple[str, AttnGeoError]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
 
 def gather(file: RecipeFile, folder: Path, *, offline: bool, report: Report) -> Gathered:
@@ -50,10 +65,15 @@ def gather(file: RecipeFile, folder: Path, *, offline: bool, report: Report) -> 
         for what, fingerprint, make in _parts(results, file.path.parent, offline, report):
             try:
                 frame = _kept(folder / PARTS / f"{results.name}-{fingerprint}.parquet", make)
+            except OutputError:
+                raise
             except AttnGeoError as error:
-                if isinstance(error, OutputError):
-                    raise
-                found.failures.append((f"{results.name}: {what}", error))
+                found.failures.append(Failure(results.name, what, error))
+                continue
+            except Exception as error:  # one model that nobody foresaw must not cost all others
+                log.info("%s", what, exc_info=True)
+                wrong = CheckpointError(f"unexpected {type(error).__name__}: {first_line(error)}")
+                found.failures.append(Failure(results.name, what, wrong))
                 continue
             frames.append(frame)
             about = {str(key): value for key, value in frame.attrs.items()}
@@ -61,7 +81,7 @@ def gather(file: RecipeFile, folder: Path, *, offline: bool, report: Report) -> 
         if frames:
             found.rows[results.name] = pd.concat(frames, ignore_index=True)
     if found.failures and not found.rows:
-        raise found.failures[0][1]
+        raise found.failures[0].error
     return found
 
 
@@ -79,8 +99,12 @@ def _parts(
         yield results.path, _fingerprint(results, _state(path)), partial(_read, path, results.path)
     elif isinstance(results, AnalogyResults):
         models = [located(model, base) for model in results.models]
+        questions = results.options.questions
+        if questions != "google":
+            questions = str(base / Path(questions).expanduser())
+        state = map(_state, (*models, questions))
         name = ", ".join(results.models)
-        yield name, _fingerprint(results, *map(_state, models)), partial(_asked, results, models, offline, report)
+        yield name, _fingerprint(results, *state), partial(_asked, results, models, questions, offline, report)
     else:
         for model in results.models:
             place = located(model, base)
@@ -116,10 +140,10 @@ def _scored(results: ScoreResults, place: str, model: str, offline: bool, report
     return _named(frame, {place: model})
 
 
-def _asked(results: AnalogyResults, models: list[str], offline: bool, report: Report) -> pd.DataFrame:
+def _asked(results: AnalogyResults, models: list[str], questions: str, offline: bool, report: Report) -> pd.DataFrame:
     from attngeo.analogies.analogy import analogy
 
-    options = results.options.model_dump()
+    options = results.options.model_dump() | {"questions": questions}
     frame = analogy(models, offline=offline, progress=report, **options).scores
     return _named(frame, dict(zip(models, results.models, strict=True)))
 
@@ -140,16 +164,18 @@ def _named(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
 
 def located(model: str, base: Path) -> str:
     """A path relative to the recipe in full; any other reference as it is."""
-    path = base / model
-    return str(path.absolute()) if model.startswith((".", "/")) and path.exists() else model
+    if model.startswith(CBOW):
+        return CBOW + located(model.removeprefix(CBOW), base)
+    path = base / Path(model).expanduser()
+    return str(path.absolute()) if is_path(model) or path.exists() else model
 
 
 def _state(place: str | Path) -> str:
     """What changes when a file or a folder does; nothing for a reference to elsewhere."""
     path = Path(place)
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     try:
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        return " ".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+        return " ".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
     except OSError:
         return ""
 

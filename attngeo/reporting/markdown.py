@@ -6,7 +6,7 @@ import html
 import re
 from typing import TYPE_CHECKING
 
-from attngeo.reporting.page import Content
+from attngeo.reporting.page import DIGITS, Content
 from attngeo.tables import to_markdown
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ def markdown(content: Content) -> str:
     blocks.append("\n".join([
         *(f"- ✗ {_plain(check.model)} ({_plain(check.stack)}): {check.reason}; fails if `{check.expression}`"
           for check in failed),
-        *(f"- missing: {_plain(what)}: {_plain(why)}" for what, why in content.failures),
+        *(f"- missing: {_plain(failure)}" for failure in content.failures),
     ]))  # fmt: skip
     blocks.append(content.text.strip())
     for part in content.parts:
         blocks += [f"## {_plain(part.title)}", part.text.strip()]
+        for figure in part.figures:
+            blocks.append(f"*{_plain(figure.caption or figure.label)}*: a figure of index.html.")
         for table in part.tables:
             more = f" (the first {MOST_ROWS} of {len(table.rows):,} rows)" if len(table.rows) > MOST_ROWS else ""
             blocks += [f"{_plain(table.caption or table.name)}{more}:", _table(table.rows.head(MOST_ROWS))]
@@ -38,13 +40,14 @@ def markdown(content: Content) -> str:
 
 
 def _table(rows: pd.DataFrame) -> str:
-    texts = rows.copy()
+    texts = rows.rename(columns=lambda name: _plain(str(name)))
     for name in texts.columns:
         if texts[name].dtype.kind not in "iufb":
-            texts[name] = [_plain(str(value)) if isinstance(value, str) else value for value in texts[name]]
-    return to_markdown(texts).rstrip()
+            texts[name] = [_plain(value) if isinstance(value, str) else value for value in texts[name]]
+    return to_markdown(texts, DIGITS).rstrip()
 
 
 def _plain(text: str) -> str:
     """A name that Markdown leaves as it is."""
-    return SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    escaped = SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    return escaped.replace("@", "&#64;")  # or it would call whoever has that name

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Rows of a table that a page shows; the files have them all.
 MOST_ROWS = 500
+# Of scores in tables: as many as tell models apart.
+DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Content:
     text: str
     parts: list[Part]
     checks: list[Outcome]
-    failures: list[tuple[str, str]]
-    provenance: Mapping[str, Any]
+    failures: list[str]
+    provenance: dict[str, Any]
 
 
 def page(content: Content) -> str:
@@ -84,7 +86,7 @@ def _table(table: Tabled) -> dict[str, Any]:
     from markupsafe import Markup
 
     rows: pd.DataFrame = table.rows.head(MOST_ROWS)
-    shown = for_people(rows)
+    shown = for_people(rows, DIGITS)
     left = Markup(' class="text"')
     sides = ["" if numeric else left for numeric in numeric_columns(rows, shown)]
     return {
@@ -105,7 +107,8 @@ def _made(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _described(made: Mapping[str, Any]) -> str:
     """The model and its commit, then every option."""
     own = {key: value for key, value in made.items() if key not in ("results", "command", "title", "model", "revision")}
-    own = {key: value for key, value in own.items() if value not in (None, "", [], False)}
+    own = {key: value for key, value in own.items() if value is not None and value is not False and value != ""}
+    own = {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in own.items()}
     commit = f"@{made['revision']}" if made.get("revision") else ""
     return f"{made.get('model', '')}{commit} · " + ", ".join(f"{key} {value}" for key, value in own.items())
 

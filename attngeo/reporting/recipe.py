@@ -5,14 +5,24 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from attngeo.checks import Condition
 from attngeo.choices import Case, Compose, Convention, FigureKind, Method, Precision, Shown
-from attngeo.errors import DataError, DataUnavailableError, UsageError
+from attngeo.errors import DataUnavailableError, UsageError, first_line
+from attngeo.plots import USED
 from attngeo.reporting.places import Place, line_of, name_of
 
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"
@@ -20,6 +30,25 @@ Name = Annotated[str, Field(pattern=NAME)]
 COMMANDS = Literal["score", "analogy", "file"]
 # What the kinds of figures are drawn from, where it is not scores; and any of them from a file.
 DRAWN_FROM = {"analogies": ("analogy",), "training": ("file",), "training-layers": ("file",)}
+
+
+def _different(models: list[str]) -> list[str]:
+    twice = next((model for model in models if models.count(model) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice!r} is there twice, expected each model once")
+    return models
+
+
+Models = Annotated[list[str], Field(min_length=1), AfterValidator(_different)]
+
+
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"expected a text or a number, got {value}")  # which pydantic would take for 1 or 0
+    return value
+
+
+Where = dict[str, Annotated[str | int | float, BeforeValidator(_no_truth)]]
 
 
 class _Strict(BaseModel):
@@ -54,7 +83,7 @@ class ScoreResults(_Strict):
 
     command: Literal["score"]
     name: Name
-    models: list[str] = Field(min_length=1)
+    models: Models
     options: ScoreOptions = Field(default_factory=ScoreOptions)
 
 
@@ -63,7 +92,7 @@ class AnalogyResults(_Strict):
 
     command: Literal["analogy"]
     name: Name
-    models: list[str] = Field(min_length=1)
+    models: Models
     options: AnalogyOptions = Field(default_factory=AnalogyOptions)
 
 
@@ -87,13 +116,13 @@ class FigureBlock(_Strict):
     kind: FigureKind
     of: str | None = None
     model: str | None = None
-    models: list[str] | None = Field(default=None, min_length=1)
+    models: Models | None = None
     score: Shown = "symmetry"
     layer: int = Field(default=0, ge=0)
     head: int | None = Field(default=None, ge=0)
     stack: str | None = None
     published: bool = True
-    where: dict[str, str | int] = {}
+    where: Where = {}
     caption: str = ""
 
 
@@ -103,7 +132,7 @@ class TableBlock(_Strict):
     of: str
     show: Literal["rows", "summary", "published"] = "rows"
     columns: list[str] | None = Field(default=None, min_length=1)
-    where: dict[str, str | int] = {}
+    where: Where = {}
     caption: str = ""
 
 
@@ -121,7 +150,7 @@ class Check(_Strict):
 
     of: str
     fail_if: str
-    models: list[str] | None = Field(default=None, min_length=1)
+    models: Models | None = None
 
     @field_validator("fail_if")
     @classmethod
@@ -142,45 +171,55 @@ class Recipe(_Strict):
     section: list[Section] = []
     check: list[Check] = []
 
-    def result(self, name: str) -> ScoreResults | AnalogyResults | FileResults:
-        """The results of that name."""
-        return next(each for each in self.results if each.name == name)
+    def models_of(self, name: str) -> list[str]:
+        """The models that are asked for under the name of some results; none for a file's."""
+        return [model for each in self.results if each.name == name for model in getattr(each, "models", [])]
 
 
 class RecipeFile:
-    """A recipe, where it was read from, and the fingerprint of its text."""
+    """A recipe, where it was read from, and the fingerprint of that file."""
 
-    def __init__(self, path: Path, text: str, recipe: Recipe) -> None:
+    def __init__(self, path: Path, content: bytes, recipe: Recipe) -> None:
         self.path, self.recipe = path, recipe
-        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        self._text = content.decode()
+
+    def line_of(self, place: Place) -> int:
+        """The line of a part of it, counted from 1."""
+        return line_of(self._text, place)
 
 
 def read_recipe(path: str | Path) -> RecipeFile:
     """Read and check a recipe.
 
-    Raises DataUnavailableError where there is no such file, DataError with file, line, key and what was expected.
+    Raises DataUnavailableError where there is no such file, UsageError with file, line, key and what was expected.
     """
     path = Path(path).expanduser()
     try:
-        text = path.read_text("utf-8")
-    except (FileNotFoundError, IsADirectoryError):
+        content = path.read_bytes()
+        text = content.decode()
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder, expected a .toml file") from None
+    except FileNotFoundError:
         raise DataUnavailableError(
             f"{path}: no such file; attngeo report --init writes a recipe to start from"
         ) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error})") from None
+        raise UsageError(f"{path} cannot be read ({first_line(error)})") from None
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         reason = str(error).replace(" (at ", ", (").replace("(line", "line").rstrip(")")
-        raise DataError(f"{path}: not TOML: {reason}") from None
+        raise UsageError(f"{path}: not TOML: {reason}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not TOML that can be read ({first_line(error)})") from None
     try:
         recipe = Recipe.model_validate(fields, strict=False)
     except ValidationError as error:
-        raise DataError(_first_problem(path, text, error)) from None
+        raise UsageError(_first_problem(path, text, error)) from None
     for place, problem in _contradictions(recipe):
-        raise DataError(f"{path}:{line_of(text, place)}: {name_of(place)}: {problem}")
-    return RecipeFile(path, text, recipe)
+        raise UsageError(f"{path}:{line_of(text, place)}: {name_of(place)}: {problem}")
+    return RecipeFile(path, content, recipe)
 
 
 def _contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
@@ -200,6 +239,9 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
 
 
 def _of_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
+    looked_at = (*USED[figure.kind], *(("model",) if figure.kind == "matrix" else ("of", "models", "where")))
+    for name in figure.model_fields_set - {"kind", "caption", *looked_at}:
+        yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(looked_at)}"
     if figure.kind == "matrix":
         if figure.model is None:
             yield (*place, "model"), 'a matrix is drawn from one model, expected model = "org/name"'
@@ -231,10 +273,47 @@ def _of_results(
 
 def _first_problem(path: Path, text: str, error: ValidationError) -> str:
     problem = error.errors()[0]
-    place = tuple(part for part in problem["loc"] if part not in get_args(COMMANDS))
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        message = "there is no such key here"
-    elif problem["type"] not in ("missing", "value_error", "union_tag_not_found"):
-        message += f", got {problem['input']!r:.60}"
+    place, told = _place(problem["loc"]), problem.get("ctx", {})
+    match problem["type"]:
+        case "extra_forbidden":
+            known = _keys_of(place[:-1])
+            near = get_close_matches(str(place[-1]), known, 1)
+            message = "there is no such key here; " + (
+                f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(known)}"
+            )
+        case "union_tag_not_found" | "union_tag_invalid":
+            place = (*place, "command")
+            got = f", got {told['tag']!r}" if "tag" in told else ""
+            message = f"expected one of: {', '.join(get_args(COMMANDS))}{got}"
+        case "too_short":
+            message = f"expected at least {told['min_length']}"
+        case "string_pattern_mismatch":
+            message = f"expected letters, digits, - and _, beginning with a letter, got {problem['input']!r:.60}"
+        case "missing" | "value_error":
+            message = problem["msg"].removeprefix("Value error, ").replace("Field required", "is missing")
+        case _:
+            message = f"{problem['msg'].removeprefix('Input ')}, got {problem['input']!r:.60}"
     return f"{path}:{line_of(text, place)}: {name_of(place)}: {message[0].lower()}{message[1:]}"
+
+
+def _place(loc: Place) -> Place:
+    """The keys of a problem, without the names that pydantic has for the members of a union."""
+    if loc[:1] == ("results",) and len(loc) > 2 and loc[2] in get_args(COMMANDS):
+        loc = (*loc[:2], *loc[3:])
+    return loc[: loc.index("where") + 2] if "where" in loc else loc
+
+
+def _keys_of(place: Place) -> list[str]:
+    """The keys that are known in some part of a recipe."""
+    parts: dict[str, type[BaseModel]] = {
+        "section": Section,
+        "figures": FigureBlock,
+        "tables": TableBlock,
+        "check": Check,
+    }
+    name = next((part for part in reversed(place) if isinstance(part, str)), "")
+    if name == "results":
+        return sorted({key for kind in (ScoreResults, AnalogyResults, FileResults) for key in kind.model_fields})
+    if name == "options":
+        return sorted({*ScoreOptions.model_fields, *AnalogyOptions.model_fields})
+    return list(parts.get(name, Recipe).model_fields)

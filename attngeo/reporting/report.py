@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from attngeo import tables
 from attngeo.checks import Outcome
-from attngeo.errors import AttnGeoError, OutputError
+from attngeo.errors import AttnGeoError, OutputError, UsageError
 from attngeo.files import replacing
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
-from attngeo.reporting.blocks import drawn, outcomes, tabled
-from attngeo.reporting.gathering import Gathered, forget, gather
+from attngeo.reporting.blocks import FILE_NAME, drawn, outcomes, tabled
+from attngeo.reporting.gathering import Failure, Gathered, forget, gather
 from attngeo.reporting.markdown import markdown
 from attngeo.reporting.page import Content, Part, page
+from attngeo.reporting.places import Place, name_of
 from attngeo.reporting.recipe import RecipeFile, read_recipe
 
 PAGE, SUMMARY, PROVENANCE, TABLES = "index.html", "report.md", "provenance.json", "tables"
+SUFFIXES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Report:
 
     folder: Path
     checks: list[Outcome]
-    failures: list[tuple[str, AttnGeoError]]
+    failures: list[Failure]
 
     @property
     def page(self) -> Path:
@@ -52,10 +56,10 @@ def report(
     SOURCE_DATE_EPOCH where that is set. Results that cannot be had are listed in the report.
     Raises DataUnavailableError and DataError for the recipe, OutputError, and where nothing could be had, the reason.
     """
-    file, folder = read_recipe(recipe), Path(folder)
+    file, folder, date = read_recipe(recipe), Path(folder), _date()
     _prepare(folder)
     found = gather(file, folder, offline=offline, report=progress or (lambda _: None))
-    content = _content(file, found, offline=offline)
+    content = _content(file, found, date, offline=offline)
     _write(folder, content, found)
     if not found.failures:
         forget(folder)
@@ -64,42 +68,82 @@ def report(
 
 def _prepare(folder: Path) -> None:
     try:
-        (folder / TABLES).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error}); expected a folder") from None
     if not os.access(folder, os.W_OK):
         raise OutputError(f"{folder}: no permission to write there")
 
 
-def _content(file: RecipeFile, found: Gathered, *, offline: bool) -> Content:
+def _content(file: RecipeFile, found: Gathered, date: str, *, offline: bool) -> Content:
     recipe, base = file.recipe, file.path.parent
-    failures = [(what, str(error)) for what, error in found.failures]
-    parts = []
-    for section in recipe.section:
-        figures = [drawn(block, found, base, offline=offline) for block in section.figures]
-        shown = [tabled(block, found) for block in section.tables]
-        parts.append(Part(section.title, section.text, [f for f in figures if f], [t for t in shown if t]))
+    parts, taken = [], dict(found.rows)
+    for i, section in enumerate(recipe.section):
+        figures, shown = [], []
+        for j, block in enumerate(section.figures):
+            with _listed(file, ("section", i, "figures", j), found):
+                figures.append(drawn(block, found, base, offline=offline))
+        for j, table in enumerate(section.tables):
+            with _listed(file, ("section", i, "tables", j), found):
+                shown.append(tabled(table, found, taken))
+        parts.append(Part(section.title, section.text, figures, shown))
+    said: list[Outcome] = []
+    for i, check in enumerate(recipe.check):
+        with _listed(file, ("check", i), found):
+            said += outcomes(check, recipe, found)
+    failures = list(map(str, found.failures))
     provenance = {
-        "date": _date(), "command": f"attngeo report {file.path.name}",
+        "date": date, "command": f"attngeo report {file.path.name}",
         "recipe": f"{file.path.name}, sha256 {file.sha256}", "software": software(), "machine": machine(),
         "results": found.made,
     }  # fmt: skip
-    return Content(recipe.title, recipe.text, parts, outcomes(recipe.check, found), failures, provenance)
+    return Content(recipe.title, recipe.text, parts, said, failures, provenance)
+
+
+@contextmanager
+def _listed(file: RecipeFile, place: Place, found: Gathered) -> Iterator[None]:
+    """A figure or a table that cannot be made is listed, with where the recipe asks for it; the rest is made."""
+    try:
+        yield
+    except AttnGeoError as error:
+        found.failures.append(Failure(f"{file.path.name}:{file.line_of(place)}", name_of(place), error))
 
 
 def _date() -> str:
     """Now, or when SOURCE_DATE_EPOCH says, in UTC. See https://reproducible-builds.org/specs/source-date-epoch/."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    when = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdecimal() else datetime.now(UTC)
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        when = datetime.now(UTC) if not epoch else datetime.fromtimestamp(int(epoch), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"SOURCE_DATE_EPOCH is {epoch!r:.60}, expected seconds since 1970") from None
     return when.strftime("%Y-%m-%d %H:%M UTC")
 
 
+def _clear(folder: Path) -> None:
+    """Take away the page that was here, and the tables that it was made with; nothing else."""
+    try:
+        names = json.loads((folder / PROVENANCE).read_text("utf-8"))["tables"]
+        former = [str(name) for name in names if re.fullmatch(FILE_NAME, str(name))]
+    except (OSError, ValueError, KeyError, TypeError):
+        former = []
+    try:
+        (folder / PAGE).unlink(missing_ok=True)
+        for name in former:
+            for suffix in SUFFIXES:
+                (folder / TABLES / f"{name}{suffix}").unlink(missing_ok=True)
+        (folder / TABLES).mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+
+
 def _write(folder: Path, content: Content, found: Gathered) -> None:
-    """The tables first, the page last: a page is there only when all that it links to is."""
+    """The tables first, the page last: a page is there only when all that it links to is, and no table of another."""
     shown = {table.name: table.rows for part in content.parts for table in part.tables}
+    _clear(folder)
     for name, rows in (found.rows | shown).items():
-        for suffix in (".csv", ".parquet"):
+        for suffix in SUFFIXES:
             tables.write(rows.reset_index(drop=True), folder / TABLES / f"{name}{suffix}")
+    content.provenance["tables"] = sorted(found.rows | shown)
     for name, text in (
         (PROVENANCE, json.dumps(content.provenance, indent=2, default=str) + "\n"),
         (SUMMARY, markdown(content)),

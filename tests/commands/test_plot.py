@@ -49,7 +49,7 @@ BAD = [
     (["plot", "heatmap", "demo:minilm"], 2, "Missing option"),
     (["plot", "heatmap", "none.csv", "-o", "a.html"], 3, "none.csv: no such file"),
     (["plot", "heatmap", "demo:none", "-o", "a.html"], 3, "demo:none"),
-    (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "width is 5, expected from 100"),
+    (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "width is 5, expected from 300"),
     (["plot", "matrix", "demo:minilm", "--head", "99", "-o", "a.html"], 2, "has no head 99 in layer 0"),
     (["plot", "heatmap", "demo:minilm", "--where", "layer", "-o", "a.html"], 2, "expected COLUMN=VALUE"),
     (["plot", "heatmap", "demo:minilm", "--where", "layer=9", "-o", "a.html"], 4, "has no row where layer is '9'"),

@@ -50,7 +50,8 @@ def test_bad_input_is_one_line(attngeo: Run, tmp_path: Path) -> None:
     for arguments, code, said in (
         (["report"], 2, "no recipe is given; attngeo report --init"),
         (["report", "none.toml"], 3, "none.toml: no such file"),
-        (["report", "bad.toml"], 4, "bad.toml:2: text: input should be a valid string, got 3"),
+        (["report", "bad.toml"], 2, "bad.toml:2: text: should be a valid string, got 3"),
+        (["report", "."], 2, ". is a folder, expected a .toml file"),
     ):
         done = attngeo(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (code, "")

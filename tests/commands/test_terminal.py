@@ -226,3 +226,36 @@ def test_no_arguments_show_the_commands(attngeo: Callable[..., Any]) -> None:
     assert done.stdout == attngeo("--help").stdout
     assert all(re.search(rf"^  {name} +\S", done.stdout, re.MULTILINE) for name in NAMES)
     assert [line for line in done.stdout.splitlines() if line in COMMANDS] == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["score demo:encoder", "score demo:encoder --format csv --fail-if 'layers > 0'", "families", "report --init"],
+)
+def test_a_closed_pipe_is_no_failed_check(arguments: str) -> None:
+    """As the shell has it for every program that a closed pipe ends."""
+    executable = Path(sys.executable).with_name("attngeo")
+    done = subprocess.run(
+        ["bash", "-c", f"{executable} {arguments} | head -0; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_option_is_no_value(inside: Callable[..., Ran]) -> None:
+    said = "attngeo: --compare needs a value, but --seeds follows it (see attngeo pretrain --help)\n"
+    assert inside("pretrain", "--compare", "--seeds", "2") == (2, "", said)
+    assert inside("nearest", "demo:encoder", "--", "king", "-", "--man")[0] != 0  # words may look like options
+
+
+def test_a_file_is_not_read_and_written_nor_written_twice(
+    inside: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert inside("score", "demo:encoder", "-o", "x.html", "--plot", "x.html")[0] == 2
+    assert not list(tmp_path.iterdir())
+    assert inside("score", "demo:encoder", "-q", "-o", "x.json")[0] == 0
+    before = (tmp_path / "x.json").read_bytes()
+    told = "attngeo: x.json is read, expected another file to write to\n"
+    assert inside("plot", "layers", "x.json", "-o", "./x.json") == (2, "", told)
+    assert (tmp_path / "x.json").read_bytes() == before
