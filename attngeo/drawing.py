@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,14 @@ WIDTH, HEIGHT, SCALE = 1000, 600, 2
 def check_figure(path: Path) -> None:
     """Raise OutputError unless a figure could be written to `path`: done before the work that fills it."""
     check_writable(path, SUFFIXES)
+    if path.suffix.lower() in IMAGES:
+        from choreographer.browsers.chromium import Chromium
+
+        if Chromium.find_browser(skip_local=False) is None:
+            raise OutputError(
+                f"{path}: no Chromium or Chrome was found to draw a {path.suffix.lower()} with; install one "
+                "(apt install chromium, or kaleido_get_chrome), or write .html or .json"
+            )
 
 
 def draw(figure: Figure, path: Path, *, width: int | None = None, height: int | None = None) -> None:
@@ -44,22 +53,19 @@ def draw(figure: Figure, path: Path, *, width: int | None = None, height: int | 
 
 def page(figure: Figure) -> str:
     """A page of its own, with plotly.js in it."""
-    return str(
-        figure.to_html(include_plotlyjs=True, full_html=True, div_id="figure", config={"displaylogo": False})
-    ).replace("<html>", '<html lang="en">', 1)
+    body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config={"displaylogo": False})
+    title = re.sub(r"<br>.*|</?(?:b|sup)>", "", figure.layout.title.text or "attngeo")  # names in it are escaped
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
+        f"<body>{body}</body></html>\n"
+    )
 
 
 def _image(figure: Figure, kind: str, path: Path, width: int, height: int) -> bytes:
     import kaleido
-    from kaleido.errors import ChromeNotFoundError
 
     options = {"format": kind.removeprefix("."), "width": width, "height": height, "scale": SCALE}
     try:
         return bytes(kaleido.calc_fig_sync(figure, opts=options))
-    except ChromeNotFoundError:
-        raise OutputError(
-            f"{path}: no Chromium or Chrome was found to draw a {kind} with; install one (apt install chromium, or "
-            "kaleido_get_chrome), or write .html or .json"
-        ) from None
     except Exception as error:  # a browser that starts but fails: its own error classes are many
         raise OutputError(f"{path} cannot be drawn ({type(error).__name__}: {first_line(error)})") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +78,18 @@ def to_html(frame: pd.DataFrame) -> str:
     )
 
 
-def for_people(frame: pd.DataFrame, digits: int = DIGITS) -> pd.DataFrame:
-    """The frame as text: scores to so many digits, nothing for a missing value, no column that is empty throughout."""
+def for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: bool = False) -> pd.DataFrame:
+    """The frame as text: scores to so many digits, nothing for a missing value, no column that is empty throughout.
+
+    separated: whole numbers with commas between thousands.
+    """
     columns = {}
     for name in frame.columns:
         values = frame[name]
-        texts = ["" if missing else _text(value, digits) for value, missing in zip(values, values.isna(), strict=True)]
+        texts = [
+            "" if missing else _text(value, digits, separated)
+            for value, missing in zip(values, values.isna(), strict=True)
+        ]
         if any(texts):
             columns[name] = texts
     return type(frame)(columns)
@@ -93,8 +100,10 @@ def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
     return [frame[name].dtype.kind in "iuf" for name in shown.columns]
 
 
-def _text(value: object, digits: int) -> str:
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+def _text(value: object, digits: int, separated: bool) -> str:
+    if isinstance(value, float):
+        return f"{value:.{digits}g}"
+    return f"{value:,}" if separated and isinstance(value, Integral) and not isinstance(value, bool) else str(value)
 
 
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {

@@ -27,6 +27,8 @@ def test_images_are_drawn_by_a_browser(kind: str, tmp_path: Path) -> None:
     assert content.startswith(STARTS[kind])
     if kind == "png":
         assert [int.from_bytes(content[i : i + 4]) for i in (16, 20)] == [1000, 600]
+        draw(plot("layers", "demo:minilm").update_layout(height=350), path)  # its own height, the usual width
+        assert [int.from_bytes(path.read_bytes()[i : i + 4]) for i in (16, 20)] == [2000, 700]
 
 
 def test_pages_and_json_are_the_same_for_the_same_figure(tmp_path: Path) -> None:
@@ -37,18 +39,15 @@ def test_pages_and_json_are_the_same_for_the_same_figure(tmp_path: Path) -> None
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
     page = (tmp_path / "a.html").read_text()
     assert 'lang="en"' in page
+    assert "<title>demo:minilm: symmetry of each layer" in page
     assert 'src="http' not in page
     assert len(json.loads((tmp_path / "a.json").read_text())["data"]) == 3
 
 
 def test_without_a_browser_images_are_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import kaleido
-    from kaleido.errors import ChromeNotFoundError
+    from choreographer.browsers.chromium import Chromium
 
-    def none_here(*_: object, **__: object) -> bytes:
-        raise ChromeNotFoundError
-
-    monkeypatch.setattr(kaleido, "calc_fig_sync", none_here)
+    monkeypatch.setattr(Chromium, "find_browser", lambda **_: None)
     with pytest.raises(OutputError, match=r"no Chromium or Chrome was found to draw a \.png with; install one \(apt"):
         draw(plot("layers", "demo:minilm"), tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, UsageE
 from attngeo.figures.palette import OBJECTIVES
 from attngeo.plots import KINDS, View, plot
 from attngeo.pretrain import compare, run
+from attngeo.results import chosen, read_results
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,10 @@ def test_every_kind_says_what_it_is() -> None:
         ("training", "text.csv", {}, DataError, "has no column 'step'"),
         ("analogies", "text.csv", {}, DataError, "has no column 'model'.*expected what attngeo analogy -o FILE writes"),
         ("size", "sizeless.csv", {}, DataError, "does not say how many parameters"),
+        ("layers", "words.csv", {}, DataError, "words.csv: column layer: .*; expected whole numbers"),
+        ("layers", "nameless.csv", {}, DataError, "nameless.csv: a row has no model, expected every row to name one"),
+        ("layers", ["demo:encoder", "twice.csv"], {}, DataError, r"layer 0 of demo:encoder \(encoder\) is there twice"),
+        ("training", 3, {}, UsageError, "training is drawn from a int, expected files or folders of attngeo pretrain"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(
@@ -130,7 +135,44 @@ def test_bad_input_is_refused(
     Path("header.csv").write_text((folder / "scores.csv").read_text().partition("\n")[0] + "\n")
     Path("broken.parquet").write_bytes(b"PAR1 but not")
     Path("broken.json").write_text('[{"model": ')
-    pd.read_csv(folder / "scores.csv").drop(columns="parameters").to_csv("sizeless.csv", index=False)
+    rows = pd.read_csv(folder / "scores.csv")
+    rows.drop(columns="parameters").to_csv("sizeless.csv", index=False)
+    rows.assign(layer="first").to_csv("words.csv", index=False)
+    rows.assign(model=None).to_csv("nameless.csv", index=False)
+    rows.to_csv("twice.csv", index=False)
     with pytest.raises(error, match=message) as raised:
         plot(kind, inputs, view=View(**given))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet", "CSV"])
+def test_files_come_back_as_they_were_written(suffix: str, tmp_path: Path) -> None:
+    """To the last bit, with heads as whole numbers, and a model that is called NA."""
+    frame = attngeo.score("demo:encoder", per_head=True).assign(model="NA")
+    tables.write(frame, tmp_path / f"rows.{suffix}")
+    back = read_results(tmp_path / f"rows.{suffix}", ("model", "head"), "attngeo score")
+    for name in ("symmetry", "directionality", "frobenius_norm", "head", "layer", "parameters"):
+        assert back[name].tolist() == frame[name].tolist(), name
+    assert back["model"].unique().tolist() == ["NA"]
+    assert len(chosen(back, {"head": 1}, "rows")) == 3
+    assert len(chosen(back, {"layer": 1}, "rows")) == 5
+
+
+def test_rows_are_chosen_by_whole_values(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"layer": [1, 10, 11], "mixed": ["a", 1, [2]]})
+    tables.write(frame, tmp_path / "rows.json")
+    back = read_results(tmp_path / "rows.json", ("layer",), "x")
+    assert chosen(back, {"layer": 1}, "rows")["layer"].tolist() == [1]
+    assert back["mixed"].tolist() == ["a", "1", "[2]"]
+    tables.write(back, tmp_path / "rows.parquet")
+
+
+def test_a_run_on_images_and_one_without_settings(folder: Path, tmp_path: Path) -> None:
+    rows = pd.read_parquet(folder / "run/geometry.parquet")
+    rows.to_parquet(tmp_path / "geometry.parquet")
+    assert plot("training", tmp_path).data[-1].name == "run"
+    (tmp_path / "settings.json").write_text('{"task": "image", "objective": "mlm", "init": "symmetric", "seed": 4}')
+    figure = plot("training", tmp_path)
+    assert (figure.data[-1].name, "symmetric init" in figure.layout.title.text) == ("vision", True)
+    half = rows.assign(init="symmetric")
+    assert "symmetric init" in plot("training", half).layout.title.text

@@ -7,10 +7,12 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from attngeo.figures.common import finished, plain
-from attngeo.figures.palette import MODELS
+from attngeo.figures.palette import INTERVAL, MODELS
 
 LEVELS = {"overall": "all questions", "type": "types", "category": "categories"}
 BAR_HEIGHT, AROUND = 16, 160
+# Different numbers of questions that the title gives; with more of them, hovers do.
+MOST_COUNTS = 2
 
 
 def analogy_bars(scores: pd.DataFrame) -> go.Figure:
@@ -29,8 +31,10 @@ def analogy_bars(scores: pd.DataFrame) -> go.Figure:
         figure.add_bar(
             orientation="h", y=[_label(name) for name in own["name"]], x=middle, marker_color=colour,
             name=plain(model) + f" ({plain(questions)} questions)" * several,
-            error_x={"array": own["accuracy_high"] - middle, "arrayminus": middle - own["accuracy_low"], "thickness": 1,
-                     "width": 2},
+            error_x={
+                "array": own["accuracy_high"] - middle, "arrayminus": middle - own["accuracy_low"],
+                "thickness": 1.5, "width": 3, "color": INTERVAL,
+            },
             customdata=own[["known", "asked", "accuracy_low", "accuracy_high"]].astype(float),
             hovertemplate=f"{plain(model)}<br>%{{y}}: %{{x:.1%}}<br>"
             f"95%: %{{customdata[2]:.1%}} to %{{customdata[3]:.1%}}<br>"
@@ -44,8 +48,11 @@ def analogy_bars(scores: pd.DataFrame) -> go.Figure:
     )
     figure.update_layout(height=len(names) * (BAR_HEIGHT * len(groups) + 8) + AROUND, barmode="group")
     title = "word analogies" if len(groups) > 1 else f"{plain(rows['model'].iloc[0])}: word analogies"
-    return finished(figure, title)
+    overall = rows[rows["level"] == "overall"]
+    known = sorted({f"{int(count):,}" for count in overall["known"].dropna()})
+    details = f"of {' or '.join(known)} questions" if 0 < len(known) <= MOST_COUNTS else ""
+    return finished(figure, title, details)
 
 
 def _label(name: str) -> str:
-    return "<b>all</b>" if name == "overall" else plain(name)
+    return "<b>overall</b>" if name == "overall" else plain(name)

@@ -23,6 +23,8 @@ MAGNITUDE = ((0.0, "#FFFFFF"), (0.4, "#B5BAC1"), (1.0, "#14171A"))
 MARKED = "#882255"
 GUIDE = "#9AA1AB"
 MISSING = "#D5D8DC"
+# An interval over a bar, whatever the bar's colour.
+INTERVAL = "#7F7F7F"
 # Symbols and dashes tell models of one colour apart.
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

@@ -30,6 +30,8 @@ from attngeo.figures.palette import DASHES, GUIDE, MISSING, OTHER, ROLES, SIGNED
 CELL_HEIGHT, LEAST_HEIGHT, AROUND = 18, 160, 130
 # Points past which a browser draws on a canvas rather than one element each.
 MANY_POINTS = 5_000
+# Models past which names beside points would cover one another, and the characters of a name.
+MOST_NAMED, MOST_OF_NAME = 12, 28
 
 
 def heat_map(rows: pd.DataFrame, score: Score) -> go.Figure:
@@ -61,13 +63,14 @@ def heat_map(rows: pd.DataFrame, score: Score) -> go.Figure:
                 hovertemplate=f"{plain(model)}<br>{plain(stack)}, layer %{{y}}, {name}<br>{score} %{{z:+.3f}}"
                 "<extra></extra>",
             )  # fmt: skip
-            ticks = counted(part.columns) if column == 2 else {}
+            ticks = counted(part.columns) if column == 2 else {"tickvals": ["all"]}
             figure.update_xaxes(title="head" if column == 2 else None, showgrid=False, **ticks, row=row, col=column)
         figure.update_yaxes(title="layer", **counted(table.index), row=row, col=1)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     largest = _largest(rows[score])
+    bar = {"title": {"text": score, "side": "right"}}
     figure.update_layout(
-        coloraxis={"colorscale": SIGNED, "cmin": -largest, "cmax": largest, "colorbar": {"title": score}},
+        coloraxis={"colorscale": SIGNED, "cmin": -largest, "cmax": largest, "colorbar": bar},
         height=sum(heights) + AROUND + 70 * (len(shown) - 1), plot_bgcolor=MISSING,
     )  # fmt: skip
     return finished(figure, heading(rows, f"{score} of W_qk"))
@@ -156,10 +159,13 @@ def score_by_size(summary: pd.DataFrame, score: Score, published: pd.DataFrame |
                 f"{score} %{{y:+.3f}}%{{customdata[2]}}<extra></extra>",
             )  # fmt: skip
     sized = summary[summary["parameters"].notna()]
+    named = len(sized) <= MOST_NAMED
     for stack, own in sized.groupby(sized["stack"].map(role_of), sort=False):
         lower, middle, upper = (own[f"{score}_{place}"].astype("float32") for place in QUARTILES)
         figure.add_scatter(
-            x=own["parameters"].astype("int64"), y=middle, mode="markers", name=plain(stack),
+            x=own["parameters"].astype("int64"), y=middle, mode="markers+text" if named else "markers",
+            text=[plain(r.model, MOST_OF_NAME) for r in own.itertuples()] if named else None,
+            textposition="top center", textfont={"size": 11}, cliponaxis=False, name=plain(stack),
             marker={"color": ROLES.get(str(stack), OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
             error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
             customdata=[[plain(r.model), plain(r.stack), r.layers] for r in own.itertuples()],
@@ -168,7 +174,10 @@ def score_by_size(summary: pd.DataFrame, score: Score, published: pd.DataFrame |
         )  # fmt: skip
     zero_line(figure)
     figure.update_layout(
-        xaxis={"title": "parameters", "type": "log", "exponentformat": "SI", "dtick": 1},
+        xaxis={"title": "parameters", "type": "log", "exponentformat": "B", "dtick": 1},
         yaxis={"title": MEANING[score]},
     )  # fmt: skip
-    return finished(figure, f"median {score} over layers against the number of parameters")
+    details = "bars: quartiles over layers" + "; hollow: a published number with a known mistake" * (
+        published is not None
+    )
+    return finished(figure, f"median {score} over layers against the number of parameters", details)

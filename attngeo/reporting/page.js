@@ -27,24 +27,26 @@
     return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, restored(value)]));
   };
 
+  // Pixels of A4's width within its margins.
+  const SHEET = 690;
   // Colours are the page's, light or dark.
   const colours = () => {
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
-    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
+    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ticks: "" };
     const clear = "rgba(0,0,0,0)", soft = style.getPropertyValue("--soft").trim();
     const modebar = { bgcolor: clear, color: soft, activecolor: ink };
     return { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: ink }, modebar, xaxis: axis, yaxis: axis };
   };
-  // A title in lines that fit; its own line breaks and marks stay.
-  const wrapped = (text, most) => {
-    const lines = [""];
-    for (const word of text.split(" ")) {
-      if (lines.at(-1) && lines.at(-1).length + word.length > most) lines.push(word);
+  // A title in lines that fit; its own line breaks and marks stay. Details, between <sup> and </sup>, are smaller.
+  const wrapped = (text, most) => text.split("<br>").map((part) => {
+    const room = part.startsWith("<sup>") ? most * 1.4 : most, lines = [""];
+    for (const word of part.replace(/<\/?sup>/g, "").split(" ")) {
+      if (lines.at(-1) && lines.at(-1).length + word.length > room) lines.push(word);
       else lines[lines.length - 1] += (lines.at(-1) && " ") + word;
     }
-    return lines.join("<br>");
-  };
+    return lines.map((line) => (part.startsWith("<sup>") ? `<sup>${line}</sup>` : line)).join("<br>");
+  }).join("<br>");
   const drawn = new Map();
   const draw = async (chart) => {
     const number = Number(chart.dataset.figure);
@@ -59,9 +61,16 @@
       text: wrapped(layout.title.text, chart.clientWidth / (0.56 * size)), font: { size },
       x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 12, l: 4 },
     };
-    if (narrow) { layout.legend = { ...layout.legend, orientation: "h", y: -0.25 }; layout.margin = { ...layout.margin, l: 40, r: 10 }; }
+    const lines = layout.title.text.split("<br>").length;
+    layout.margin = { ...layout.margin, t: Math.max(layout.margin?.t ?? 0, 24 + 1.35 * size * lines) };
+    if (narrow) {
+      layout.legend = { ...layout.legend, orientation: "h", y: -0.25 };
+      layout.margin = { ...layout.margin, l: 40, r: 10 };
+      if (layout.coloraxis) layout.coloraxis.colorbar = { ...layout.coloraxis.colorbar, thickness: 10 };
+    }
     chart.style.minHeight = (layout.height || 450) + "px";
-    await Plotly.react(chart, data, { ...layout, autosize: true }, { displaylogo: false, responsive: true });
+    // On a small screen the tool bar would cover the title, and touching does what it is for.
+    await Plotly.react(chart, data, { ...layout, autosize: true }, { displaylogo: false, responsive: true, displayModeBar: narrow ? false : "hover" });
     chart.dataset.drawn = "yes";
   };
   const redraw = () => { const charts = [...drawn.keys()]; drawn.clear(); charts.forEach(draw); };
@@ -92,13 +101,16 @@
       });
     }
     addEventListener("beforeprint", () => charts.forEach(draw));
+    // Charts that were drawn for the screen are as wide as that; a sheet does not wait for a responsive one.
+    addEventListener("beforeprint", () => drawn.forEach((_, chart) => Plotly.relayout(chart, { autosize: false, width: SHEET })));
+    addEventListener("afterprint", () => drawn.forEach((_, chart) => Plotly.relayout(chart, { autosize: true, width: null })));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     document.documentElement.dataset.ready = "yes";
   };
 
   // Tables: a click on a heading sorts, numbers as numbers, what is missing last.
   const value = (row, column) => {
-    const text = row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+    const text = row.cells[column].textContent.trim();
     const number = Number(text.replaceAll(",", "").replace("−", "-"));
     return text === "" ? null : Number.isNaN(number) ? text.toLowerCase() : number;
   };

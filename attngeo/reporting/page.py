@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -48,9 +48,10 @@ class Content:
 def page(content: Content) -> str:
     """The page as HTML. Names and texts are shown letter for letter; Markdown may not hold HTML."""
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = lambda name: escape(name).replace("_", Markup("_<wbr>"))
     script = _file("page.js")
     payload = Payload()
     sections = [_section(number, part, payload) for number, part in enumerate(content.parts, 1)]
@@ -86,7 +87,7 @@ def _table(table: Tabled) -> dict[str, Any]:
     from markupsafe import Markup
 
     rows: pd.DataFrame = table.rows.head(MOST_ROWS)
-    shown = for_people(rows, DIGITS)
+    shown = for_people(rows, DIGITS, separated=True)
     left = Markup(' class="text"')
     sides = ["" if numeric else left for numeric in numeric_columns(rows, shown)]
     return {
@@ -101,13 +102,19 @@ def _made(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("date", provenance["date"]), ("command", provenance["command"]), ("recipe", provenance["recipe"])]
     for name in ("software", "machine"):
         lines += [(key, str(value)) for key, value in provenance[name].items()]
-    return lines + [(f"{each['results']}: {each['command']}", _described(each)) for each in provenance["results"]]
+    common = {*provenance["software"], *provenance["machine"]}
+    return lines + [
+        (f"{each['results']}: {each['command']}", _described(each, common)) for each in provenance["results"]
+    ]
 
 
-def _described(made: Mapping[str, Any]) -> str:
-    """The model and its commit, then every option."""
-    own = {key: value for key, value in made.items() if key not in ("results", "command", "title", "model", "revision")}
-    own = {key: value for key, value in own.items() if value is not None and value is not False and value != ""}
+def _described(made: Mapping[str, Any], common: Collection[str]) -> str:
+    """The model and its commit, then every option; not what all have in common."""
+    elsewhere = ("results", "command", "title", "model", "revision", *common)
+    own = {key: value for key, value in made.items() if key not in elsewhere}
+    own = {
+        key: value for key, value in own.items() if value is not None and value is not False and value not in ("", [])
+    }
     own = {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in own.items()}
     commit = f"@{made['revision']}" if made.get("revision") else ""
     return f"{made.get('model', '')}{commit} · " + ", ".join(f"{key} {value}" for key, value in own.items())

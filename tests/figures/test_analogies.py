@@ -25,7 +25,7 @@ def test_a_bar_for_each_model_and_category_with_its_interval(scores: pd.DataFram
     assert list(second.x) == pytest.approx([0.5, 0.6, 0.7, 0.8])
     assert list(second.error_x.array) == pytest.approx([0.02] * 4)
     assert list(second.error_x.arrayminus) == pytest.approx([0.05] * 4)
-    order = ["<b>all</b>", "semantic", "family", "&lt;currency&gt;"]
+    order = ["<b>overall</b>", "semantic", "family", "&lt;currency&gt;"]
     assert list(figure.layout.yaxis.categoryarray) == order
     assert first.marker.color != second.marker.color
 
@@ -36,4 +36,4 @@ def test_unknown_categories_are_left_out_and_one_model_has_no_legend(scores: pd.
     figure = analogy_bars(own)
     assert len(figure.data[0].x) == 3
     assert figure.layout.showlegend is False
-    assert figure.layout.title.text == "a: word analogies"
+    assert figure.layout.title.text == "a: word analogies<br><sup>of 8 questions</sup>"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -95,3 +97,49 @@ def test_what_is_not_there_is_refused(built: Build) -> None:
     finally:
         weights.data[0, 0] = kept
     assert name
+
+
+def test_norms_that_are_all_the_same_do_not_stand_out(built: Build) -> None:
+    """The same rule as of directionality: what rounding alone lifts above the mean does not stand out."""
+    model = copy.deepcopy(built("bert")).double()
+    query, key = (
+        next(p for n, p in model.named_parameters() if n.endswith(f"layer.0.attention.self.{part}.weight"))
+        for part in ("query", "key")
+    )
+    random = torch.randn(*query.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    query.data = torch.linalg.qr(random)[0]
+    key.data = query.data.clone()
+    _, norms = query_key_matrix(model, 0, gamma=0.0)
+    assert norms["norm"].max() > norms["norm"].mean()
+    assert not norms["outlier"].any()
+
+
+def test_a_query_head_takes_the_key_head_of_its_group(built: Build) -> None:
+    """Head 2 of four over two key heads: the second, where the published pairing would take the first."""
+    cells, _ = query_key_matrix(built("llama"), 1, head=2)
+    assert cells.to_numpy().max() == pytest.approx(np.abs(dense(built("llama"), 1, 2)).max(), rel=1e-5)
+
+
+def test_cells_that_divide_the_width_are_as_many_as_asked_for() -> None:
+    cells, _ = query_key_matrix("demo:minilm", cells=96)
+    assert (cells.shape, cells.attrs["edge"]) == ((96, 96), 4)
+
+
+def test_margins_of_a_wide_matrix_keep_the_largest_norms() -> None:
+    from attngeo.figures.matrix import GUIDE
+
+    norms = pd.DataFrame({
+        "axis": ["row"] * 3000 + ["column"] * 3000, "index": [*range(3000)] * 2,
+        "norm": np.random.default_rng(0).random(6000), "outlier": False,
+    })  # fmt: skip
+    cells = pd.DataFrame(np.eye(4), index=range(0, 3000, 750), columns=range(0, 3000, 750))
+    cells.attrs = {"model": "m", "stack": "encoder", "layer": 1, "head": 0, "gamma": 2.0, "edge": 750}
+    figure = matrix_map(cells, norms)
+    _, columns, _, rows, _ = figure.data
+    assert len(rows.x) == len(columns.y) == 1000
+    assert (max(rows.x), max(columns.y)) == pytest.approx(tuple(norms.groupby("axis")["norm"].max())[::-1], rel=1e-6)
+    assert rows.line.color == GUIDE
+    assert "head 0 of layer 1" in figure.layout.title.text
+    assert "row %{y} and the 749 after it" in figure.data[0].hovertemplate
+    assert figure.layout.xaxis3.range == (-0.5, 2999.5)
+    assert figure.data[0].zmax == pytest.approx(np.quantile(cells, 0.995))

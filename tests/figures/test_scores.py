@@ -10,8 +10,17 @@ import pandas as pd
 import pytest
 
 import attngeo
-from attngeo.figures.palette import ROLES, role_of
-from attngeo.figures.scores import heat_map, score_by_layer, score_by_size, symmetry_against_directionality
+from attngeo.errors import DataError
+from attngeo.figures.common import counted, plain, titled
+from attngeo.figures.palette import DASHES, ROLES, role_of
+from attngeo.figures.scores import (
+    MANY_POINTS,
+    MOST_NAMED,
+    heat_map,
+    score_by_layer,
+    score_by_size,
+    symmetry_against_directionality,
+)
 from attngeo.published import published_scores
 from attngeo.summaries import COLUMNS, summarise
 
@@ -164,3 +173,86 @@ def test_names_are_shown_letter_for_letter(rows: pd.DataFrame, make: Any) -> Non
 )
 def test_stacks_have_the_colour_of_their_role(stack: str, role: str) -> None:
     assert role_of(stack) == role
+
+
+def test_models_past_the_looks_that_there_are_begin_again(rows: pd.DataFrame) -> None:
+    own = one(rows, "demo:encoder")
+    many = pd.concat([own.assign(model=f"m{i}") for i in range(len(DASHES) + 1)])
+    lines = [trace for trace in score_by_layer(many, "symmetry").data if trace.showlegend is not False]
+    assert [line.line.dash for line in lines] == [*DASHES, DASHES[0]]
+
+
+def test_many_points_are_drawn_on_a_canvas(rows: pd.DataFrame) -> None:
+    heads = one(rows, "demo:minilm").query("head.notna()")
+    many = pd.concat([heads.assign(layer=i) for i in range(MANY_POINTS // len(heads) + 1)])
+    assert {trace.type for trace in symmetry_against_directionality(many).data} == {"scattergl"}
+    assert symmetry_against_directionality(heads).data[0].type == "scatter"
+
+
+def test_hovers_say_what_they_are_of(rows: pd.DataFrame) -> None:
+    line = score_by_layer(one(rows, "demo:minilm"), "symmetry").data[-1]
+    assert (
+        "median %{customdata[1]:+.3f}, quartiles %{customdata[0]:+.3f} to %{customdata[2]:+.3f}" in line.hovertemplate
+    )
+    figure = heat_map(one(rows, "demo:minilm"), "directionality")
+    assert "layer %{y}, whole layer" in figure.data[0].hovertemplate
+    assert "layer %{y}, head %{x}<br>directionality %{z:+.3f}" in figure.data[1].hovertemplate
+
+
+def test_sizes_name_a_few_models_and_leave_out_those_without_one(rows: pd.DataFrame) -> None:
+    summary = summarise(rows)
+    figure = score_by_size(summary, "symmetry", published_scores())
+    assert list(figure.data[2].text) == ["demo:minilm", "demo:encoder"]
+    assert "hollow" in figure.layout.title.text
+    assert figure.layout.xaxis.exponentformat == "B"
+    assert min(figure.data[1].y) >= -1
+    summary.loc[0, "parameters"] = pd.NA
+    encoder, decoder = score_by_size(summary, "symmetry").data
+    assert (list(encoder.text), list(decoder.text)) == (["demo:encoder"], ["demo:decoder"])
+    assert "hollow" not in score_by_size(summary, "symmetry").layout.title.text
+    many = pd.concat([summarise(one(rows, "demo:minilm")).assign(model=f"m{i}") for i in range(MOST_NAMED + 1)])
+    assert score_by_size(many, "symmetry").data[0].text is None
+
+
+def test_panels_are_named_by_what_tells_them_apart(rows: pd.DataFrame) -> None:
+    own = one(rows, "demo:encoder")
+    stacks = pd.concat([own, own.assign(stack="cross")])
+    assert titled(stacks) == {("demo:encoder", "encoder"): "encoder", ("demo:encoder", "cross"): "cross"}
+    both = pd.concat([stacks, stacks.assign(model="b")])
+    assert list(titled(both).values())[-1] == "b · cross"
+    assert list(titled(own).values()) == [""]
+
+
+def test_axes_have_whole_numbers_and_not_too_many() -> None:
+    for last in (0, 5, 23, 79, 200):
+        ticks = counted(pd.Index([last]))["tickvals"]
+        assert ticks[0] == 0
+        assert len(ticks) <= 21
+        assert ticks[-1] <= last
+
+
+def test_names_are_plain_and_short() -> None:
+    assert plain("a\u202eb\nc") == "a\ufffdb\ufffdc"
+    assert len(plain("x" * 61)) == 60
+    assert plain("x" * 60) == "x" * 60
+    assert plain("<b>&{") == "&lt;b&gt;&amp;&#123;"
+
+
+def test_every_colour_has_one_meaning() -> None:
+    from attngeo.figures import palette
+
+    used = [*palette.ROLES.values(), *palette.INITIALISATIONS.values(), palette.MARKED, palette.GUIDE, palette.MISSING,
+            palette.OTHER, palette.INTERVAL, palette.SIGNED[0][1], palette.SIGNED[-1][1]]  # fmt: skip
+    assert len(set(used)) == len(used)
+
+
+def test_a_layer_that_stands_there_twice_is_refused(rows: pd.DataFrame) -> None:
+    own = one(rows, "demo:encoder")
+    with pytest.raises(DataError, match=r"layer 0 of demo:encoder \(encoder\) is there twice, expected each"):
+        summarise(pd.concat([own, own.assign(note="published convention")]))
+
+
+def test_layers_without_a_score_are_not_counted(rows: pd.DataFrame) -> None:
+    own = one(rows, "demo:encoder").copy()
+    own.loc[own["layer"] == 1, "symmetry"] = math.nan
+    assert summarise(own)[["layers", "heads"]].to_numpy().tolist() == [[2, 8]]

@@ -1,0 +1,105 @@
+"""Curves of training: what their lines are of, and what tells them apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attngeo.figures.palette import DASHES, INITIALISATIONS, OBJECTIVES
+from attngeo.figures.training import layer_curves, loss_curves, score_curves
+
+
+def curves(objectives: tuple[str, ...], inits: tuple[str, ...], seeds: int = 3) -> pd.DataFrame:
+    """Two layers and a head, three uneven seeds."""
+    random = np.random.default_rng(0)
+    return pd.DataFrame([
+        {"objective": objective, "init": init, "seed": seed, "step": step, "stack": "encoder", "layer": layer,
+         "head": head, "symmetry": random.random() ** 3, "directionality": -random.random(),
+         "loss": 5 - step / 10 + seed**2}
+        for objective in objectives for init in inits for seed in range(seeds) for step in (0, 10)
+        for layer in (0, 1) for head in (None, 0)
+    ]).astype({"head": "Int64"})  # fmt: skip
+
+
+def named(figure: object) -> dict[str, object]:
+    return {trace.name: trace for trace in figure.data if trace.name}  # type: ignore[attr-defined]
+
+
+def test_a_line_is_the_median_over_whole_layers_and_seeds_in_a_band_of_quartiles() -> None:
+    rows = curves(("mlm",), ("default",))
+    upper, lower, line = score_curves(rows, "symmetry").data
+    layers = rows[rows["head"].isna()].groupby("step")["symmetry"]
+    for trace, share in ((lower, 0.25), (line, 0.5), (upper, 0.75)):
+        assert list(trace.y) == pytest.approx(layers.quantile(share).tolist())
+    assert line.customdata.tolist() == pytest.approx(np.column_stack([lower.y, upper.y]))
+    assert lower.fill == "tonexty"
+    assert lower.fillcolor.endswith(",0.2)")
+
+
+def test_a_loss_is_the_mean_over_seeds_in_a_band_of_their_range() -> None:
+    rows = curves(("clm",), ("default", "symmetric"))
+    line = named(loss_curves(rows))["symmetric init"]
+    assert list(line.y) == pytest.approx([5 + 5 / 3, 4 + 5 / 3])
+    assert line.customdata.tolist() == [[5, 9], [4, 8]]
+    assert line.line.color == INITIALISATIONS["symmetric"]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "inits", "looks", "details"),
+    [
+        (("mlm",), ("default",), {"encoder (mlm)": (OBJECTIVES["mlm"], "solid")}, "encoder (mlm), default init, "),
+        (
+            ("mlm", "clm"), ("default",),
+            {"encoder (mlm)": (OBJECTIVES["mlm"], "solid"), "decoder (clm)": (OBJECTIVES["clm"], "solid")},
+            "default init, ",
+        ),
+        (
+            ("mlm",), ("default", "symmetric"),
+            {f"{init} init": (INITIALISATIONS[init], "solid") for init in ("default", "symmetric")},
+            "encoder (mlm), ",
+        ),
+        (
+            ("mlm", "clm"), ("default", "symmetric"),
+            {f"{name}, {init} init": (OBJECTIVES[objective], DASHES[i])
+             for objective, name in (("mlm", "encoder (mlm)"), ("clm", "decoder (clm)"))
+             for i, init in enumerate(("default", "symmetric"))},
+            "",
+        ),
+    ],
+)  # fmt: skip
+def test_colours_and_dashes_tell_runs_apart(
+    objectives: tuple[str, ...], inits: tuple[str, ...], looks: dict[str, tuple[str, str]], details: str
+) -> None:
+    figure = score_curves(curves(objectives, inits), "symmetry")
+    assert {name: (trace.line.color, trace.line.dash) for name, trace in named(figure).items()} == looks
+    assert figure.layout.showlegend is (len(looks) > 1)
+    said = figure.layout.title.text.partition("<sup>")[2]
+    assert said == f"{details}median and quartiles over 2 layers and 3 seeds</sup>"
+
+
+def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
+    rows = curves(("mlm", "clm"), ("default", "symmetric"))
+    figure = layer_curves(rows, "directionality")
+    assert len(figure.data) == 4 * 2
+    assert [each.text for each in figure.layout.annotations[:4]] == [
+        "encoder (mlm), default init", "encoder (mlm), symmetric init", "decoder (clm), default init",
+        "decoder (clm), symmetric init",
+    ]  # fmt: skip
+    own = rows.query("objective == 'mlm' and init == 'symmetric' and layer == 1 and step == 10")
+    assert figure.data[3].y[1] == pytest.approx(own[own["head"].isna()]["directionality"].median())
+    assert [trace.name for trace in figure.data if trace.showlegend] == ["layer 0", "layer 1"]
+    alone = layer_curves(
+        rows.query("layer == 0 and init == 'default' and objective == 'mlm' and seed == 0"), "symmetry"
+    )
+    assert alone.layout.showlegend is False
+    assert alone.layout.title.text.endswith("<sup>encoder (mlm), default init</sup>")
+
+
+def test_names_of_runs_are_shown_letter_for_letter() -> None:
+    nasty = '<a href="https://evil.example">x</a>%{x}'
+    for rows in (curves((nasty,), ("a", nasty)), curves((nasty, "clm"), (nasty,))):
+        for make in (lambda r: score_curves(r, "symmetry"), lambda r: layer_curves(r, "symmetry"), loss_curves):
+            text = make(rows).to_json()
+            assert "<a " not in text.replace("\\u003c", "<")
+            assert "%{x}" not in text.replace("step %{x:,}", "").replace("%{x:,}", "")
