@@ -23,7 +23,7 @@ demo: $(INSTALLED)  ## Score an encoder, a decoder and a real pretrained model, 
 	$(BIN)/attngeo analogy demo:minilm
 
 report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/report/index.html.
-	$(BIN)/attngeo report $(RECIPE) -o build/report
+	$(BIN)/attngeo report "$(RECIPE)" -o build/report
 
 test: $(INSTALLED)  ## Run the tests.
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"

@@ -43,9 +43,9 @@ def matrix_map(cells: pd.DataFrame, norms: pd.DataFrame) -> go.Figure:
     width = len(cells) * edge
     figure.update_xaxes(range=[-0.5, width - 0.5], col=1)
     figure.update_yaxes(range=[width - 0.5, -0.5], row=2)
-    figure.update_yaxes(title="norm", rangemode="tozero", row=1, col=1)
-    # The 0 of this axis would lie on that of the other.
-    figure.update_xaxes(title="norm", rangemode="tozero", ticklabelshift=6, row=2, col=2)
+    # The 0 of this axis would lie on that of the rows.
+    figure.update_yaxes(title="norm", rangemode="tozero", ticklabelshift=-7, row=1, col=1)
+    figure.update_xaxes(title="norm", rangemode="tozero", row=2, col=2)
     counts = {axis: int(norms.loc[norms["axis"] == axis, "outlier"].sum()) for axis in ("row", "column")}
     figure.update_layout(height=720)
     return finished(

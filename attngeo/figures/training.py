@@ -53,8 +53,9 @@ def layer_curves(curves: pd.DataFrame, score: Score) -> go.Figure:
     panels = list(_runs(layers))
     figure = make_subplots(
         cols=len(panels), shared_yaxes=True, x_title="step",
-        subplot_titles=[runs.name if len(panels) > 1 else "" for runs in panels],
+        subplot_titles=[runs.name.replace(", ", "<br>") if len(panels) > 1 else "" for runs in panels],
     )  # fmt: skip
+    figure.update_annotations(font_size=12)
     numbers = sorted(layers["layer"].unique())
     # Not the last of the scale, a yellow that is lost on white.
     colours = sample_colorscale(LAYERS, [0.85 * i / max(len(numbers) - 1, 1) for i in range(len(numbers))])
@@ -67,7 +68,8 @@ def layer_curves(curves: pd.DataFrame, score: Score) -> go.Figure:
                 hovertemplate=f"{runs.name}, layer {layer}<br>step %{{x:,}}<br>{score} %{{y:.3f}}<extra></extra>",
             )  # fmt: skip
     figure.update_yaxes(title=MEANING[score], col=1)
-    return finished(figure, f"{score} of W_qk, layer by layer", _common(layers, "median over {}"))
+    figure = finished(figure, f"{score} of W_qk, layer by layer", _common(layers, "median over {}"))
+    return figure.update_layout(margin_t=100 if len(panels) > 1 else 70)
 
 
 def loss_curves(curves: pd.DataFrame) -> go.Figure:

@@ -83,8 +83,8 @@ def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
     figure = layer_curves(rows, "directionality")
     assert len(figure.data) == 4 * 2
     assert [each.text for each in figure.layout.annotations[:4]] == [
-        "encoder (mlm), default init", "encoder (mlm), symmetric init", "decoder (clm), default init",
-        "decoder (clm), symmetric init",
+        "encoder (mlm)<br>default init", "encoder (mlm)<br>symmetric init", "decoder (clm)<br>default init",
+        "decoder (clm)<br>symmetric init",
     ]  # fmt: skip
     own = rows.query("objective == 'mlm' and init == 'symmetric' and layer == 1 and step == 10")
     assert figure.data[3].y[1] == pytest.approx(own[own["head"].isna()]["directionality"].median())

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from support.browser import needs_browser, opened
 from support.runs import small_settings
@@ -15,6 +20,7 @@ from attngeo import tables
 from attngeo.drawing import draw
 from attngeo.plots import plot
 from attngeo.pretrain import compare
+from attngeo.published import published_scores
 from attngeo.reporting import report
 from attngeo.reporting.payload import Payload
 
@@ -166,20 +172,12 @@ def test_figures_are_pages_of_their_own(kind: Any, tmp_path: Path) -> None:
 
 
 def test_long_arrays_are_taken_out_of_the_json_and_scores_kept_to_thousandths() -> None:
-    import base64
-    import gzip
-    import json
-
-    import plotly.graph_objects as go
-
     scores = np.array([[0.1234567, np.nan], [-1, 1]])
     figure = go.Figure().add_heatmap(z=scores, coloraxis="coloraxis").add_scatter(x=np.arange(20.0), y=[1, 2])
     payload = Payload()
     assert payload.add(figure) == 0
-    packed = gzip.decompress(base64.b64decode(payload.encoded()))
-    length = int.from_bytes(packed[:8], "little")
-    ((heat, line),) = (each["data"] for each in json.loads(packed[8 : 8 + length]))
-    arrays = packed[8 + length :]
+    figures, arrays = unpacked(payload)
+    ((heat, line),) = (each["data"] for each in figures)
     where = heat["z"]
     whole = np.frombuffer(arrays, "int16", 4, where["at"]).reshape(where["shape"])
     assert (whole == [[123, where["missing"]], [-1000, 1000]]).all()
@@ -188,3 +186,106 @@ def test_long_arrays_are_taken_out_of_the_json_and_scores_kept_to_thousandths() 
     again = Payload()
     again.add(figure)
     assert again.encoded() == payload.encoded()
+
+
+def unpacked(payload: Payload | str) -> tuple[Any, bytes]:
+    """The figures of a payload, or of its text in a page, and the bytes behind them."""
+    packed = gzip.decompress(base64.b64decode(payload if isinstance(payload, str) else payload.encoded()))
+    length = int.from_bytes(packed[:8], "little")
+    return json.loads(packed[8 : 8 + length]), packed[8 + length :]
+
+
+def array(where: dict[str, Any], content: bytes) -> np.ndarray:
+    """The array that a payload's JSON points to."""
+    kind = {"f4": "float32", "f8": "float64", "i1": "int8", "u1": "uint8", "i2": "int16", "i4": "int32"}[where["kind"]]
+    return np.frombuffer(content, kind, int(np.prod(where["shape"])), where["at"]).reshape(where["shape"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([405_000_000_000, -5, *range(20)]),
+        np.array([2**31, *range(20)], dtype="uint32"),
+        np.array([2**31 - 1, -(2**31), *range(20)]),
+        np.linspace(1e-7, 1, 20, dtype="float16"),
+    ],
+)
+def test_numbers_of_every_size_arrive_in_the_page(values: np.ndarray) -> None:
+    """Also those past 32 bits, for which a browser has no whole-number array."""
+    payload = Payload()
+    payload.add(go.Figure().add_scatter(x=values, y=values))
+    (figure,), content = unpacked(payload)
+    assert array(figure["data"][0]["x"], content).tolist() == values.tolist()
+
+
+def test_only_scores_are_kept_to_thousandths() -> None:
+    """A heat map with a scale of its own keeps its values, and so do scores that no score can have."""
+    small = np.full((5, 5), 1e-5)
+    payload = Payload()
+    payload.add(go.Figure().add_heatmap(z=small))
+    payload.add(go.Figure().add_heatmap(z=np.full((5, 5), 40.0), coloraxis="coloraxis"))
+    figures, content = unpacked(payload)
+    for figure, value in zip(figures, (1e-5, 40.0), strict=True):
+        assert (array(figure["data"][0]["z"], content) == value).all()
+
+
+def test_the_parameters_of_published_models_are_the_pages_own(made: Path) -> None:
+    """Every size of the figure as the browser gets it."""
+    text = re.search(r'id="figures">([^<]*)<', made.read_text())
+    assert text is not None
+    figures, content = unpacked(text[1])
+    size = next(each for each in figures if "number of parameters" in each["layout"]["title"]["text"])
+    published = published_scores()
+    for trace, role in zip(size["data"], ("encoder", "decoder"), strict=False):
+        own = published[published["role"] == role]
+        assert array(trace["x"], content).tolist() == own["parameters"].tolist()
+
+
+def test_the_page_is_closed_to_everything_else_and_says_what_it_shows(made: Path) -> None:
+    page = made.read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    rules = dict(rule.strip().partition(" ")[::2] for rule in policy[1].split(";"))
+    assert rules["default-src"] == "'none'"
+    assert re.fullmatch(r"'sha256-[\w+/=]+' blob: 'unsafe-eval'", rules["script-src"])
+    assert (rules["connect-src"], rules["base-uri"], rules["form-action"]) == ("data:", "'none'", "'none'")
+    assert 'aria-label="Symmetry: a score of every layer and head, as a map of layers × heads"' in page
+    assert "1 of 3 checks passed" in page
+    for link in re.findall(r'href="(tables/[^"]*)"', page):
+        assert (made.parent / link).is_file()
+
+
+def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"model": [f"m{i}" for i in range(501)], "value": np.arange(501) * 12345})
+    tables.write(frame, tmp_path / "rows.csv")
+    (tmp_path / "r.toml").write_text(
+        'title = "x"\ntext = "| a | b |\\n| - | - |\\n| 1 | 2 |"\n[[results]]\nname = "a"\ncommand = "file"\n'
+        'path = "rows.csv"\n[[section]]\ntitle = "y"\ntables = [{ of = "a", caption = "All of them" }]\n'
+    )
+    made = report(tmp_path / "r.toml", tmp_path / "out")
+    page = made.page.read_text()
+    assert "All of them (the first 500 of 501 rows)" in page
+    assert page.count("<tr>") == 1 + 500 + 2  # the heading, the rows, and the table of the text
+    assert "<td>6,160,155</td>" in page
+    assert "All of them (the first 50 of 501 rows)" in (tmp_path / "out/report.md").read_text()
+    assert "<td>1</td>" in page
+    assert 'id="plotly"' not in page
+
+
+@needs_browser
+def test_it_prints_whole(made: Path) -> None:
+    """On a sheet of A4 no table is cut, no tool is in the way, and charts are as wide as the sheet."""
+    with opened(made, width=1400) as (page, _):
+        ready(page)
+        page.locator("#figure-1-2").scroll_into_view_if_needed()
+        page.wait_for_selector("#figure-1-2[data-drawn=yes]")
+        wide = page.locator("#figure-1-2 .main-svg").first.evaluate("s => s.getBoundingClientRect().width")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.set_viewport_size({"width": 703, "height": 1000})
+        page.emulate_media(media="print")
+        assert wide > 900
+        assert page.locator("#figure-1-2 .main-svg").first.evaluate("s => s.getBoundingClientRect().width") == 690
+        for region in page.locator(".wide").all():
+            assert region.evaluate("r => r.scrollWidth - r.clientWidth") <= 1
+        assert page.locator("nav").is_hidden()
+        assert page.locator(".modebar-container").first.is_hidden()
