@@ -19,6 +19,8 @@ REAL_NUMBERS = ("symmetry", "directionality", "frobenius_norm", "symmetry_z", "l
                 "accuracy_high")  # fmt: skip
 NAMES = ("model", "stack")
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+# Tables for people, which are written and not read back.
+NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
 
 
 def is_results(text: str) -> bool:
@@ -27,7 +29,7 @@ def is_results(text: str) -> bool:
     >>> is_results("scores.csv"), is_results("demo:minilm"), is_results("org/name")
     (True, False, False)
     """
-    return text.lower().endswith(SUFFIXES)
+    return text.lower().endswith((*SUFFIXES, *NOT_READ))
 
 
 def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd.DataFrame:

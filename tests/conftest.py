@@ -43,6 +43,28 @@ def attngeo() -> Command:
     return run
 
 
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Run the console script's function in this process, which has the imports behind it; otherwise as `attngeo`."""
+    from attngeo.commands.app import main
+
+    def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+        given = list(map(str, arguments))
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["attngeo", *given])
+            patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+            for name, value in ({"COLUMNS": "80"} | environment).items():
+                patch.setenv(name, value)
+            if cwd is not None:
+                patch.chdir(cwd)
+            capfd.readouterr()
+            with pytest.raises(SystemExit) as stop:
+                main()
+        return subprocess.CompletedProcess(given, int(stop.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def built() -> Callable[[str], Any]:
     """A tiny model of a family, in memory; made once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from support.runs import small_settings
 
 import attngeo
 from attngeo import tables
-from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, UsageError
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
 from attngeo.figures.palette import OBJECTIVES
 from attngeo.plots import KINDS, View, plot
 from attngeo.pretrain import compare, run
@@ -122,6 +123,9 @@ def test_every_kind_says_what_it_is() -> None:
         ("layers", "words.csv", {}, DataError, "words.csv: column layer: .*; expected whole numbers"),
         ("layers", "nameless.csv", {}, DataError, "nameless.csv: a row has no model, expected every row to name one"),
         ("layers", ["demo:encoder", "twice.csv"], {}, DataError, r"layer 0 of demo:encoder \(encoder\) is there twice"),
+        ("heatmap", "scores.md", {}, DataError, "scores.md: expected a file of results, ending in one of: .csv .json"),
+        ("analogies", "scores.html", {}, DataError, "scores.html: expected a file of results"),
+        ("heatmap", "run", {}, ModelNotFoundError, "run: no config.json in run; a model lies in run/model, name that"),
         ("training", 3, {}, UsageError, "training is drawn from a int, expected files or folders of attngeo pretrain"),
     ],
 )  # fmt: skip
@@ -131,6 +135,7 @@ def test_bad_input_is_refused(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("text.csv").write_text("a,b\n1,2\n")
+    shutil.copytree(folder / "run", "run")
     Path("empty.csv").write_text("")
     Path("header.csv").write_text((folder / "scores.csv").read_text().partition("\n")[0] + "\n")
     Path("broken.parquet").write_bytes(b"PAR1 but not")

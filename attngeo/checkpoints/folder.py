@@ -41,6 +41,8 @@ def open_demo(name: str) -> FileStore:
 
 def open_folder(folder: Path, ref: str) -> FileStore:
     """The checkpoint in a folder. Raises ModelNotFoundError without config.json, CorruptCheckpointError if broken."""
+    if not (folder / "config.json").is_file() and (folder / "model/config.json").is_file():
+        raise ModelNotFoundError(f"{ref}: no config.json in {folder}; a model lies in {folder / 'model'}, name that")
     config = read_config(folder / "config.json", ref)
     name = next((name for name in WEIGHTS if (folder / name).is_file()), None) or _only_weights(folder, ref)
     return _open(folder, name, ref, config)

@@ -43,6 +43,14 @@ class Failure:
         return f"{self.where}: {self.what}: {str(self.error).removeprefix(f'{self.what}: ')}"
 
 
+def failure(where: str, what: str, error: Exception) -> Failure:
+    """A Failure of any error."""
+    if not isinstance(error, AttnGeoError):
+        log.info("%s: %s", where, what, exc_info=True)
+        error = CheckpointError(f"unexpected {type(error).__name__}: {first_line(error)}")
+    return Failure(where, what, error)
+
+
 @dataclass
 class Gathered:
     """Results by name: rows, and how each part of them was made. failures: what could not be had."""
@@ -67,13 +75,8 @@ def gather(file: RecipeFile, folder: Path, *, offline: bool, report: Report) -> 
                 frame = _kept(folder / PARTS / f"{results.name}-{fingerprint}.parquet", make)
             except OutputError:
                 raise
-            except AttnGeoError as error:
-                found.failures.append(Failure(results.name, what, error))
-                continue
-            except Exception as error:  # one model that nobody foresaw must not cost all others
-                log.info("%s", what, exc_info=True)
-                wrong = CheckpointError(f"unexpected {type(error).__name__}: {first_line(error)}")
-                found.failures.append(Failure(results.name, what, wrong))
+            except Exception as error:  # also what nobody foresaw of one model must not cost all others
+                found.failures.append(failure(results.name, what, error))
                 continue
             frames.append(frame)
             about = {str(key): value for key, value in frame.attrs.items()}

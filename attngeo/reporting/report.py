@@ -13,12 +13,12 @@ from pathlib import Path
 
 from attngeo import tables
 from attngeo.checks import Outcome
-from attngeo.errors import AttnGeoError, OutputError, UsageError
+from attngeo.errors import OutputError, UsageError
 from attngeo.files import replacing
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.reporting.blocks import FILE_NAME, drawn, outcomes, tabled
-from attngeo.reporting.gathering import Failure, Gathered, forget, gather
+from attngeo.reporting.gathering import Failure, Gathered, failure, forget, gather
 from attngeo.reporting.markdown import markdown
 from attngeo.reporting.page import Content, Part, page
 from attngeo.reporting.places import Place, name_of
@@ -54,7 +54,7 @@ def report(
     Leaves `index.html`, which needs nothing else, `report.md`, `provenance.json`, and every table as CSV and Parquet in
     `tables/`. An unfinished report there is gone on with. The same inputs give the same bytes, but for the date:
     SOURCE_DATE_EPOCH where that is set. Results that cannot be had are listed in the report.
-    Raises DataUnavailableError and DataError for the recipe, OutputError, and where nothing could be had, the reason.
+    Raises DataUnavailableError and UsageError for the recipe, OutputError, and where nothing could be had, the reason.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _date()
     _prepare(folder)
@@ -102,11 +102,11 @@ def _content(file: RecipeFile, found: Gathered, date: str, *, offline: bool) -> 
 
 @contextmanager
 def _listed(file: RecipeFile, place: Place, found: Gathered) -> Iterator[None]:
-    """A figure or a table that cannot be made is listed, with where the recipe asks for it; the rest is made."""
+    """A figure, table or check that cannot be made is listed, with where the recipe asks for it; the rest is made."""
     try:
         yield
-    except AttnGeoError as error:
-        found.failures.append(Failure(f"{file.path.name}:{file.line_of(place)}", name_of(place), error))
+    except Exception as error:
+        found.failures.append(failure(f"{file.path.name}:{file.line_of(place)}", name_of(place), error))
 
 
 def _date() -> str:

@@ -391,11 +391,11 @@ VARIANTS = {"a bias that does not fit": ["--with-bias"], "an input gain that doe
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_checkpoints_are_refused(case: str, tmp_path: Path, attngeo: Command) -> None:
+def test_broken_checkpoints_are_refused(case: str, tmp_path: Path, inside: Command) -> None:
     """Through the installed command: the documented exit code, and one line that names the model or the tensor."""
     prepare, error, message = BROKEN[case]
     prepare(tmp_path)
-    run = attngeo("score", tmp_path, *VARIANTS.get(case, []))
+    run = inside("score", tmp_path, *VARIANTS.get(case, []))
     assert (run.returncode, run.stdout) == (error.exit_code, "")
     assert re.search(message, run.stderr)
     assert run.stderr.startswith(f"attngeo: {tmp_path}")

@@ -143,12 +143,12 @@ def test_a_text_is_not_overwritten_by_its_vectors(attngeo: Command, tmp_path: Pa
     assert "is the text itself" in run.stderr
 
 
-def test_narrow_terminals_lose_columns_and_not_names(attngeo: Command, tmp_path: Path) -> None:
+def test_narrow_terminals_lose_columns_and_not_names(inside: Command, tmp_path: Path) -> None:
     paths = [write_text(tmp_path / f"model{i}.txt", *_some_words(i)) for i in range(7)]
     lines = ["aaa aab aac aad", "aad aae aaf aag"]
     questions = write_questions(tmp_path / "q.txt", {"a rather long name of a category": lines})
     for width in ("50", "60", "80", "120"):
-        run = attngeo("analogy", *paths, "--questions", questions, "--top-k", 1, "--draws", 9, COLUMNS=width)
+        run = inside("analogy", *paths, "--questions", questions, "--top-k", 1, "--draws", 9, COLUMNS=width)
         assert run.returncode == 0, run.stderr
         assert max(map(len, run.stdout.splitlines())) <= int(width)
         for path in paths:
@@ -221,10 +221,10 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], int, str]]:
     }  # fmt: skip
 
 
-def test_bad_input_ends_in_one_line(attngeo: Command, tmp_path: Path) -> None:
+def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
     for name, (arguments, code, message) in bad_inputs(tmp_path).items():
         results = [] if any(argument == "-o" for argument in arguments) else ["-o", tmp_path / "result.csv"]
-        run = attngeo("analogy", *arguments, *results)
+        run = inside("analogy", *arguments, *results)
         assert run.returncode == code, (name, run.stderr)
         assert message in run.stderr, (name, run.stderr)
         assert len(run.stderr.splitlines()) == 1, name
@@ -251,8 +251,8 @@ def test_bad_input_ends_in_one_line(attngeo: Command, tmp_path: Path) -> None:
         (["cbow", "none.txt", "-o", "v.kv", "--epochs", "0"], 2, "epochs is 0"),
     ],
 )
-def test_bad_sums_and_texts(attngeo: Command, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    run = attngeo(*arguments, cwd=tmp_path)
+def test_bad_sums_and_texts(inside: Command, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    run = inside(*arguments, cwd=tmp_path)
     assert run.returncode == code, run.stderr
     assert message in run.stderr
     assert len(run.stderr.splitlines()) == 1

@@ -63,9 +63,9 @@ BAD = [
     ("arguments", "code", "message"), BAD, ids=[" ".join(bad[0][:2]) + f" {i}" for i, bad in enumerate(BAD)]
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
-    arguments: list[str], code: int, message: str, attngeo: Run, tmp_path: Path
+    arguments: list[str], code: int, message: str, inside: Run, tmp_path: Path
 ) -> None:
-    done = attngeo(*arguments, cwd=tmp_path)
+    done = inside(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -94,10 +94,10 @@ BAD = [
 
 @pytest.mark.parametrize(("arguments", "code", "message"), BAD, ids=[" ".join(bad[0]) for bad in BAD])
 def test_bad_input_is_one_line_and_leaves_nothing(
-    attngeo: Run, tmp_path: Path, arguments: list[str], code: int, message: str
+    inside: Run, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    done = attngeo("pretrain", *arguments, cwd=tmp_path)
+    done = inside("pretrain", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert message in done.stderr

@@ -45,7 +45,7 @@ def test_checks_and_missing_models_decide_the_exit_code(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_bad_input_is_one_line(attngeo: Run, tmp_path: Path) -> None:
+def test_bad_input_is_one_line(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text('title = "x"\ntext = 3\n')
     for arguments, code, said in (
         (["report"], 2, "no recipe is given; attngeo report --init"),
@@ -53,7 +53,7 @@ def test_bad_input_is_one_line(attngeo: Run, tmp_path: Path) -> None:
         (["report", "bad.toml"], 2, "bad.toml:2: text: should be a valid string, got 3"),
         (["report", "."], 2, ". is a folder, expected a .toml file"),
     ):
-        done = attngeo(*arguments, cwd=tmp_path)
+        done = inside(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (code, "")
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1

@@ -85,10 +85,10 @@ def test_every_file_format_holds_the_same_rows(attngeo: Command, tmp_path: Path)
     assert "<dt>convention</dt><dd>corrected</dd>" in page
 
 
-def test_several_models_make_one_table_and_one_may_fail(attngeo: Command, tmp_path: Path) -> None:
+def test_several_models_make_one_table_and_one_may_fail(inside: Command, tmp_path: Path) -> None:
     good = write_single(tmp_path / "good")
     broken = write_single(tmp_path / "broken", weights() | {Q0: torch.ones(23, 24)})
-    run = attngeo(
+    run = inside(
         "score", good, broken, "demo:minilm", tmp_path / "nothing", "--format", "json", "-o", tmp_path / "t.csv"
     )
     assert run.returncode == 4
@@ -100,11 +100,11 @@ def test_several_models_make_one_table_and_one_may_fail(attngeo: Command, tmp_pa
     assert second.startswith(f"attngeo: {tmp_path / 'nothing'}: no such file or folder")
 
 
-def test_nan_and_zero_weights_empty_their_rows_only(attngeo: Command, tmp_path: Path) -> None:
+def test_nan_and_zero_weights_empty_their_rows_only(inside: Command, tmp_path: Path) -> None:
     tensors = weights()
     tensors[Q0][7, 3] = torch.nan  # query head 1 of layer 0
     tensors["model.layers.1.self_attn.k_proj.weight"][:6] = 0  # key head 0 of layer 1, that heads 0 and 1 read
-    run = attngeo("score", write_single(tmp_path / "model", tensors), "--per-head", "--format", "json")
+    run = inside("score", write_single(tmp_path / "model", tensors), "--per-head", "--format", "json")
     assert run.returncode == 0
     assert run.stderr == f"attngeo: {tmp_path / 'model'}: 4 of 10 layers and heads have no scores; their rows say why\n"
     rows = {(row["layer"], row["head"]): row for row in json.loads(run.stdout)}
@@ -116,7 +116,7 @@ def test_nan_and_zero_weights_empty_their_rows_only(attngeo: Command, tmp_path: 
     assert "NaN or Inf in the query or key weights" in rows[0, 1]["note"]
     assert "the form is zero" in rows[1, 0]["note"]
     assert rows[1, 0]["frobenius_norm"] == 0
-    table = attngeo("score", tmp_path / "model", "--per-head")
+    table = inside("score", tmp_path / "model", "--per-head")
     assert "—" in table.stdout
     assert "note: the form is zero (decoder 1.0, decoder 1.1)" in table.stderr
     assert "note:" not in table.stdout
@@ -131,18 +131,18 @@ def test_all_zero_weights(attngeo: Command, tmp_path: Path) -> None:
     assert run.stdout.count("the form is zero") == 2
 
 
-def test_variants_change_the_matrix(attngeo: Command, saved: Callable[[str], Path]) -> None:
+def test_variants_change_the_matrix(inside: Command, saved: Callable[[str], Path]) -> None:
     folder = saved("gpt_neox")
     plain = library.score(folder)
     for option, column in (
         (["--with-bias"], "symmetry"), (["--fold-norm"], "frobenius_norm"), (["--rope-offset", "5"], "symmetry"),
         (["--gamma", "1"], "directionality"),
     ):  # fmt: skip
-        run = attngeo("score", folder, "--format", "json", *option)
+        run = inside("score", folder, "--format", "json", *option)
         assert run.returncode == 0
         changed = [row[column] for row in json.loads(run.stdout)]
         assert changed != pytest.approx(plain[column].tolist(), abs=1e-3), option
-    assert "rotary: relative offset 5" in attngeo("score", folder, "--rope-offset", "5").stderr
+    assert "rotary: relative offset 5" in inside("score", folder, "--rope-offset", "5").stderr
 
 
 def test_published_convention_pairs_heads_as_the_tables_did(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ USAGE = {
 
 
 @pytest.mark.parametrize("case", USAGE)
-def test_wrong_usage(case: str, attngeo: Command, tmp_path: Path) -> None:
+def test_wrong_usage(case: str, inside: Command, tmp_path: Path) -> None:
     arguments, message = USAGE[case]
-    run = attngeo("score", *arguments, cwd=tmp_path)
+    run = inside("score", *arguments, cwd=tmp_path)
     assert run.returncode == 2
     assert run.stdout == ""
     assert run.stderr.startswith("attngeo: ")

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attngeo.commands.app import COMMANDS, app, main
+from attngeo.commands.app import COMMANDS, app
 from attngeo.commands.help import GROUP_OF
 
 NAMES = [function.__name__ for functions in COMMANDS.values() for function in functions]
 # What --help puts under Running, because it is about no result.
 RUNNING = {"device", "memory", "workers", "offline", "quiet", "verbose", "resume"}
-Ran = tuple[int, str, str]
+Command = Callable[..., subprocess.CompletedProcess[str]]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][;m]")
 
 
@@ -29,36 +29,21 @@ def params(name: str) -> list[Any]:
     return list(group.commands[name].params)
 
 
-@pytest.fixture
-def inside(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Run the console script's function in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object, width: int = 80) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["attngeo", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        return int(exit_.value.code or 0), *capsys.readouterr()
-
-    return run
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_help_fits_every_terminal(inside: Callable[..., Ran], name: str, width: int) -> None:
+def test_help_fits_every_terminal(inside: Command, name: str, width: int) -> None:
     """Every option and its text is there, no line is longer than the terminal, and examples can be copied whole."""
-    code, out, err = inside(name, "--help", width=width)
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
+    done = inside(name, "--help", COLUMNS=str(width))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
     start = lines.index("Examples") + 1
     stop = lines.index("", start)
     assert all(line.startswith("  attngeo ") for line in lines[start:stop])
     assert f"  attngeo {name}" in lines[start]
     assert all(len(line) <= min(width, 100) for line in lines[:start] + lines[stop:])
     for param in params(name):
-        assert all(flag in out for flag in param.opts if flag.startswith("-"))
-        assert all(word in out for word in (param.help or "").split() if len(word) < 30)
+        assert all(flag in done.stdout for flag in param.opts if flag.startswith("-"))
+        assert all(word in done.stdout for word in (param.help or "").split() if len(word) < 30)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,20 +141,20 @@ def test_results_have_no_colours_with_no_color() -> None:
     ],
 )
 @pytest.mark.parametrize("width", [40, 50, 60, 80])
-def test_tables_keep_their_numbers_whole(inside: Callable[..., Ran], arguments: list[str], width: int) -> None:
+def test_tables_keep_their_numbers_whole(inside: Command, arguments: list[str], width: int) -> None:
     """On a narrow terminal there are fewer columns, not cut numbers or names of columns."""
-    _, shown, _ = inside(*arguments, width=width)
+    shown = inside(*arguments, COLUMNS=str(width)).stdout
     table = [line for line in shown.splitlines() if "https://" not in line and " [" not in line]
     assert "…" not in shown
     assert all(len(line) <= width for line in table)
 
 
-def test_verbose_says_what_is_read(inside: Callable[..., Ran]) -> None:
+def test_verbose_says_what_is_read(inside: Command) -> None:
     """Where the files lie, the rule that found the layers, bytes, device; nothing of it on stdout, nor without -v."""
     loud, plain, quiet = (inside("score", "demo:encoder", *more) for more in (["-v"], [], ["-q"]))
-    assert loud[1] == plain[1] == quiet[1]
-    assert (plain[2], quiet[2]) == ("", "")
-    lines = loud[2].splitlines()
+    assert loud.stdout == plain.stdout == quiet.stdout
+    assert (plain.stderr, quiet.stderr) == ("", "")
+    lines = loud.stderr.splitlines()
     assert all(line.startswith("attngeo: demo:encoder: ") for line in lines)
     assert "model.safetensors in " in lines[0]
     assert lines[1].endswith(
@@ -178,10 +163,11 @@ def test_verbose_says_what_is_read(inside: Callable[..., Ran]) -> None:
     assert re.search(r"15 rows in \d+\.\d s$", lines[2])
 
 
-def test_quiet_and_verbose_contradict_each_other(inside: Callable[..., Ran]) -> None:
+def test_quiet_and_verbose_contradict_each_other(inside: Command) -> None:
     for name in ("score", "inspect"):
         told = "attngeo: --quiet and --verbose contradict each other; leave one out\n"
-        assert inside(name, "demo:encoder", "-q", "-v") == (2, "", told)
+        done = inside(name, "demo:encoder", "-q", "-v")
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 
 
 @pytest.mark.parametrize(
@@ -196,31 +182,31 @@ def test_quiet_and_verbose_contradict_each_other(inside: Callable[..., Ran]) -> 
         (["score", "demo:minlm"], "expected one of: encoder, decoder, minilm"),
     ],
 )
-def test_mistyped_names_are_met_with_the_nearest(inside: Callable[..., Ran], arguments: list[str], meant: str) -> None:
-    code, out, err = inside(*arguments)
-    assert code in (2, 3)
-    assert meant in err
-    assert (out, err.count("\n")) == ("", 1)
+def test_mistyped_names_are_met_with_the_nearest(inside: Command, arguments: list[str], meant: str) -> None:
+    done = inside(*arguments)
+    assert done.returncode in (2, 3)
+    assert meant in done.stderr
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
 
 
 def test_mistyped_paths_are_met_with_their_neighbours(
-    inside: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "checkpoint-500").mkdir()
     (tmp_path / "scores.parquet").touch()
     for given, meant in (("./checkpiont-500", "checkpoint-500"), ("./scores.parqet", "scores.parquet")):
-        assert inside("score", given)[2].endswith(f"did you mean {meant}?\n")
+        assert inside("score", given).stderr.endswith(f"did you mean {meant}?\n")
 
 
-def test_well_written_names_are_not_doubted(inside: Callable[..., Ran]) -> None:
+def test_well_written_names_are_not_doubted(inside: Command) -> None:
     for name in ("mistralai/Mistral-7B-v0.1", "someone/unlike-any-other"):
-        assert inside("score", name)[2] == (
+        assert inside("score", name).stderr == (
             f"attngeo: {name}: not in the cache, and offline mode is on; run once without it\n"
         )
 
 
-def test_no_arguments_show_the_commands(attngeo: Callable[..., Any]) -> None:
+def test_no_arguments_show_the_commands(attngeo: Command) -> None:
     done = attngeo()
     assert done.returncode == 0
     assert done.stdout == attngeo("--help").stdout
@@ -242,20 +228,22 @@ def test_a_closed_pipe_is_no_failed_check(arguments: str) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_an_option_is_no_value(inside: Callable[..., Ran]) -> None:
+def test_an_option_is_no_value(inside: Command) -> None:
     said = "attngeo: --compare needs a value, but --seeds follows it (see attngeo pretrain --help)\n"
-    assert inside("pretrain", "--compare", "--seeds", "2") == (2, "", said)
-    assert inside("nearest", "demo:encoder", "--", "king", "-", "--man")[0] != 0  # words may look like options
+    done = inside("pretrain", "--compare", "--seeds", "2")
+    assert (done.returncode, done.stderr) == (2, said)
+    words = inside("nearest", "demo:minilm", "--limit", "99", "--", "king", "-", "--top-k")
+    assert "does not know" in words.stderr  # behind --, words may look like options
 
 
 def test_a_file_is_not_read_and_written_nor_written_twice(
-    inside: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert inside("score", "demo:encoder", "-o", "x.html", "--plot", "x.html")[0] == 2
+    assert inside("score", "demo:encoder", "-o", "x.html", "--plot", "x.html").returncode == 2
     assert not list(tmp_path.iterdir())
-    assert inside("score", "demo:encoder", "-q", "-o", "x.json")[0] == 0
+    assert inside("score", "demo:encoder", "-q", "-o", "x.json").returncode == 0
     before = (tmp_path / "x.json").read_bytes()
     told = "attngeo: x.json is read, expected another file to write to\n"
-    assert inside("plot", "layers", "x.json", "-o", "./x.json") == (2, "", told)
+    assert inside("plot", "layers", "x.json", "-o", "./x.json").stderr == told
     assert (tmp_path / "x.json").read_bytes() == before
