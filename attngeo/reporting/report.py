@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,8 +57,15 @@ def report(
     Raises DataUnavailableError and UsageError for the recipe, OutputError, and where nothing could be had, the reason.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _date()
+    was_there = folder.exists()
     _prepare(folder)
-    found = gather(file, folder, offline=offline, report=progress or (lambda _: None))
+    try:
+        found = gather(file, folder, offline=offline, report=progress or (lambda _: None))
+    except BaseException:
+        if not was_there:
+            with suppress(OSError):
+                folder.rmdir()  # only where nothing lies in it to go on with
+        raise
     content = _content(file, found, date, offline=offline)
     _write(folder, content, found)
     if not found.failures:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -26,17 +27,32 @@ def test_a_figure_of_a_model_and_of_its_results(attngeo: Run, tmp_path: Path) ->
     assert others == [first, first]
 
 
-def test_options_reach_the_figure(attngeo: Run, tmp_path: Path) -> None:
-    done = attngeo("plot", "matrix", "demo:minilm", "--layer", 1, "--head", 3, "-o", tmp_path / "m.json")
-    assert done.returncode == 0, done.stderr
-    assert "head 3 of layer 1" in json.loads((tmp_path / "m.json").read_text())["layout"]["title"]["text"]
-    done = attngeo(
-        "plot", "size", "demo:minilm", "--score", "directionality", "--no-published", "-o", tmp_path / "s.json"
-    )
-    assert done.returncode == 0, done.stderr
-    figure = json.loads((tmp_path / "s.json").read_text())
+def test_options_reach_the_figure(inside: Run, tmp_path: Path, saved: Callable[[str], Path]) -> None:
+    def drawn(*arguments: object) -> Any:
+        done = inside("plot", *arguments, "-o", tmp_path / "figure.json")
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "figure.json").read_text())
+
+    title = drawn("matrix", "demo:minilm", "--layer", 1, "--head", 3)["layout"]["title"]["text"]
+    assert "head 3 of layer 1" in title
+    figure = drawn("size", "demo:minilm", "--score", "directionality", "--no-published")
     assert len(figure["data"]) == 1
     assert "directionality" in figure["layout"]["yaxis"]["title"]["text"]
+    stacks = drawn("layers", saved("t5"))["data"]
+    only = drawn("layers", saved("t5"), "--stack", "decoder")["data"]
+    assert 0 < len(only) < len(stacks)
+    assert "(decoder)" in drawn("matrix", saved("t5"), "--stack", "decoder")["layout"]["title"]["text"]
+    assert len(drawn("heatmap", "demo:minilm", "--where", "layer=2")["data"][1]["y"]) == 1
+    analogies = drawn("analogies", "demo:minilm", "--where", "level=type")
+    assert analogies["layout"]["yaxis"]["categoryarray"] == ["semantic", "syntactic"]
+
+
+@pytest.mark.parametrize(("kind", "option"), [("heatmap", "--layer"), ("matrix", "--score"), ("training", "--stack")])
+def test_options_of_other_kinds_are_refused(inside: Run, kind: str, option: str) -> None:
+    value = {"--layer": "2", "--score": "directionality", "--stack": "encoder"}[option]
+    done = inside("plot", kind, "demo:minilm", option, value, "-o", "a.html")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"attngeo: {kind} has no {option}; what is drawn is chosen with --")
 
 
 BAD = [

@@ -113,6 +113,7 @@ def test_a_model_that_cannot_be_had_is_listed_and_the_rest_reported(recipe: Path
     )
     with pytest.raises(ModelNotFoundError):
         report(recipe, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_checks_fail_and_say_so(recipe: Path, tmp_path: Path) -> None:
