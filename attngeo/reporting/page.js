@@ -54,14 +54,17 @@
     drawn.set(chart, number);
     const { data, layout } = restored(figures[number]);
     const narrow = chart.clientWidth < 600;
+    // What is faint on white would be lost on black.
+    const dark = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim() !== "#fff";
+    for (const { marker } of data) if (dark && marker?.opacity) marker.opacity = Math.min(1, marker.opacity * 1.6);
     layout.template = { layout: colours() };
     for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) layout.template.layout[key] = colours().xaxis;
     const size = narrow ? 12 : 16;
+    const text = wrapped(layout.title.text, chart.clientWidth / (0.56 * size)), lines = text.split("<br>").length;
     layout.title = {
-      text: wrapped(layout.title.text, chart.clientWidth / (0.56 * size)), font: { size },
-      x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 12, l: 4 },
+      text, font: { size }, x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top",
+      pad: { t: lines > 1 ? 22 : 12, l: 4 }, // several lines begin higher than one
     };
-    const lines = layout.title.text.split("<br>").length;
     layout.margin = { ...layout.margin, t: Math.max(layout.margin?.t ?? 0, 24 + 1.35 * size * lines) };
     if (narrow) {
       layout.legend = { ...layout.legend, orientation: "h", y: -0.25 };

@@ -80,6 +80,11 @@ def test_every_figure_is_drawn_offline_and_nothing_complains(made: Path, width: 
                 "c.querySelectorAll('.trace path, .hm image, .point, .js-line').length]"
             )
             assert min(drawn) > 0, chart.get_attribute("id")
+            top, bottom, plot_top = chart.evaluate(
+                "c => { const title = c.querySelector('.gtitle').getBoundingClientRect(), { top } = "
+                "c.getBoundingClientRect(); return [title.top - top, title.bottom - top, c._fullLayout._size.t]; }"
+            )
+            assert 0 <= top < bottom <= plot_top, chart.get_attribute("id")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert complaints == []
 
