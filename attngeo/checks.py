@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import UsageError
@@ -27,6 +28,7 @@ ARITHMETIC: Mapping[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
 LONGEST, LARGEST = 500, 1e300
+INSTEAD = {"&": ", instead of which it takes and", "|": ", instead of which it takes or"}
 # What no condition needs; reports show conditions between backticks, where these could end them.
 STRANGE = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
@@ -61,7 +63,8 @@ class Outcome:
     @property
     def complaint(self) -> str:
         """What to say of a failed one, in a line."""
-        return f"check failed: {self.model} ({self.stack}): {self.reason}; fails if {self.expression}"
+        of = f"{self.model} ({self.stack})" if self.stack else self.model
+        return f"check failed: {of}: {self.reason}; fails if {self.expression}"
 
 
 class Condition:
@@ -80,23 +83,24 @@ class Condition:
         if len(expression) > LONGEST:
             raise UsageError(f"a condition of {len(expression)} characters, expected at most {LONGEST}")
         if (strange := STRANGE.search(expression)) is not None:
-            raise self._wrong(f"has the character {strange[0]!r}")
+            raise self._wrong(f"has the character {strange[0]!r}{INSTEAD.get(strange[0], '')}")
         try:
             tree = ast.parse(expression.strip(), mode="eval").body
             if not isinstance(tree, ast.Compare | ast.BoolOp) and not _negation(tree):
                 raise self._wrong("compares nothing")
             self._test = self._truth(tree)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise self._wrong("is no condition") from None
+            single = re.search(r"(?<![<>=!])=(?!=)", expression)
+            raise self._wrong("is no condition" + "; two numbers are compared with ==" * bool(single)) from None
         if not self.names:
             raise self._wrong("asks about no score")
 
     def holds(self, values: Mapping[str, float]) -> bool | None:
-        """Whether it holds of these values, by name; None where a missing value (NaN) or a division by zero decides."""
-        try:
-            return self._test(values)
-        except _UndefinedError:
-            return None
+        """Whether it holds of these values, by name; None where a missing value (NaN) or a division by zero decides.
+
+        As in Kleene's logic: what is joined by `and` with something false is false, by `or` with something true true.
+        """
+        return self._test(values)
 
     def outcomes(self, summary: pd.DataFrame) -> Iterator[Outcome]:
         """What it says of every row of a summary."""
@@ -104,20 +108,17 @@ class Condition:
             values = {name: _float(row[NAMES[name]]) for name in self.names}
             yield Outcome(self.expression, str(row["model"]), str(row["stack"]), self.holds(values), values)
 
-    def _truth(self, node: ast.AST) -> Callable[[Mapping[str, float]], bool]:
+    def _truth(self, node: ast.AST) -> Callable[[Mapping[str, float]], bool | None]:
         if isinstance(node, ast.BoolOp):
-            parts, join = [self._truth(value) for value in node.values], all if isinstance(node.op, ast.And) else any
-            return lambda values: join(part(values) for part in parts)
+            parts, decides = [self._truth(value) for value in node.values], isinstance(node.op, ast.Or)
+            return lambda values: _joined([part(values) for part in parts], decides)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             part = self._truth(node.operand)
-            return lambda values: not part(values)
+            return lambda values: None if (truth := part(values)) is None else not truth
         if isinstance(node, ast.Compare) and all(type(op) in COMPARISONS for op in node.ops):
             terms = [self._value(term) for term in (node.left, *node.comparators)]
             tests = [COMPARISONS[type(op)] for op in node.ops]
-            return lambda values: all(
-                test(a, b)
-                for test, a, b in zip(tests, *_pairs([_defined(term(values)) for term in terms]), strict=True)
-            )
+            return lambda values: _joined(list(map(_compared, tests, pairwise(term(values) for term in terms))), False)
         raise self._wrong(f"has {_shown(node)!r} where a comparison is expected")
 
     def _value(self, node: ast.AST) -> Callable[[Mapping[str, float]], float]:
@@ -142,9 +143,11 @@ class Condition:
         from difflib import get_close_matches
 
         if name not in NAMES:
-            near = get_close_matches(name, NAMES, n=1)
+            near = [f"{name}.median"] if f"{name}.median" in NAMES else get_close_matches(name, NAMES, n=1)
             hint = f"did you mean {near[0]}?" if near else "expected one like symmetry.median or heads.symmetry.max"
-            raise self._wrong(f"asks about {name!r}, which is not in the summary; {hint}")
+            raise UsageError(
+                f"the condition {self.expression!r} asks about {name!r}, which is not in the summary; {hint}"
+            )
         if name not in self.names:
             self.names.append(name)
         return lambda values: values[name]
@@ -153,22 +156,17 @@ class Condition:
         return UsageError(f"the condition {self.expression!r} {problem}, expected something like symmetry.median < 0.2")
 
 
-class _UndefinedError(Exception):
-    """A term has no value."""
-
-
-def _defined(value: float) -> float:
-    if math.isnan(value):
-        raise _UndefinedError
-    return value
-
-
 def _negation(node: ast.AST) -> bool:
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
-def _pairs(numbers: list[float]) -> tuple[list[float], list[float]]:
-    return numbers[:-1], numbers[1:]
+def _joined(truths: list[bool | None], decides: bool) -> bool | None:
+    """What `or` (decides: True) or `and` (False) makes of them."""
+    return decides if decides in truths else None if None in truths else not decides
+
+
+def _compared(test: Callable[[float, float], bool], terms: tuple[float, float]) -> bool | None:
+    return None if any(map(math.isnan, terms)) else test(*terms)
 
 
 def _computed(compute: Callable[[float, float], float], a: float, b: float) -> float:

@@ -44,7 +44,9 @@ def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
         ".csv": lambda file: pd.read_csv(file, keep_default_na=False, na_values=[""]),
         ".json": lambda file: pd.DataFrame(json.loads(file.read_text("utf-8"))),
-        ".jsonl": lambda file: pd.DataFrame(list(map(json.loads, file.read_text("utf-8").splitlines()))),
+        ".jsonl": lambda file: pd.DataFrame(
+            [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
+        ),
         ".parquet": pd.read_parquet,
     }
     if path.suffix.lower() not in readers:
@@ -75,7 +77,7 @@ def _typed(frame: pd.DataFrame, path: str) -> pd.DataFrame:
         else:
             try:
                 columns[name] = pd.to_numeric(values).astype("Int64" if kind is WHOLE else "float64")
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 raise DataError(f"{path}: column {name}: {first_line(error)}; expected {kind}") from None
     return pd.DataFrame(columns)
 

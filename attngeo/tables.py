@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,21 +32,24 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 
 def to_json(frame: pd.DataFrame) -> str:
-    """A JSON array of one object for each row; missing values are null."""
-    return json.dumps(list(_records(frame)), indent=2, ensure_ascii=False, default=str) + "\n"
+    """A JSON array of one object for each row, numbers to the last digit; null for what is missing or not finite."""
+    return json.dumps(_records(frame), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
 def to_jsonl(frame: pd.DataFrame) -> str:
-    """One JSON object a line."""
-    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in _records(frame))
+    """The same with one object a line."""
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str).encode
+    return "".join(encode(row) + "\n" for row in _records(frame))
 
 
-def _records(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The rows as JSON has them: numbers to the last digit, None for what is missing."""
-    missing = frame.isna().to_numpy()
-    for values, absent in zip(frame.astype(object).itertuples(index=False, name=None), missing, strict=True):
-        cells = (None if gone else value for value, gone in zip(values, absent, strict=True))
-        yield dict(zip(map(str, frame.columns), cells, strict=True))
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    columns = []
+    for name in frame.columns:
+        values = frame[name]
+        gone = values.isna() | (values.isin([math.inf, -math.inf]) if values.dtype.kind == "f" else False)
+        columns.append(values.astype(object).where(~gone, None).tolist())
+    names = list(map(str, frame.columns))
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:

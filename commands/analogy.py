@@ -86,7 +86,7 @@ def analogy(
 
     Examples:
         attngeo analogy demo:minilm
-        attngeo analogy bert-base-uncased glove.6B.300d.txt -o analogies.csv
+        attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
         attngeo analogy vectors.kv --normalise --candidates all --keep-duplicates
     """
     size = parse_bytes(memory)

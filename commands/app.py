@@ -12,6 +12,7 @@ import typer
 
 from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
+from . import interrupts
 from .analogy import analogy
 from .cbow import cbow
 from .families import families
@@ -25,6 +26,8 @@ from .report import report
 from .score import score
 
 INTERRUPTED = 130
+# Where a shell says that it wants completions.
+COMPLETION = "_ATTNGEO_COMPLETE"
 
 app = typer.Typer(
     name="attngeo",
@@ -70,15 +73,18 @@ def _options(
 def main() -> None:
     """The console script: run the app, print an error as one line, exit with its code."""
     _prepare_streams()
+    if COMPLETION in os.environ:
+        os.environ["COLUMNS"] = "1000"  # a candidate and its help are one line, however wide the terminal is
     if not sys.stderr.isatty():
         # huggingface_hub logs each retry, for people who wait; a log wants only what came of them, one line of ours.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:
-        code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
+        with interrupts.remembered():
+            code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        text, code = _explained(error)
+        text, code = ("interrupted", INTERRUPTED) if interrupts.asked() else _explained(error)
         say(text)
         sys.exit(code)
     except KeyboardInterrupt:
@@ -102,9 +108,10 @@ def _explained(error: Exception) -> tuple[str, int]:
 
 
 def _prepare_streams() -> None:
-    """A closed stdout takes nothing, and a terminal without some character gets "?" instead of a traceback."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    """A closed stream takes nothing, and a terminal without some character gets "?" instead of a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

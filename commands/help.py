@@ -9,14 +9,16 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import select
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from attngeo.errors import UsageError
+from attngeo.errors import NetworkError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -62,7 +64,7 @@ class Command(TyperCommand):
         flags = {flag: param for param in self.get_params(ctx) for flag in (*param.opts, *param.secondary_opts)}
         for option, following in pairwise(takewhile(lambda argument: argument != "--", args)):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
-            if takes_value and following in flags and following.startswith("--"):
+            if takes_value and (following in flags or following.startswith("--")):
                 raise UsageError(f"{option} needs a value, but {following} follows it (see {ctx.command_path} --help)")
         return super().parse_args(ctx, args)
 
@@ -70,14 +72,16 @@ class Command(TyperCommand):
         """Run it, unless it is asked to be quiet and to say more. Where nobody reads its output any more, it ends."""
         if ctx.params.get("quiet") and ctx.params.get("verbose"):
             raise UsageError("--quiet and --verbose contradict each other; leave one out")
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # As the shell has it for a program that a closed pipe ends; 1 would say that a check did not hold.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(CLOSED_PIPE) from None
-        return result
+        with _pipe():
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Parse the arguments; --help prints here."""
+        with _pipe():
+            return super().make_context(*args, **more)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The whole text of --help."""
@@ -87,9 +91,33 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """The list of commands, in groups."""
 
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Parse the arguments; --help and --version print here."""
+        with _pipe():
+            return super().make_context(*args, **more)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The whole text of --help."""
         formatter.write(_rendered(_parts(self, ctx)))
+
+
+@contextmanager
+def _pipe() -> Iterator[None]:
+    """End as the shell has it for a program whose pipe is closed; 1 would say that a check did not hold."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        if not _nobody_reads():
+            raise NetworkError(f"a connection was closed at its other end ({error}); try again") from error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(CLOSED_PIPE) from None
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout is a pipe whose other end is closed, rather than some other connection."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _parts(command: Command | Group, ctx: Any) -> Iterator[RenderableType]:

@@ -31,7 +31,9 @@ def plot(
     ] = None,
     layer: Annotated[int | None, typer.Option(help="Of matrix: which layer.", show_default="0")] = None,
     head: Annotated[int | None, typer.Option(help="Of matrix: one head of it.", show_default="the whole layer")] = None,
-    stack: Annotated[str | None, typer.Option(help="Only this stack: encoder, decoder, cross, vision …")] = None,
+    stack: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this stack: encoder, decoder, cross, vision …")
+    ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option("--where", metavar="COLUMN=VALUE", help="Only these rows of the results; may be repeated."),

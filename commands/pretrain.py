@@ -35,7 +35,7 @@ def pretrain(
         str,
         typer.Option(metavar="NAME|CONFIG.json", help="tiny, bert-mini, bert, bert-large; vit-tiny, vit-6, vit-12."),
     ] = "",
-    task: Annotated[Task | None, typer.Option(help="What is trained on.")] = None,
+    task: Annotated[Task | None, typer.Option(help="Train on texts, or on images.")] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +80,9 @@ def pretrain(
     seeds: Annotated[int, typer.Option(help="Of --compare: with so many seeds.")] = 1,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Folder of the run.", show_default="pretrain-…, by its settings"),
+        typer.Option(
+            "-o", "--output", metavar="FOLDER", help="Folder of the run.", show_default="pretrain-…, by its settings"
+        ),
     ] = None,
     format: FindingsFormat = "table",
     quiet: Quiet = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from attngeo.progress import Progress
 
+from . import interrupts
 from .messages import printable, say
 
 LOGGER = logging.getLogger("attngeo")
@@ -33,6 +35,8 @@ class _Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         say(record.getMessage())
+        if record.exc_info:
+            sys.stderr.write(logging.Formatter().formatException(record.exc_info) + "\n")
 
 
 class Bar:
@@ -68,7 +72,9 @@ class Bar:
         return self
 
     def __call__(self, progress: Progress) -> None:
-        """Show how far the model has got. Downloads show huggingface_hub's own bars."""
+        """Show how far it has got, and end where that was asked for. Downloads show huggingface_hub's own bars."""
+        if interrupts.asked() and progress.phase != "train":  # training saves a checkpoint, and ends by itself
+            raise KeyboardInterrupt
         if progress.phase == "download":
             return
         if self._silent:

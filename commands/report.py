@@ -20,7 +20,10 @@ CHECK_FAILED = 1
 def report(
     recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE.toml", help="What to report.")] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder of the report.", show_default="the recipe's name")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FOLDER", help="Folder of the report.", show_default="the recipe's name"
+        ),
     ] = None,
     start: Annotated[bool, typer.Option("--init", help="Print a recipe to start from, or write it to -o.")] = False,
     offline: Offline = False,

@@ -79,7 +79,7 @@ def score(
 
     Examples:
         attngeo score demo:minilm
-        attngeo score bert-base-uncased openai-community/gpt2 -o scores.parquet
+        attngeo score google-bert/bert-base-uncased openai-community/gpt2 -o s.csv
         attngeo score ./checkpoint --plot heads.html --fail-if 'symmetry.median < 0.2'
     """
     outputs, figures = output or [], plot or []

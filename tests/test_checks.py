@@ -63,6 +63,9 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
         ("+" * 400 + "layers < 2", "is no condition"),
         ("(" * 240 + "layers" + ")" * 240 + " < 2", "is no condition"),
         ("1 < 2", "asks about no score"),
+        ("layers = 3", "is no condition; two numbers are compared with =="),
+        ("layers > 1 && heads > 1", "has the character '&', instead of which it takes and"),
+        ("symmetry < 0.3", r"did you mean symmetry\.median\?$"),
         ("abs(layers, x=2) < 3", "where a number or a name is expected"),
         ("1 < " * 200 + "2", "of 801 characters, expected at most 500"),
         ("layers < 1; layers < 2", "is no condition"),
@@ -110,3 +113,21 @@ def test_outcomes_are_of_each_stack_of_each_model() -> None:
     assert outcome.values["symmetry.median"] == pytest.approx(summary["symmetry_median"].item())
     assert list(outcome.values) == ["symmetry.median", "layers", "heads"]
     assert not any(map(math.isnan, outcome.values.values()))
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ("layers/0 > 1 and layers > 9", False),
+        ("layers > 9 and layers/0 > 1", False),
+        ("layers/0 > 1 or layers > 1", True),
+        ("layers > 1 or layers/0 > 1", True),
+        ("layers/0 > 1 and layers > 1", None),
+        ("layers > 9 or layers/0 > 1", None),
+        ("not (layers/0 > 1)", None),
+        ("9 < layers < layers/0", False),
+    ],
+)
+def test_what_is_unknown_decides_only_where_nothing_else_does(expression: str, holds: bool | None) -> None:
+    """Whatever the order."""
+    assert Condition(expression).holds(VALUES) is holds

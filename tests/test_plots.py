@@ -181,3 +181,19 @@ def test_a_run_on_images_and_one_without_settings(folder: Path, tmp_path: Path) 
     assert (figure.data[-1].name, "symmetric init" in figure.layout.title.text) == ("vision", True)
     half = rows.assign(init="symmetric")
     assert "symmetric init" in plot("training", half).layout.title.text
+
+
+def test_json_has_no_infinity_and_its_lines_may_hold_any_character(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"model": ["a\u2028b", "c"], "note": [None, "x"], "symmetry": [0.5, float("inf")]})
+    for suffix in ("json", "jsonl"):
+        tables.write(frame, tmp_path / f"rows.{suffix}")
+        assert "Infinity" not in (tmp_path / f"rows.{suffix}").read_text()
+        back = read_results(tmp_path / f"rows.{suffix}", ("model",), "x")
+        assert back["model"].tolist() == ["a\u2028b", "c"]
+        assert back["symmetry"].isna().tolist() == [False, True]
+        assert back["note"].isna().tolist() == [True, False]
+    (tmp_path / "rows.jsonl").write_text('{"layer": 1}\n\n{"layer": 2}\n')
+    assert read_results(tmp_path / "rows.jsonl", ("layer",), "x")["layer"].tolist() == [1, 2]
+    (tmp_path / "rows.json").write_text('[{"layer": 1180591620717411303424}]')
+    with pytest.raises(DataError, match="column layer"):
+        read_results(tmp_path / "rows.json", ("layer",), "x")

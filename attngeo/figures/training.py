@@ -6,6 +6,7 @@ layer), symmetry, directionality and loss.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -85,15 +86,16 @@ def loss_curves(curves: pd.DataFrame) -> go.Figure:
 
 
 def _runs(rows: pd.DataFrame) -> Iterator[_Runs]:
-    """Colours tell objectives apart, or initialisations of one objective; dashes those of several."""
+    """Colours tell objectives apart, or initialisations of one objective; dashes those of one colour."""
     several = {name: rows[name].nunique() > 1 for name in ("objective", "init")}
-    inits = list(dict.fromkeys(rows["init"]))
+    seen: Counter[str] = Counter()
     for (objective, init), own in rows.groupby(["objective", "init"], sort=False):
         names = [_objective(objective)] * (several["objective"] or not several["init"])
         names += [f"{plain(init)} init"] * several["init"]
         by_init = several["init"] and not several["objective"]
         colour = INITIALISATIONS.get(str(init), OTHER) if by_init else OBJECTIVES.get(str(objective), OTHER)
-        dash = DASHES[inits.index(init) % len(DASHES)] if all(several.values()) else "solid"
+        dash = DASHES[seen[colour] % len(DASHES)]
+        seen[colour] += 1
         yield _Runs(", ".join(names), colour, dash, own)
 
 

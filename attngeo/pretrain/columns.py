@@ -49,8 +49,3 @@ def listed(names: Any) -> str:
     """Names in a line, the first twenty of them."""
     names = list(names)
     return ", ".join(names[:20]) + (f" and {len(names) - 20} others" if len(names) > 20 else "")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

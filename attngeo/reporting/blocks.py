@@ -16,7 +16,7 @@ from attngeo.matrices import query_key_matrix
 from attngeo.plots import KINDS, View, plot
 from attngeo.reporting.gathering import Gathered, located
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, TableBlock
-from attngeo.results import chosen
+from attngeo.results import chosen, required
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +67,7 @@ def drawn(block: FigureBlock, found: Gathered, base: Path, *, offline: bool) -> 
         return Drawn(_label(block), block.caption, None, [("", matrix_map(*shown))])
     rows = chosen(_rows(found, str(block.of)), block.where, str(block.of))
     if block.models is not None:
+        rows = required(rows, ("model",), str(block.of), "attngeo.score")
         rows = rows[rows["model"].isin(block.models)]
     if rows.empty:
         raise DataError(f"{block.of} has nothing of {', '.join(block.models or ())}")
@@ -81,8 +82,8 @@ def drawn(block: FigureBlock, found: Gathered, base: Path, *, offline: bool) -> 
 def _label(block: FigureBlock) -> str:
     """What the figure shows, in words, for who does not see it."""
     what = str(KINDS[block.kind].__doc__).splitlines()[0]
-    if block.kind not in ("heads", "matrix", "analogies"):
-        what = f"{block.score.capitalize()}: {what[0].lower()}{what[1:]}"
+    what = what.replace("A score or the loss", block.score.capitalize()).replace("A score", block.score.capitalize())
+    what = what.replace("Median score", f"Median {block.score}")
     return what + (f" ({block.model})" if block.model else "")
 
 
@@ -147,7 +148,7 @@ def outcomes(check: Check, recipe: Recipe, found: Gathered) -> list[Outcome]:
     from attngeo.summaries import summarise
 
     rows: Any = found.rows.get(check.of)
-    there = set() if rows is None else set(rows["model"])
+    there = set() if rows is None else set(required(rows, ("model",), check.of, "attngeo.score")["model"])
     wanted = check.models if check.models is not None else recipe.models_of(check.of)
     said = [Outcome(check.fail_if, model, "", None, {}) for model in wanted if model not in there]
     if check.models is not None and rows is not None:

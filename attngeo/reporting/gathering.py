@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.checkpoints.reference import is_path
-from attngeo.errors import AttnGeoError, CheckpointError, OutputError, first_line
+from attngeo.checkpoints.reference import is_path, local_path
+from attngeo.embeddings.opening import CBOW
+from attngeo.errors import AttnGeoError, CheckpointError, ModelNotFoundError, OutputError, first_line
 from attngeo.files import replacing
 from attngeo.progress import Progress
 from attngeo.provenance import software
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PARTS = ".parts"
-CBOW = "cbow:"
+# What of a checkpoint lies beside a file of it.
+CHECKPOINT = ("config.json", ".safetensors", ".bin")
+# A fingerprint of all that a part depends on, and what makes it.
+Part = tuple[str, Callable[[], "pd.DataFrame"]]
 Report = Callable[[Progress], None]
 
 
@@ -70,8 +75,9 @@ def gather(file: RecipeFile, folder: Path, *, offline: bool, report: Report) -> 
     found = Gathered()
     for results in file.recipe.results:
         frames = []
-        for what, fingerprint, make in _parts(results, file.path.parent, offline, report):
+        for what, prepare in _parts(results, file.path.parent, offline, report):
             try:
+                fingerprint, make = prepare()
                 frame = _kept(folder / PARTS / f"{results.name}-{fingerprint}.parquet", make)
             except OutputError:
                 raise
@@ -95,24 +101,34 @@ def forget(folder: Path) -> None:
 
 def _parts(
     results: ScoreResults | AnalogyResults | FileResults, base: Path, offline: bool, report: Report
-) -> Iterator[tuple[str, str, Callable[[], pd.DataFrame]]]:
-    """What each part is called, a fingerprint of all that it depends on, and how it is made."""
+) -> Iterator[tuple[str, Callable[[], Part]]]:
+    """What each part is called, and what finds out all that it depends on and how it is made."""
     if isinstance(results, FileResults):
-        path = base / results.path
-        yield results.path, _fingerprint(results, _state(path)), partial(_read, path, results.path)
+        yield results.path, partial(_file_part, results, base)
     elif isinstance(results, AnalogyResults):
-        models = [located(model, base) for model in results.models]
-        questions = results.options.questions
-        if questions != "google":
-            questions = str(base / Path(questions).expanduser())
-        state = map(_state, (*models, questions))
-        name = ", ".join(results.models)
-        yield name, _fingerprint(results, *state), partial(_asked, results, models, questions, offline, report)
+        yield ", ".join(results.models), partial(_analogy_part, results, base, offline, report)
     else:
         for model in results.models:
-            place = located(model, base)
-            one = results.model_copy(update={"models": [model]})
-            yield model, _fingerprint(one, _state(place)), partial(_scored, results, place, model, offline, report)
+            yield model, partial(_score_part, results, model, base, offline, report)
+
+
+def _file_part(results: FileResults, base: Path) -> Part:
+    path = base / local_path(results.path)
+    return _fingerprint(results, _state(path)), partial(_read, path, results.path)
+
+
+def _analogy_part(results: AnalogyResults, base: Path, offline: bool, report: Report) -> Part:
+    models, questions = [located(model, base) for model in results.models], results.options.questions
+    if questions != "google":
+        questions = str(base / local_path(questions))
+    state = map(_state, (*models, questions))
+    return _fingerprint(results, *state), partial(_asked, results, models, questions, offline, report)
+
+
+def _score_part(results: ScoreResults, model: str, base: Path, offline: bool, report: Report) -> Part:
+    place = located(model, base)
+    one = results.model_copy(update={"models": [model]})
+    return _fingerprint(one, _state(place)), partial(_scored, results, place, model, offline, report)
 
 
 def _kept(path: Path, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -166,19 +182,32 @@ def _named(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
 
 
 def located(model: str, base: Path) -> str:
-    """A path relative to the recipe in full; any other reference as it is."""
+    """A path relative to the recipe in full; any other reference as it is. Raises ModelNotFoundError."""
     if model.startswith(CBOW):
         return CBOW + located(model.removeprefix(CBOW), base)
-    path = base / Path(model).expanduser()
-    return str(path.absolute()) if is_path(model) or path.exists() else model
+    path = base / local_path(model)
+    if is_path(model) or path.exists():
+        return str(path.absolute())
+    if local_path(model).exists():
+        raise ModelNotFoundError(
+            f"{model}: lies in the working directory and not beside the recipe, which its paths are relative to; "
+            "move it there, or run the report elsewhere to have the Hub's"
+        )
+    return model
 
 
 def _state(place: str | Path) -> str:
-    """What changes when a file or a folder does; nothing for a reference to elsewhere."""
-    path = Path(place)
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    """What changes when a file or a folder does, or what lies beside a checkpoint; "" for a reference to elsewhere."""
+    path = Path(str(place).removeprefix(CBOW))
+    path = next((each for each in (path, *path.parents) if each.is_file()), path)  # a member is as new as its archive
+    if path.is_dir():
+        found = [Path(at, name) for at, _, names in os.walk(path, followlinks=True) for name in names]
+    elif path.is_file():
+        found = [path, *(each for each in path.parent.iterdir() if each.name.endswith(CHECKPOINT))]
+    else:
+        return ""
     try:
-        return " ".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+        return " ".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in sorted(found))
     except OSError:
         return ""
 

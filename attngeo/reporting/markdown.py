@@ -12,6 +12,8 @@ from attngeo.tables import to_markdown
 if TYPE_CHECKING:
     import pandas as pd
 
+    from attngeo.checks import Outcome
+
 MOST_ROWS = 50
 SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
 
@@ -23,8 +25,7 @@ def markdown(content: Content) -> str:
     if content.checks:
         blocks.append(f"**{len(content.checks) - len(failed)} of {len(content.checks)} checks passed.**")
     blocks.append("\n".join([
-        *(f"- ✗ {_plain(check.model)} ({_plain(check.stack)}): {check.reason}; fails if `{check.expression}`"
-          for check in failed),
+        *(f"- ✗ {_of(check)}: {check.reason}; fails if `{check.expression}`" for check in failed),
         *(f"- missing: {_plain(failure)}" for failure in content.failures),
     ]))  # fmt: skip
     blocks.append(content.text.strip())
@@ -37,6 +38,10 @@ def markdown(content: Content) -> str:
             blocks += [f"{_plain(table.caption or table.name)}{more}:", _table(table.rows.head(MOST_ROWS))]
     blocks.append(f"Made with attngeo {content.provenance['software']['attngeo']}, {content.provenance['date']}.")
     return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _of(check: Outcome) -> str:
+    return f"{_plain(check.model)} ({_plain(check.stack)})" if check.stack else _plain(check.model)
 
 
 def _table(rows: pd.DataFrame) -> str:

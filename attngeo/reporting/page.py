@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Content:
-    """All that a report says. text: Markdown. made: of provenance, for people."""
+    """All that a report says. text: Markdown. failures: what is missing, a line each."""
 
     title: str
     text: str

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 Place = tuple[str | int, ...]
 # [name] and [[name]], and keys, at the beginning of a line.
 HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.-]+)\s*\]")
-KEY = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\[\s*(?:\{|$))?")
-QUOTES = re.compile(r"\"{3}|'{3}")
+KEY = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
+# Strings of several lines and of one, and comments.
+STRINGS = re.compile(r'"""(?:\\.|[^\\])*?"""|' r"'''.*?'''|" r'"(?:\\.|[^"\\\n])*"|' r"'[^'\n]*'|#[^\n]*", re.DOTALL)
 
 
 def line_of(text: str, place: Place) -> int:
@@ -39,32 +40,29 @@ def name_of(place: Place) -> str:
 def _places(text: str) -> Iterator[tuple[int, Place]]:
     """Every header, key and inline table of a list, with its line."""
     around: Place = ()
-    listed: Place = ()  # the list of inline tables that is open
+    listed: Place = ()  # the key whose value is read
     counts: Counter[Place] = Counter()
-    for number, line in _outside_texts(text):
-        if header := HEADER.match(line):
+    lists = tables = 0  # brackets and braces that are open
+    for number, line in enumerate(_bare(text).split("\n"), 1):
+        rest = line
+        if not lists and (header := HEADER.match(line)):
             around = _opened(header[2], header[1] == "[[", counts)
             yield number, around
-        elif key := KEY.match(line):
-            place = (*around, *key[1].split("."))
-            yield number, place
-            listed = place if key[2] else ()
-            counts[place] += line.count("{")  # those that stand beside the key
-        elif listed and line.lstrip().startswith("{"):
-            yield number, (*listed, counts[listed])
-            counts[listed] += 1
-
-
-def _outside_texts(text: str) -> Iterator[tuple[int, str]]:
-    """The lines, counted from 1, without those inside a text of several lines."""
-    quotes = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if quotes:
-            quotes = "" if quotes in line else quotes
             continue
-        yield number, line
-        found = QUOTES.search(line)
-        quotes = found[0] if found and line.count(found[0]) % 2 else ""
+        if not lists and (key := KEY.match(line)):
+            listed, rest = (*around, *key[1].split(".")), line[key.end() :]
+            yield number, listed
+        for character in rest:
+            if character == "{" and lists == 1 and not tables:
+                yield number, (*listed, counts[listed])
+                counts[listed] += 1
+            tables += {"{": 1, "}": -1}.get(character, 0)
+            lists += 0 if tables else {"[": 1, "]": -1}.get(character, 0)
+
+
+def _bare(text: str) -> str:
+    """The text without what stands in strings and comments; its lines stay."""
+    return STRINGS.sub(lambda found: "\n" * found[0].count("\n"), text)
 
 
 def _opened(name: str, repeated: bool, counts: Counter[Place]) -> Place:

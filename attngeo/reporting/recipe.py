@@ -240,7 +240,9 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
 
 def _of_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
     looked_at = (*USED[figure.kind], *(("model",) if figure.kind == "matrix" else ("of", "models", "where")))
-    for name in figure.model_fields_set - {"kind", "caption", *looked_at}:
+    for name in type(figure).model_fields:
+        if name not in figure.model_fields_set or name in ("kind", "caption", *looked_at):
+            continue
         yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(looked_at)}"
     if figure.kind == "matrix":
         if figure.model is None:
@@ -272,7 +274,8 @@ def _of_results(
 
 
 def _first_problem(path: Path, text: str, error: ValidationError) -> str:
-    problem = error.errors()[0]
+    # A key that is mistyped is missing, too: what is there says more.
+    problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     place, told = _place(problem["loc"]), problem.get("ctx", {})
     match problem["type"]:
         case "extra_forbidden":

@@ -131,14 +131,14 @@ def _clear(folder: Path) -> None:
     try:
         names = json.loads((folder / PROVENANCE).read_text("utf-8"))["tables"]
         former = [str(name) for name in names if re.fullmatch(FILE_NAME, str(name))]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         former = []
     try:
+        (folder / TABLES).mkdir(exist_ok=True)
         (folder / PAGE).unlink(missing_ok=True)
         for name in former:
             for suffix in SUFFIXES:
                 (folder / TABLES / f"{name}{suffix}").unlink(missing_ok=True)
-        (folder / TABLES).mkdir(exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
 

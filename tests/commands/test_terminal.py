@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -200,7 +201,7 @@ def test_mistyped_paths_are_met_with_their_neighbours(
 
 
 def test_well_written_names_are_not_doubted(inside: Command) -> None:
-    for name in ("mistralai/Mistral-7B-v0.1", "someone/unlike-any-other"):
+    for name in ("mistralai/Mistral-7B-v0.1", "bert-base-uncased", "someone/unlike-any-other"):
         assert inside("score", name).stderr == (
             f"attngeo: {name}: not in the cache, and offline mode is on; run once without it\n"
         )
@@ -216,22 +217,34 @@ def test_no_arguments_show_the_commands(attngeo: Command) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["score demo:encoder", "score demo:encoder --format csv --fail-if 'layers > 0'", "families", "report --init"],
+    [
+        "score demo:encoder",
+        "score demo:encoder --format csv --fail-if 'layers > 0'",
+        "families",
+        "report --init",
+        "--help",
+        "score --help",
+    ],
 )
 def test_a_closed_pipe_is_no_failed_check(arguments: str) -> None:
     """As the shell has it for every program that a closed pipe ends."""
     executable = Path(sys.executable).with_name("attngeo")
-    done = subprocess.run(
-        ["bash", "-c", f"{executable} {arguments} | head -0; exit ${{PIPESTATUS[0]}}"],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (141, "")
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for environment in (buffered, buffered | {"PYTHONUNBUFFERED": "1"}):
+        done = subprocess.run(
+            ["bash", "-c", f"{executable} {arguments} | head -0; exit ${{PIPESTATUS[0]}}"],
+            capture_output=True, text=True, check=False, timeout=60, env=environment,
+        )  # fmt: skip
+        assert done.returncode == 141
+        assert "Exception ignored" not in done.stderr
 
 
 def test_an_option_is_no_value(inside: Command) -> None:
     said = "attngeo: --compare needs a value, but --seeds follows it (see attngeo pretrain --help)\n"
     done = inside("pretrain", "--compare", "--seeds", "2")
     assert (done.returncode, done.stderr) == (2, said)
+    for arguments in (["score", "demo:encoder", "--stack", "--no-such"], ["report", "r.toml", "-o", "-q"]):
+        assert inside(*arguments).stderr.startswith(f"attngeo: {arguments[-2]} needs a value, but {arguments[-1]}")
     words = inside("nearest", "demo:minilm", "--limit", "99", "--", "king", "-", "--top-k")
     assert "does not know" in words.stderr  # behind --, words may look like options
 
@@ -247,3 +260,71 @@ def test_a_file_is_not_read_and_written_nor_written_twice(
     told = "attngeo: x.json is read, expected another file to write to\n"
     assert inside("plot", "layers", "x.json", "-o", "./x.json").stderr == told
     assert (tmp_path / "x.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", ["--version", "score demo:encoder --format csv", "families", "report --init"])
+def test_a_closed_stderr_costs_nothing(attngeo: Command, arguments: str) -> None:
+    executable = Path(sys.executable).with_name("attngeo")
+    done = subprocess.run(
+        ["bash", "-c", f"{executable} {arguments} 2>&-"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, attngeo(*arguments.split()).stdout)
+
+
+def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_it(
+    inside: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the import of numpy does, while it loads."""
+    import signal
+
+    from attngeo import scoring
+
+    real = scoring.score
+
+    def swallowed(*arguments: Any, **options: Any) -> Any:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments, **options)
+
+    def turned(*_: Any, **__: Any) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise AttributeError("module 'numpy' has no attribute 'void'") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)  # whatever pytest was started with
+    for broken in (swallowed, turned):
+        monkeypatch.setattr(scoring, "score", broken)
+        done = inside("score", "demo:encoder")
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "attngeo: interrupted\n")
+    signal.signal(signal.SIGINT, before)
+
+
+def test_fish_gets_a_candidate_a_line(attngeo: Command) -> None:
+    done = attngeo(
+        _ATTNGEO_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args",
+        _TYPER_COMPLETE_ARGS="attngeo score --", COLUMNS="50",
+    )  # fmt: skip
+    assert len(done.stdout.splitlines()) > 10
+    assert all(line.startswith("-") for line in done.stdout.splitlines())
+
+
+def test_names_complete_without_loading_torch() -> None:
+    code = (
+        "import sys; from attngeo.checkpoints import nearby; list(nearby.local_names()); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+def test_another_broken_pipe_is_an_error_of_its_own(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo import scoring
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(scoring, "score", broken)
+    done = inside("score", "demo:encoder")
+    assert done.returncode == 3
+    assert done.stderr == "attngeo: a connection was closed at its other end ([Errno 32] Broken pipe); try again\n"

@@ -254,7 +254,7 @@ def test_the_page_is_closed_to_everything_else_and_says_what_it_shows(made: Path
     assert rules["default-src"] == "'none'"
     assert re.fullmatch(r"'sha256-[\w+/=]+' blob: 'unsafe-eval'", rules["script-src"])
     assert (rules["connect-src"], rules["base-uri"], rules["form-action"]) == ("data:", "'none'", "'none'")
-    assert 'aria-label="Symmetry: a score of every layer and head, as a map of layers × heads"' in page
+    assert 'aria-label="Symmetry of every layer and head, as a map of layers × heads"' in page
     assert "1 of 3 checks passed" in page
     for link in re.findall(r'href="(tables/[^"]*)"', page):
         assert (made.parent / link).is_file()

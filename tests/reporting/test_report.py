@@ -15,6 +15,7 @@ from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundErro
 from attngeo.published import published_of
 from attngeo.reporting import read_recipe, report
 from attngeo.reporting.blocks import beside_published
+from attngeo.reporting.places import line_of
 
 RECIPE = """\
 title = "Demo"
@@ -170,6 +171,7 @@ def test_measured_beside_published() -> None:
 
 BAD = [
     ("title = ", 'titel = "Demo"\ntitle = ', 1, r"titel: there is no such key here; did you mean title\?"),
+    ("title = ", "titel = ", 1, r"titel: there is no such key here; did you mean title\?"),
     ("[[section]]", "[[sections]]", 9, r"sections: there is no such key here; did you mean section\?"),
     ("title = ", "strange = 1\ntitle = ", 1, "there is no such key here; expected some of: title, text, results"),
     ('title = "Demo"', "", 1, "title: is missing"),
@@ -486,3 +488,63 @@ def test_how_it_was_made_has_every_option(recipe: Path, tmp_path: Path) -> None:
     page = report(recipe, tmp_path / "out").page.read_text()
     assert "gamma 0.0" in page
     assert "convention corrected" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "line"),
+    [
+        ('# write """ here\na = 1\n[[check]]\nof = 1\n', ("check", 0, "of"), 4),
+        ('a = """abc""" # """ x\nb = 1\n', ("b",), 2),
+        ("a = \"x ''' y\"\nb = 1\n", ("b",), 2),
+        ('a = """\n[[check]]\nof = 1\n"""\n[[check]]\nof = 2\n', ("check", 0, "of"), 6),
+        ('f = [{ k = 1, w = { m = "x" } },\n { k = 2 }]\n', ("f", 1, "k"), 2),
+        ('f = [{ k = "{a}" },\n { k = 2 },\n { k = 3 }]\n', ("f", 2), 3),
+        ("f = [ # {old}\n { k = 1 },\n { k = 2 },\n]\n", ("f", 1), 3),
+        ("f = [\n { k = 1 }, { k = 2 },\n { k = 3 },\n]\ng = 1\n", ("f", 2), 3),
+        ("f = [\n { k = [1, 2] }, { k = 2 },\n]\ng = 1\n", ("g",), 4),
+        ('a = "x\u2028y"\nb = 1\n', ("b",), 2),
+    ],
+)
+def test_the_line_of_a_key(text: str, place: tuple[str | int, ...], line: int) -> None:
+    """Whatever stands in strings and comments, and however tables are laid out."""
+    assert line_of(text, place) == line
+
+
+def test_models_that_cannot_be_named_are_listed_like_others(recipe: Path, tmp_path: Path) -> None:
+    changed(recipe, '"demo:encoder", "demo:decoder"', f'"demo:encoder", "~nosuchuser/m", "{"a" * 300}", "a\\u0000b"')
+    made = report(recipe, tmp_path / "out")
+    assert [failure.where for failure in made.failures] == ["scores"] * 3
+    assert all(isinstance(failure.error, AttnGeoError) for failure in made.failures)
+    assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
+
+
+def test_a_folder_of_another_place_is_not_taken_for_the_hubs(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(Path(attngeo.__file__).parent / "demos/encoder", tmp_path / "elsewhere/bert-base-uncased")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    changed(recipe, '"demo:decoder"', '"bert-base-uncased"')
+    (failure,) = report(recipe, tmp_path / "out").failures
+    assert "lies in the working directory and not beside the recipe" in str(failure)
+
+
+def test_what_a_part_depends_on(tmp_path: Path) -> None:
+    """The text of cbow:TEXT, an archive's member, what lies beside a checkpoint's file, folders behind links."""
+    from attngeo.reporting.gathering import _state
+
+    (tmp_path / "sub").mkdir()
+    for name in ("t.txt", "v.zip", "model.safetensors", "config.json", "sub/q.txt"):
+        (tmp_path / name).write_text("a")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/inside").symlink_to(tmp_path / "sub")
+    for place, file in (
+        (f"cbow:{tmp_path}/t.txt", "t.txt"), (tmp_path / "v.zip/m.txt", "v.zip"),
+        (tmp_path / "model.safetensors", "config.json"), (tmp_path / "linked", "sub/q.txt"),
+    ):  # fmt: skip
+        before = _state(place)
+        (tmp_path / file).write_text("longer")
+        assert before != _state(place) != "", place
+    assert _state("org/name") == _state("demo:minilm") == _state(tmp_path / "none/x") == ""
