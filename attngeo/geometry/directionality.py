@@ -71,7 +71,9 @@ def directionality_of(
     rows = _dominance(row_norms, gamma, convention, q, k)
     columns = _dominance(column_norms, gamma, convention, k, q)
     total = rows + columns
-    if not torch.isfinite(total) or not (row_norms > 0).any():
+    # Where norms are infinite, none exceeds their mean, and the sums alone would say 0.
+    finite = all(part.isfinite().all() for part in (total, row_norms, column_norms))
+    if not finite or not (row_norms > 0).any():
         return total.new_tensor(float("nan"))
     return (rows - columns) / total if total > 0 else torch.zeros_like(total)
 

@@ -179,6 +179,7 @@ def test_quiet_and_verbose_contradict_each_other(inside: Command) -> None:
         (["score", "google-bert/bert-base-uncase"], "did you mean google-bert/bert-base-uncased?"),
         (["score", "bert-base-uncaseed"], "did you mean google-bert/bert-base-uncased?"),
         (["score", "mistralai/Mistral-7B-v01"], "did you mean mistralai/Mistral-7B-v0.1?"),
+        (["score", "mistralai/Mistral-7B-v01@main"], "did you mean mistralai/Mistral-7B-v0.1?"),
         (["inspect", "minilm"], "did you mean demo:minilm?"),
         (["score", "demo:minlm"], "expected one of: encoder, decoder, minilm"),
     ],

@@ -548,3 +548,21 @@ def test_what_a_part_depends_on(tmp_path: Path) -> None:
         (tmp_path / file).write_text("longer")
         assert before != _state(place) != "", place
     assert _state("org/name") == _state("demo:minilm") == _state(tmp_path / "none/x") == ""
+
+
+def test_parts_that_cannot_be_kept_are_no_failures_of_models(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.parts").write_text("")
+    with pytest.raises(OutputError, match=r"\.parts cannot be written"):
+        report(recipe, tmp_path / "out")
+
+
+def test_a_report_removes_nothing_outside_its_tables(recipe: Path, tmp_path: Path) -> None:
+    """Whatever the provenance beside it says."""
+    report(recipe, tmp_path / "out")
+    (tmp_path / "out/victim.csv").write_text("")
+    provenance = json.loads((tmp_path / "out/provenance.json").read_text())
+    provenance["tables"] += ["../victim", "..", 3, None]
+    (tmp_path / "out/provenance.json").write_text(json.dumps(provenance))
+    report(recipe, tmp_path / "out")
+    assert (tmp_path / "out/victim.csv").is_file()
