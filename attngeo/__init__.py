@@ -9,7 +9,7 @@
     directionality(wq, wk)
     summarise(rows)                    medians and quartiles of scores, for each stack of each model
     query_key_matrix(model, layer)     |W_qk| made small enough to look at, and the norms of its rows and columns
-    plot(kind, inputs)                 a plotly figure of results or models; draw(figure, path) to a file
+    plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) to a file
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
 
 Names are imported when they are first used, so that `import attngeo` costs nothing.
@@ -23,31 +23,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
-    from attngeo.drawing import draw as draw
     from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError
+    from attngeo.figures.save import save_figure as save_figure
     from attngeo.geometry.directionality import directionality as directionality
     from attngeo.geometry.symmetry import symmetry as symmetry
-    from attngeo.matrices import query_key_matrix as query_key_matrix
-    from attngeo.plots import plot as plot
-    from attngeo.scoring import score as score
-    from attngeo.summaries import summarise as summarise
-    from attngeo.weights import attention_sites as attention_sites
+    from attngeo.reporting.plots import plot as plot
+    from attngeo.scores.matrix import query_key_matrix as query_key_matrix
+    from attngeo.scores.projections import attention_sites as attention_sites
+    from attngeo.scores.scoring import score as score
+    from attngeo.scores.summary import summarise as summarise
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AttnGeoError": "attngeo.errors",
     "analogy": "attngeo.analogies.analogy",
-    "attention_sites": "attngeo.weights",
+    "attention_sites": "attngeo.scores.projections",
     "directionality": "attngeo.geometry.directionality",
-    "draw": "attngeo.drawing",
+    "save_figure": "attngeo.figures.save",
     "nearest": "attngeo.analogies.nearest",
     "open_embedding": "attngeo.embeddings.opening",
-    "plot": "attngeo.plots",
-    "query_key_matrix": "attngeo.matrices",
-    "score": "attngeo.scoring",
-    "summarise": "attngeo.summaries",
+    "plot": "attngeo.reporting.plots",
+    "query_key_matrix": "attngeo.scores.matrix",
+    "score": "attngeo.scores.scoring",
+    "summarise": "attngeo.scores.summary",
     "symmetry": "attngeo.geometry.symmetry",
 }
 __all__ = [*_HOMES, "__version__"]

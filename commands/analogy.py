@@ -116,10 +116,10 @@ def analogy(
 
 def _deliver(result: AnalogyResult, files: list[tuple[str, Path]], format: Format) -> None:
     """Write the tables to files, then print: a closed pipe loses nothing."""
-    from attngeo import tables
+    from attngeo.tables import write as tables
 
     for name, path in files:
-        tables.write(getattr(result, name), path)
+        tables.write_table(getattr(result, name), path)
     if format is not Format.table:
         return print_rows(result.scores, format)
 

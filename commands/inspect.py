@@ -42,8 +42,8 @@ def inspect(
 
 
 def _findings(store: TensorStore) -> dict[str, Any]:
-    from attngeo.scoring import site_nbytes
-    from attngeo.weights import sites_of
+    from attngeo.scores.projections import sites_of
+    from attngeo.scores.scoring import site_nbytes
 
     sites, skipped = sites_of(store)
     return {
@@ -74,7 +74,7 @@ def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from .widths import Terminal, fitted
+    from .console import Terminal, fitted
 
     console = Terminal(markup=False)
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""

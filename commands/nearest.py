@@ -75,7 +75,7 @@ def nearest(
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    from .widths import Terminal
+    from .console import Terminal
 
     grid = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     grid.add_column("word", overflow="fold")

@@ -15,7 +15,7 @@ MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:
 
 def model_names(incomplete: str) -> list[str]:
     """What a shell may complete a model's name to; nothing, for it to complete files, where nothing is typed yet."""
-    from attngeo.checkpoints.nearby import local_names
+    from attngeo.checkpoints.suggest import local_names
 
     return [name for name in local_names() if incomplete and name.startswith(incomplete)]
 

@@ -20,8 +20,8 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
 
     paths: of tables. figures: of pictures. inputs: what is read, files among it or not.
     """
-    from attngeo.drawing import check_figure
-    from attngeo.tables import check_output
+    from attngeo.figures.save import check_figure
+    from attngeo.tables.write import check_output
 
     paths, figures = list(paths), list(figures)
     for path in paths:
@@ -38,7 +38,7 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
 
 def print_rows(frame: pd.DataFrame, format: Format) -> None:
     """The rows on stdout, for programs or for a Markdown page."""
-    from attngeo import tables
+    from attngeo.tables import write as tables
 
     printers = {Format.csv: tables.to_csv, Format.json: tables.to_json, Format.markdown: tables.to_markdown}
     sys.stdout.write(printers[format](frame))

@@ -69,9 +69,9 @@ def plot(
     """
     check_outputs((), output, inputs)
 
-    from attngeo.drawing import draw
-    from attngeo.plots import USED, View
-    from attngeo.plots import plot as plot_figure
+    from attngeo.figures.save import save_figure
+    from attngeo.reporting.plots import USED, View
+    from attngeo.reporting.plots import plot as plot_figure
 
     from .progress import Bar
 
@@ -92,4 +92,4 @@ def plot(
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = plot_figure(kind, inputs, view=view, offline=offline, progress=progress)
     for path in output:
-        draw(figure, path, width=width, height=height)
+        save_figure(figure, path, width=width, height=height)

@@ -191,8 +191,8 @@ def _print_run(run: Run, *, as_json: bool) -> None:
 
 
 def _print_comparison(comparison: Comparison, *, as_json: bool) -> None:
-    from attngeo import tables
     from attngeo.pretrain.words import describe_comparison
+    from attngeo.tables import write as tables
 
     if as_json:
         sys.stdout.write(tables.to_json(comparison.rows))

@@ -11,11 +11,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.scoring import Scale
-from attngeo.weights import Variants
+from attngeo.scores.projections import Variants
+from attngeo.scores.scoring import ScoreOptions
 
+from .console import Terminal, fitted
 from .messages import printable
-from .widths import Terminal, fitted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ SHOWN = {
     "precision": "{}",
     "gamma": "gamma {}",
 }
-DEFAULTS = asdict(Scale()) | asdict(Variants()) | {"precision": "float32"}
+DEFAULTS = asdict(ScoreOptions()) | asdict(Variants()) | {"precision": "float32"}
 
 
 def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:

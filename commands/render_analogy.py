@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from .console import Terminal
 from .messages import printable
-from .widths import Terminal
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from .console import Terminal, fitted
 from .messages import printable
-from .widths import Terminal, fitted
 
 if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison

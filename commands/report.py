@@ -66,7 +66,7 @@ def report(
 
 def _start(recipe: Path | None, output: Path | None) -> None:
     """The starter recipe, to a file or to stdout; never over a file that is there."""
-    from attngeo.files import check_writable, replacing
+    from attngeo.tables.atomic import atomic_write, check_writable
 
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
     path = output or recipe
@@ -76,5 +76,5 @@ def _start(recipe: Path | None, output: Path | None) -> None:
     check_writable(path, (".toml",))
     if path.exists():
         raise UsageError(f"{path} is there already; name another file")
-    with replacing(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(text, "utf-8")

@@ -18,7 +18,7 @@ from .outputs import check_outputs, print_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.checks import Condition
+    from attngeo.scores.conditions import Condition
 
 CHECK_FAILED, SEVERAL_FAILED = 1, 4
 
@@ -111,7 +111,7 @@ def score(
 
 def _score_one(model: str, options: dict[str, Any], *, quiet: bool, verbose: bool, to_people: bool) -> pd.DataFrame:
     """The rows of one model, heads included; says on stderr what they do not tell."""
-    from attngeo.scoring import score as score_model
+    from attngeo.scores.scoring import score as score_model
 
     from .progress import Bar
 
@@ -131,9 +131,9 @@ def _check(
     """Refuse what cannot work before anything is read."""
     check_outputs(outputs, figures)
 
-    from attngeo.checks import Condition
     from attngeo.devices import pick_device
     from attngeo.geometry.directionality import check_choices
+    from attngeo.scores.conditions import Condition
 
     parsed = [Condition(condition) for condition in conditions]
     check_choices(gamma, "corrected")
@@ -144,17 +144,17 @@ def _check(
 def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
     if not paths:
         return
-    from attngeo.drawing import draw
-    from attngeo.plots import plot
+    from attngeo.figures.save import save_figure
+    from attngeo.reporting.plots import plot
 
     figure = plot("heatmap", frames)
     for path in paths:
-        draw(figure, path)
+        save_figure(figure, path)
 
 
 def _fails(frames: list[pd.DataFrame], conditions: list[Condition]) -> bool:
     """Say on stderr which models the conditions fail; whether there is one."""
-    from attngeo.summaries import summarise
+    from attngeo.scores.summary import summarise
 
     failed = [
         outcome
@@ -172,14 +172,14 @@ def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *,
     """Print the results and write them to files; files first, so that a closed pipe loses nothing."""
     import pandas as pd
 
-    from attngeo import tables
+    from attngeo.tables import write as tables
 
     rows = pd.concat(frames, ignore_index=True)
     if not per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
     rows.attrs = frames[0].attrs | {"model": ", ".join(frame.attrs["model"] for frame in frames)}
     for path in outputs:
-        tables.write(rows, path)
+        tables.write_table(rows, path)
     if format is Format.table:
         _print_tables(frames, per_head=per_head, quiet=quiet)
     else:
@@ -187,8 +187,8 @@ def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *,
 
 
 def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) -> None:
+    from .console import Terminal
     from .render import print_scores, summary
-    from .widths import Terminal
 
     for frame in frames:
         print_scores(frame, per_head=per_head, quiet=quiet)

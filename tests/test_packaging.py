@@ -65,7 +65,7 @@ def test_the_readme_names_every_column_and_exit_code() -> None:
     from attngeo import errors
     from attngeo.analogies import summary
     from attngeo.pretrain import callback
-    from attngeo.scoring import COLUMNS
+    from attngeo.scores.scoring import COLUMNS
 
     readme = (ROOT / "README.md").read_text("utf-8")
     assert all(f"`{column}`" in readme for column in (*COLUMNS, *summary.COLUMNS, *callback.COLUMNS))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from attngeo.analogies.lexicon import Lexicon
-from attngeo.analogies.manner import Manner
-from attngeo.analogies.probe import DEFAULT_MEMORY, Asked, ask
+from attngeo.analogies.probe import DEFAULT_MEMORY, EncodedQuestions, ask
 from attngeo.analogies.published import published_rows
 from attngeo.analogies.questions import GOOGLE, Question, QuestionSet, as_questions
+from attngeo.analogies.settings import ProbeSettings
 from attngeo.analogies.statistics import Bootstrap
 from attngeo.analogies.summary import COLUMNS, compare, summarise
 from attngeo.choices import Candidates, Case, Compose, Method, Table
@@ -91,7 +91,7 @@ def analogy(
     import pandas as pd
 
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
-    manner = Manner(
+    manner = ProbeSettings(
         table=table, candidates=candidates, case=case, compose=compose, limit=limit, method=method, centre=centre,
         whiten=whiten, normalise=normalise, device=device, offline=offline,
     )  # fmt: skip
@@ -130,7 +130,7 @@ def analogy(
 def _ask_one(
     reference: Any,
     asked: QuestionSet,
-    manner: Manner,
+    manner: ProbeSettings,
     top_k: int,
     memory: int,
     progress: Callable[[Progress], None],
@@ -174,10 +174,10 @@ def _questions_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _as_rows(found: Sequence[tuple[int, int, int, list[int]]]) -> Asked:
+def _as_rows(found: Sequence[tuple[int, int, int, list[int]]]) -> EncodedQuestions:
     """Questions as tensors of rows, answers filled up with −1."""
     most = max(len(answers) for *_, answers in found)
-    return Asked(
+    return EncodedQuestions(
         torch.tensor([terms for *terms, _ in found]),
         torch.tensor([answers + [-1] * (most - len(answers)) for *_, answers in found]),
     )
@@ -224,7 +224,7 @@ def _check(references: Sequence[Any], published: bool, questions: Any, top_k: in
 def _provenance(
     frames: Sequence[pd.DataFrame],
     asked: QuestionSet,
-    manner: Manner,
+    manner: ProbeSettings,
     top_k: int,
     bootstrap: Bootstrap,
     notes: list[str],

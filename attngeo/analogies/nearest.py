@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attngeo.analogies.lexicon import Lexicon
-from attngeo.analogies.manner import Manner
 from attngeo.analogies.probe import nearest as nearest_rows
+from attngeo.analogies.settings import ProbeSettings
 from attngeo.choices import Candidates, Case, Compose, Table
 from attngeo.errors import UsageError
 from attngeo.progress import Progress
@@ -56,7 +56,7 @@ def nearest(
     import pandas as pd
 
     terms, weights = _terms(words, signs)
-    manner = Manner(
+    manner = ProbeSettings(
         table=table, candidates=candidates, case=case, compose=compose, limit=limit, centre=centre, whiten=whiten,
         normalise=normalise, device=device, offline=offline,
     )  # fmt: skip

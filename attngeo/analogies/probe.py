@@ -26,7 +26,7 @@ DEFAULT_MEMORY = 1 << 30
 
 
 @dataclass(frozen=True)
-class Asked:
+class EncodedQuestions:
     """Questions as rows of a lexicon: terms [n, 3] for a, b, c; answers [n, m], −1 where a question has fewer."""
 
     terms: Tensor
@@ -34,7 +34,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answered:
+class ProbeResult:
     """For each question: the rank [n] of the best right answer among the candidates other than a, b and c (1 is best,
     ties count against it), its cosine [n] with b + c − a, and the best candidates, rows and scores [n, k].
     """
@@ -52,13 +52,13 @@ def precision_of(device: torch.device) -> torch.dtype:
 
 def ask(
     space: Space,
-    asked: Asked,
+    asked: EncodedQuestions,
     *,
     method: str = "3cosadd",
     top_k: int = 5,
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[Progress], None] = lambda _: None,
-) -> Answered:
+) -> ProbeResult:
     """Answer every question. memory: bytes that blocks may take, beside the table itself. Raises UsageError."""
     probe = _Probe(space, asked.terms, torch.cat([asked.terms, asked.answers], 1), top_k, memory)
     places = probe.places(asked.answers)
@@ -73,7 +73,7 @@ def ask(
     floor = best - TIED[scores.dtype]
     counts, top, top_scores = probe.run(scorer, floor, progress)
     right = _distinct(places, possible) & (scores >= floor[:, None])
-    return Answered(
+    return ProbeResult(
         rank=(counts - right.sum(1) + 1).cpu(),
         cosine=torch.where(possible.any(1), cosines.gather(1, chosen)[:, 0], torch.nan).cpu(),
         top=top.cpu(),
@@ -81,12 +81,14 @@ def ask(
     )
 
 
-def nearest(space: Space, terms: Tensor, signs: tuple[int, ...], top_k: int, memory: int = DEFAULT_MEMORY) -> Answered:
+def nearest(
+    space: Space, terms: Tensor, signs: tuple[int, ...], top_k: int, memory: int = DEFAULT_MEMORY
+) -> ProbeResult:
     """The candidates of largest cosine with Σ sign·term, other than the terms [n] themselves; ranks are not set."""
     probe = _Probe(space, terms[None], terms[None], top_k, memory)
     floor = torch.full((1,), torch.inf, dtype=probe.vectors.dtype, device=probe.vectors.device)
     counts, top, scores = probe.run(CosAdd(probe.vectors, probe.places(terms[None]), signs), floor, lambda _: None)
-    return Answered(counts.cpu(), floor.cpu(), top.cpu(), scores.cpu())
+    return ProbeResult(counts.cpu(), floor.cpu(), top.cpu(), scores.cpu())
 
 
 class _Probe:

@@ -15,7 +15,7 @@ BLOCK = 4096
 
 
 @dataclass(frozen=True)
-class Treatment:
+class Preprocessing:
     """What is done to the vectors first, in this order.
 
     whiten: take away the mean and the N directions of largest variance (all-but-the-top, Mu and Viswanath 2018,
@@ -35,7 +35,7 @@ class Treatment:
 class Space:
     """The vectors of a lexicon, treated, in `dtype` on `device`; read in blocks, never held as a whole."""
 
-    def __init__(self, lexicon: Lexicon, treatment: Treatment, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, lexicon: Lexicon, treatment: Preprocessing, device: torch.device, dtype: torch.dtype) -> None:
         self.lexicon, self._treatment, self._device, self._dtype = lexicon, treatment, device, dtype
         self.candidates = lexicon.candidates
         self.width = lexicon.embedding.matrix.shape[1]

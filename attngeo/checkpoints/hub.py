@@ -14,9 +14,9 @@ from typing import Any
 
 from attngeo.checkpoints.config import read_config
 from attngeo.checkpoints.folder import WEIGHTS
-from attngeo.checkpoints.nearby import did_you_mean
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.store import FileStore, read_index
+from attngeo.checkpoints.suggest import did_you_mean
 from attngeo.checkpoints.tensor import TensorInfo
 from attngeo.errors import (
     AccessError,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attngeo.checkpoints.nearby import did_you_mean
+from attngeo.checkpoints.suggest import did_you_mean
 from attngeo.errors import ModelNotFoundError, UsageError
 
 Kind = Literal["hub", "folder", "file", "demo"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from attngeo.embeddings.streams import open_stream
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
-from attngeo.files import check_writable, replacing
 from attngeo.progress import Progress
+from attngeo.tables.atomic import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from gensim.models import KeyedVectors
@@ -88,7 +88,7 @@ def save_vectors(vectors: KeyedVectors, path: Path) -> None:
     Written whole or not at all. Raises OutputError.
     """
     check_vectors_output(path)
-    with replacing(path) as partial:
+    with atomic_write(path) as partial:
         if path.suffix.lower() == ".kv":
             vectors.save(str(partial), sep_limit=1 << 62)  # one file, which a rename can put in place
         else:

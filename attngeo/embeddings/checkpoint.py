@@ -17,7 +17,7 @@ from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokenis
 from attngeo.embeddings.words import labels_of
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.progress import Progress
-from attngeo.weights import float_shape
+from attngeo.scores.projections import float_shape
 
 # How families call their tables, the surest first; each may have a prefix. `make test` compares them with what
 # transformers' get_input_embeddings and get_output_embeddings return for every family of the scoring side.

@@ -17,7 +17,7 @@ MARGIN_POINTS = 1024
 def matrix_map(cells: pd.DataFrame, norms: pd.DataFrame) -> go.Figure:
     """|W_qk| as shades, row norms to its right and column norms above it, those that stand out marked.
 
-    cells, norms: of `attngeo.matrices.query_key_matrix`. Shades run to the 99.5th percentile, beyond which all is
+    cells, norms: of `attngeo.scores.matrix.query_key_matrix`. Shades run to the 99.5th percentile, beyond which all is
     black, so that a few large entries do not leave the rest white.
     Source: Saponati et al. 2025, Fig. 2 (examples).
     """

@@ -139,7 +139,7 @@ def symmetry_against_directionality(rows: pd.DataFrame) -> go.Figure:
 def score_by_size(summary: pd.DataFrame, score: Score, published: pd.DataFrame | None = None) -> go.Figure:
     """Median score over layers against the number of parameters, with quartiles; a point for each stack and model.
 
-    summary: rows of `attngeo.summaries.summarise`. published: rows of `published_scores`, shown faintly
+    summary: rows of `attngeo.scores.summary.summarise`. published: rows of `published_scores`, shown faintly
     behind, hollow where there is an erratum. Source: Saponati et al. 2025, Fig. 2 and S1.
     """
     figure = go.Figure()

@@ -26,7 +26,7 @@ GRAM_LIMIT = 3.25
 CANCELLATION = 0.02
 
 
-class Moments(NamedTuple):
+class FormStatistics(NamedTuple):
     """What symmetry and directionality are made of; every field may carry leading (head) dimensions.
 
     trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms, column_norms: [..., n], Euclidean.
@@ -38,18 +38,18 @@ class Moments(NamedTuple):
     column_norms: Tensor
 
 
-def moments(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> Moments:
+def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> FormStatistics:
     """The moments of M = qᵀ·k for one pair of [rank, n] factors, by the cheaper of the two forms.
 
     `key_gram` is `half_gram(k)`, for callers whose queries share a key head.
     """
     if not is_low_rank(k):
-        return _tiled_moments(q, k)
-    result, share = _gram_moments(q, k, half_gram(k) if key_gram is None else key_gram)
+        return _tiled_statistics(q, k)
+    result, share = _gram_statistics(q, k, half_gram(k) if key_gram is None else key_gram)
     if q.dtype == torch.float32 and q.device.type != "mps" and share < CANCELLATION:
         q, k = q.double(), k.double()
-        exact, _ = _gram_moments(q, k, half_gram(k))
-        return Moments(*(field.float() for field in exact))
+        exact, _ = _gram_statistics(q, k, half_gram(k))
+        return FormStatistics(*(field.float() for field in exact))
     return result
 
 
@@ -78,11 +78,11 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
     return result
 
 
-def head_moments(q: Tensor, k: Tensor, key_head: list[int]) -> Moments:
+def head_statistics(q: Tensor, k: Tensor, key_head: list[int]) -> FormStatistics:
     """The moments of every head, stacked: q [H, head_dim, n], k [K, head_dim, n], head h reads key `key_head[h]`."""
     grams = {key: half_gram(k[key]) for key in set(key_head)} if is_low_rank(k) else {}
-    by_head = [moments(head, k[key], grams.get(key)) for head, key in zip(q, key_head, strict=True)]
-    return Moments(*(torch.stack(field) for field in zip(*by_head, strict=True)))
+    by_head = [form_statistics(head, k[key], grams.get(key)) for head, key in zip(q, key_head, strict=True)]
+    return FormStatistics(*(torch.stack(field) for field in zip(*by_head, strict=True)))
 
 
 def is_low_rank(x: Tensor) -> bool:
@@ -101,14 +101,14 @@ def half_gram(x: Tensor) -> Tensor:
     return gram
 
 
-def _gram_moments(q: Tensor, k: Tensor, key_gram: Tensor) -> tuple[Moments, Tensor]:
+def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> tuple[FormStatistics, Tensor]:
     """The moments, and ‖M‖² as a share of ‖A‖·‖B‖: how little of the sum behind it cancels (1 at best)."""
     query_gram = half_gram(q)
     a, b, c = _wide(query_gram), _wide(key_gram), _wide(q @ k.T)
     squared_norm = _full_sum(a * b)
     share = squared_norm / (_full_sum(a * a) * _full_sum(b * b)).sqrt()
     trace = (c * c.T).sum()
-    return Moments(trace, squared_norm, _quadratic_norms(key_gram, q), _quadratic_norms(query_gram, k)), share
+    return FormStatistics(trace, squared_norm, _quadratic_norms(key_gram, q), _quadratic_norms(query_gram, k)), share
 
 
 def _full_sum(half: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def _quadratic_norms(gram: Tensor, x: Tensor) -> Tensor:
     return squares.clamp_(min=0).sqrt_()
 
 
-def _tiled_moments(q: Tensor, k: Tensor) -> Moments:
+def _tiled_statistics(q: Tensor, k: Tensor) -> FormStatistics:
     """The moments by forming M in tiles; memory is bounded by two tiles and their squares, whatever n is."""
     n = q.shape[1]
     trace, rows, columns = (_wide(q.new_zeros(size)) for size in ((), n, n))
@@ -144,7 +144,7 @@ def _tiled_moments(q: Tensor, k: Tensor) -> Moments:
             _add_squares(tile, rows[here], columns[there])
             if i != j:
                 _add_squares(mirror, rows[there], columns[here])
-    return Moments(trace, rows.sum(), rows.sqrt(), columns.sqrt())
+    return FormStatistics(trace, rows.sum(), rows.sqrt(), columns.sqrt())
 
 
 def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:

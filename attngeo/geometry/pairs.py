@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from attngeo.errors import ShapeError
-from attngeo.geometry.factors import Moments, moments
-from attngeo.geometry.scale import rescaled
+from attngeo.geometry.factors import FormStatistics, form_statistics
+from attngeo.geometry.scale import rescale
 
 
-def each_pair(wq: Tensor, wk: Tensor, score: Callable[[Moments, Tensor, Tensor], Tensor]) -> Tensor:
+def each_pair(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics, Tensor, Tensor], Tensor]) -> Tensor:
     """`score(moments, q, k)` of every pair in wq, wk [*lead, d_model, head_dim], as a tensor [*lead] of wq's dtype."""
     lead = check_pair(wq, wk)
     dtype = torch.float64 if torch.float64 in (wq.dtype, wk.dtype) else torch.float32
@@ -21,8 +21,8 @@ def each_pair(wq: Tensor, wk: Tensor, score: Callable[[Moments, Tensor, Tensor],
     with torch.no_grad():
         scores = []
         for query, key in zip(queries, keys, strict=True):
-            q, k = (rescaled(w.mT.to(dtype).contiguous())[0] for w in (query, key))
-            scores.append(score(moments(q, k), q, k).to(wq.device, dtype))
+            q, k = (rescale(w.mT.to(dtype).contiguous())[0] for w in (query, key))
+            scores.append(score(form_statistics(q, k), q, k).to(wq.device, dtype))
         return torch.stack(scores).reshape(lead) if scores else wq.new_zeros(lead, dtype=dtype)
 
 

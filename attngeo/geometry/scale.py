@@ -9,7 +9,7 @@ from torch import Tensor
 SMALLEST, LARGEST = 2.0**-20, 2.0**20
 
 
-def rescaled(w: Tensor) -> tuple[Tensor, Tensor]:
+def rescale(w: Tensor) -> tuple[Tensor, Tensor]:
     """The tensor w [..., rank, n] and the factor [...] it was divided by: 1 unless its largest entry is extreme.
 
     The factor is the power of two below the largest magnitude, so that dividing rounds nothing; 0 where w is

@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-from attngeo import tables
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.sites import AttentionSite
-from attngeo.scoring import INTEGERS, Scale, score_site
-from attngeo.weights import Variants, projections, select, sites_of
+from attngeo.scores.projections import Variants, projections, select, sites_of
+from attngeo.scores.scoring import INTEGERS, ScoreOptions, score_site
+from attngeo.tables import write as tables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -102,7 +102,7 @@ class AttentionGeometryCallback(TrainerCallback):
         self._rows += [{"step": state.global_step, "loss": loss} | row for row in scores]
         path = self._path(args)
         path.parent.mkdir(parents=True, exist_ok=True)
-        tables.write(self.frame, path)
+        tables.write_table(self.frame, path)
         self.summary = summary_of(pd.DataFrame(scores))
         self._tell_trackers(args, state, control, model)
 
@@ -158,7 +158,7 @@ def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, An
     device = next(iter(tensors.values())).device
     with torch.inference_mode():
         q, k, notes = projections(site, tensors, Variants(), dtype=torch.float32, device=device)
-        rows = list(score_site(site, q, k, notes, Scale()))
+        rows = list(score_site(site, q, k, notes, ScoreOptions()))
     return [{name: row[name] for name in COLUMNS if name in row} for row in rows]
 
 

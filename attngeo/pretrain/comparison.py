@@ -12,15 +12,15 @@ from typing import Any
 
 import pandas as pd
 
-from attngeo import tables
 from attngeo.choices import Objective, one_of
 from attngeo.errors import InterruptedTrainingError, UsageError
-from attngeo.files import replacing
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.runs import Run, load, refuse_other_runs, run
 from attngeo.pretrain.settings import FILE as SETTINGS
 from attngeo.pretrain.settings import Settings, absolute
 from attngeo.progress import Progress
+from attngeo.tables import write as tables
+from attngeo.tables.atomic import atomic_write
 
 # One row a run.
 COLUMNS = (
@@ -211,14 +211,14 @@ def figures(curves: pd.DataFrame) -> dict[str, Any]:
 def _write(comparison: Comparison) -> None:
     folder = comparison.folder
     for name in ("comparison.csv", "comparison.parquet"):
-        tables.write(comparison.rows, folder / name)
-    tables.write(comparison.spread, folder / "spread.csv")
-    tables.write(comparison.curves, folder / "curves.parquet")
+        tables.write_table(comparison.rows, folder / name)
+    tables.write_table(comparison.spread, folder / "spread.csv")
+    tables.write_table(comparison.curves, folder / "curves.parquet")
     page = "\n".join(
         figure.to_html(full_html=False, include_plotlyjs=not number)
         for number, figure in enumerate(figures(comparison.curves).values())
     )
-    with replacing(folder / "curves.html") as path:
+    with atomic_write(folder / "curves.html") as path:
         path.write_text(
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Training curves</title></head><body>\n'
             f"{page}\n</body></html>\n", "utf-8",

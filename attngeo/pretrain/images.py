@@ -33,9 +33,9 @@ from transformers import (
 )
 
 from attngeo.errors import DataError, UsageError
-from attngeo.pretrain.imagesets import Images, Pictures, open_images
+from attngeo.pretrain.imagesets import ImageSplit, ShuffledImages, open_images
 from attngeo.pretrain.initialisation import check_init, initialise
-from attngeo.pretrain.mixing import Mixing
+from attngeo.pretrain.mixing import MixupCutmixCollator
 from attngeo.pretrain.models import build_classifier, image_config
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.tasks import Task
@@ -57,7 +57,7 @@ def prepare_images(settings: Settings, processes: int) -> Task:
     size = image_size(image_config(settings, [], channels=3), settings.model)
     check_init(settings.init)
     data = open_images(settings.data, seed=settings.seed)
-    train, test = Pictures(data, "train", size), Pictures(data, "test", size)
+    train, test = ImageSplit(data, "train", size), ImageSplit(data, "test", size)
     batch = settings.batch_size * processes
     if len(train) < batch:
         raise DataError(
@@ -70,7 +70,7 @@ def prepare_images(settings: Settings, processes: int) -> Task:
     transformers.set_seed(settings.seed)  # the weights depend on the seed alone, not on what was drawn before them
     model = build_classifier(image_config(settings, data.labels, data.channels))
     changed = initialise(model, settings.init, seed=settings.seed)
-    average = Average(model, ema_decay(settings.ema_decay, images, steps / updates))
+    average = ModelEMA(model, ema_decay(settings.ema_decay, images, steps / updates))
     smoothing = settings.label_smoothing
     about = {
         "name": data.name, "images": len(train), "test_images": len(test), "labels": len(data.labels),
@@ -79,8 +79,8 @@ def prepare_images(settings: Settings, processes: int) -> Task:
     }  # fmt: skip
     return Task(
         model=model,
-        data=Images(train, steps * images, settings.seed),
-        collator=Mixing(len(data.labels), settings.mixup, settings.cutmix, settings.seed),
+        data=ShuffledImages(train, steps * images, settings.seed),
+        collator=MixupCutmixCollator(len(data.labels), settings.mixup, settings.cutmix, settings.seed),
         processor=processor_of(size, data.channels),
         trainer=partial(ImageTrainer, average=average, smoothing=smoothing),
         steps=steps,
@@ -138,7 +138,7 @@ def processor_of(size: int, channels: int) -> ViTImageProcessorPil:
     )  # fmt: skip
 
 
-class Average(AveragedModel):
+class ModelEMA(AveragedModel):
     """The exponential moving average of a model's weights: decay · average + (1 − decay) · weights."""
 
     def __init__(self, model: PreTrainedModel, decay: float) -> None:
@@ -178,7 +178,7 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Ten
     return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing)
 
 
-def decoders(args: TrainingArguments) -> int:
+def image_workers(args: TrainingArguments) -> int:
     """How many processes decode images beside this one, which does it itself where it has no GPU to feed."""
     return min(MOST_DECODERS, (os.cpu_count() or 1) // args.world_size) if args.device.type == "cuda" else 0
 
@@ -189,12 +189,12 @@ class ImageTrainer(RunTrainer):
     average: of the model's weights; it is kept in checkpoints and taken up from them.
     """
 
-    def __init__(self, *args: Any, average: Average, smoothing: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, average: ModelEMA, smoothing: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Batches are all of one size, so that the mean over accumulated batches is that of their means.
         self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = False
         self._average, self._smoothing = average.to(self.args.device), smoothing
-        self.args.dataloader_num_workers = decoders(self.args)
+        self.args.dataloader_num_workers = image_workers(self.args)
         self.add_callback(_Averaging(average, self.args.warmup_steps))
 
     def compute_loss(
@@ -237,7 +237,7 @@ class _Averaging(TrainerCallback):
     Source: references/classification/train.py of github.com/pytorch/vision.
     """
 
-    def __init__(self, average: Average, warmup: float) -> None:
+    def __init__(self, average: ModelEMA, warmup: float) -> None:
         self._average, self._warmup = average, warmup
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:  # noqa: ARG002
@@ -258,7 +258,7 @@ def _one_line() -> Iterator[None]:
 
 @_one_line()
 @torch.inference_mode()
-def evaluated(pictures: Pictures, average: Average, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
+def evaluated(pictures: ImageSplit, average: ModelEMA, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
     """Mean loss, with the smoothing of training, and share of right answers: of the model and of the average."""
     args = trainer.args
     own = Subset(pictures, range(args.process_index, len(pictures), args.world_size))

@@ -173,7 +173,7 @@ def _held_out(rows: datasets.Dataset, seed: int) -> tuple[datasets.Dataset, data
     return rows.select(np.sort(order[cut:])), rows.select(np.sort(order[:cut]))
 
 
-class Pictures(Dataset[tuple[Tensor, int]]):
+class ImageSplit(Dataset[tuple[Tensor, int]]):
     """Images of one split as a model takes them, [channels, size, size], each with the number of its label.
 
     One is decoded when it is asked for. Raises DataError for one that cannot be.
@@ -226,14 +226,14 @@ def pixels(image: Image.Image, size: int, channels: int) -> Tensor:
     return values.permute(2, 0, 1).float().div_(127.5).sub_(1)
 
 
-class Images(Dataset[dict[str, Any]]):
+class ShuffledImages(Dataset[dict[str, Any]]):
     """`count` images to train on: all of them in a new random order, then all again, and so on.
 
     The order is that of the seed, whatever the processes, batches and initialisation, and each image carries its number
     `index` in it.
     """
 
-    def __init__(self, pictures: Pictures, count: int, seed: int) -> None:
+    def __init__(self, pictures: ImageSplit, count: int, seed: int) -> None:
         self._pictures, self._count, self._seed = pictures, count, seed
 
     def __len__(self) -> int:

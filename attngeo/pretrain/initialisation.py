@@ -17,7 +17,7 @@ from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
 from attngeo.layouts.assemble import Projections, assemble, numbered_outputs, output_axis
 from attngeo.layouts.layout import LatentLayout
 from attngeo.layouts.sites import AttentionSite
-from attngeo.weights import key_heads_of, read, select, sites_of
+from attngeo.scores.projections import key_heads_of, read, select, sites_of
 
 NAMES = ("default", "symmetric", "identity")
 # How much noise and how much identity: what Trockman & Kolter 2023 use for queries and keys.

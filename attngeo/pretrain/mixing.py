@@ -22,7 +22,7 @@ STREAM = 1
 
 
 @dataclass(frozen=True)
-class Mixing:
+class MixupCutmixCollator:
     """A collator: images [batch, channels, height, width], targets [batch, labels] whose rows are shares that sum to 1.
 
     mixup, cutmix: α of the Beta(α, α) that shares are drawn from; 0 for neither. What is drawn depends on the seed and

@@ -25,7 +25,6 @@ from transformers.utils import logging as transformers_logging
 
 from attngeo.choices import TrainingPrecision
 from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, UsageError, first_line
-from attngeo.files import replacing
 from attngeo.pretrain.callback import FILE as GEOMETRY
 from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.settings import Settings
@@ -34,6 +33,7 @@ from attngeo.pretrain.summary import summarise
 from attngeo.pretrain.tasks import Task, prepare
 from attngeo.pretrain.trainer import RunTrainer, checkpoints, last_checkpoint, remove_broken
 from attngeo.progress import Progress
+from attngeo.tables.atomic import atomic_write
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ def _save(trainer: RunTrainer, task: Task, folder: Path, summary: Mapping[str, A
         raise OutputError(
             f"{folder / MODEL} cannot be written ({first_line(error)}); make room and go on with --resume"
         ) from error
-    with replacing(folder / SUMMARY) as path:
+    with atomic_write(folder / SUMMARY) as path:
         path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
 
 

@@ -111,7 +111,7 @@ class Stream(IterableDataset[Example]):
             epoch += 1
 
 
-class Masking(DataCollatorForLanguageModeling):
+class SeededMaskingCollator(DataCollatorForLanguageModeling):
     """transformers' collator, with masks that depend on the seed `keyed_by` and on a sequence's number alone.
 
     So the masks are the same after a run is resumed, and on any number of processes, and sequences of one batch do not

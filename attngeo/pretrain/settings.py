@@ -12,8 +12,8 @@ from typing import Any
 
 from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
 from attngeo.errors import TrainingError, UsageError
-from attngeo.files import replacing
 from attngeo.pretrain.presets import PRESETS, S2, VISION
+from attngeo.tables.atomic import atomic_write
 
 FILE = "settings.json"
 # Settings that only ask how a run is watched and kept: a resumed run may change them.
@@ -172,7 +172,7 @@ class Settings:
 
     def write(self, folder: Path) -> None:
         """Leave the settings in a run's folder."""
-        with replacing(folder / FILE) as path:
+        with atomic_write(folder / FILE) as path:
             path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
 
     @classmethod

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, TrainerCallback
 
 from attngeo.pretrain.initialisation import check_init, initialise
 from attngeo.pretrain.models import build, check_length, read_config, text_config
-from attngeo.pretrain.sequences import Masking, Sequences, sequences_of
+from attngeo.pretrain.sequences import SeededMaskingCollator, Sequences, sequences_of
 from attngeo.pretrain.settings import Settings
 from attngeo.pretrain.texts import open_text
 from attngeo.pretrain.tokeniser import tokeniser_of
@@ -74,7 +74,7 @@ def _prepare_text(settings: Settings, processes: int, checkpoint: Path | None) -
     check_length(model, settings.seq_len)
     changed = initialise(model, settings.init, seed=settings.seed)
     masked = settings.objective == "mlm"
-    collator = Masking(
+    collator = SeededMaskingCollator(
         tokeniser, mlm=masked, mlm_probability=settings.mlm_probability, keyed_by=settings.seed, packed=settings.pack
     )
     return Task(

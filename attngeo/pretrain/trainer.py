@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attngeo.errors import OutputError, TrainingError, first_line
-from attngeo.files import replacing
+from attngeo.tables.atomic import atomic_write
 
 # Written into a checkpoint's folder last: one without it is broken.
 MARK = "attngeo.json"
@@ -75,7 +75,7 @@ class RunTrainer(Trainer):
             super()._save_checkpoint(model, trial)
             if self.is_world_process_zero():
                 mark = {"loss_sum": total, "logged_at": self._logged_at, "seconds": self.seconds}
-                with replacing(folder / MARK) as path:
+                with atomic_write(folder / MARK) as path:
                     path.write_text(json.dumps(mark), "utf-8")
         except Exception as error:
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,15 +8,15 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.checks import Condition, Outcome
 from attngeo.errors import DataError
 from attngeo.figures.matrix import matrix_map
 from attngeo.figures.palette import DASHES
-from attngeo.matrices import query_key_matrix
-from attngeo.plots import KINDS, View, plot
 from attngeo.reporting.gathering import Gathered, located
+from attngeo.reporting.plots import KINDS, View, plot
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, TableBlock
-from attngeo.results import chosen, required
+from attngeo.scores.conditions import Condition, Outcome
+from attngeo.scores.matrix import query_key_matrix
+from attngeo.tables.read import filter_rows, require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,9 +65,9 @@ def drawn(block: FigureBlock, found: Gathered, base: Path, *, offline: bool) -> 
         shown = query_key_matrix(located(model, base), block.layer, head=block.head, stack=block.stack, offline=offline)
         shown.cells.attrs["model"] = model  # by the recipe's name for it, not by where it lies on this machine
         return Drawn(_label(block), block.caption, None, [("", matrix_map(*shown))])
-    rows = chosen(_rows(found, str(block.of)), block.where, str(block.of))
+    rows = filter_rows(_rows(found, str(block.of)), block.where, str(block.of))
     if block.models is not None:
-        rows = required(rows, ("model",), str(block.of), "attngeo.score")
+        rows = require_columns(rows, ("model",), str(block.of), "attngeo.score")
         rows = rows[rows["model"].isin(block.models)]
     if rows.empty:
         raise DataError(f"{block.of} has nothing of {', '.join(block.models or ())}")
@@ -96,7 +96,7 @@ def _rows(found: Gathered, of: str) -> pd.DataFrame:
 
 def tabled(block: TableBlock, found: Gathered, taken: dict[str, pd.DataFrame]) -> Tabled:
     """The table of a block, under a name of its own; taken: the tables so far. Raises DataError."""
-    rows = chosen(_rows(found, block.of), block.where, block.of)
+    rows = filter_rows(_rows(found, block.of), block.where, block.of)
     if block.show == "summary":
         rows = _summary(rows)
     elif block.show == "published":
@@ -122,7 +122,7 @@ def _free(name: str, rows: pd.DataFrame, taken: dict[str, pd.DataFrame]) -> str:
 
 
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:
-    from attngeo.summaries import summarise
+    from attngeo.scores.summary import summarise
 
     return summarise(rows)[list(SUMMARY)]
 
@@ -132,8 +132,8 @@ def beside_published(rows: pd.DataFrame) -> pd.DataFrame:
 
     The last column is what is known to be wrong with the published ones.
     """
-    from attngeo.published import published_of
-    from attngeo.summaries import summarise
+    from attngeo.scores.published import published_of
+    from attngeo.scores.summary import summarise
 
     table = summarise(rows)[["model", "stack", "symmetry_median", "directionality_median"]]
     known = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
@@ -145,10 +145,10 @@ def beside_published(rows: pd.DataFrame) -> pd.DataFrame:
 
 def outcomes(check: Check, recipe: Recipe, found: Gathered) -> list[Outcome]:
     """What a check says of every stack of its models; a model that could not be had fails."""
-    from attngeo.summaries import summarise
+    from attngeo.scores.summary import summarise
 
     rows: Any = found.rows.get(check.of)
-    there = set() if rows is None else set(required(rows, ("model",), check.of, "attngeo.score")["model"])
+    there = set() if rows is None else set(require_columns(rows, ("model",), check.of, "attngeo.score")["model"])
     wanted = check.models if check.models is not None else recipe.models_of(check.of)
     said = [Outcome(check.fail_if, model, "", None, {}) for model in wanted if model not in there]
     if check.models is not None and rows is not None:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import AttnGeoError, CheckpointError, ModelNotFoundError, OutputError, first_line
-from attngeo.files import replacing
 from attngeo.progress import Progress
 from attngeo.provenance import software
 from attngeo.reporting.recipe import AnalogyResults, FileResults, RecipeFile, ScoreResults
-from attngeo.results import read_results
+from attngeo.tables.atomic import atomic_write
+from attngeo.tables.read import read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,13 +147,13 @@ def _kept(path: Path, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{path.parent} cannot be written ({error.strerror or error})") from None
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         frame.to_parquet(file, index=False)
     return frame
 
 
 def _scored(results: ScoreResults, place: str, model: str, offline: bool, report: Report) -> pd.DataFrame:
-    from attngeo.scoring import score
+    from attngeo.scores.scoring import score
 
     frame = score(place, per_head=True, offline=offline, progress=report, **results.options.model_dump())
     return _named(frame, {place: model})

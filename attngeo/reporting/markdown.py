@@ -7,12 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from attngeo.reporting.page import DIGITS, Content
-from attngeo.tables import to_markdown
+from attngeo.tables.write import to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.checks import Outcome
+    from attngeo.scores.conditions import Outcome
 
 MOST_ROWS = 50
 SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")

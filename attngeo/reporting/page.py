@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from attngeo.checks import Outcome
 from attngeo.reporting.blocks import Drawn, Tabled
 from attngeo.reporting.payload import Payload, compressed
-from attngeo.tables import for_people, numeric_columns
+from attngeo.scores.conditions import Outcome
+from attngeo.tables.write import for_people, numeric_columns
 
 if TYPE_CHECKING:
     import pandas as pd

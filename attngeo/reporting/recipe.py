@@ -19,11 +19,11 @@ from pydantic import (
     field_validator,
 )
 
-from attngeo.checks import Condition
 from attngeo.choices import Case, Compose, Convention, FigureKind, Method, Precision, Shown
 from attngeo.errors import DataUnavailableError, UsageError, first_line
-from attngeo.plots import USED
-from attngeo.reporting.places import Place, line_of, name_of
+from attngeo.reporting.plots import USED
+from attngeo.reporting.toml_lines import Place, line_of, name_of
+from attngeo.scores.conditions import Condition
 
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"
 Name = Annotated[str, Field(pattern=NAME)]

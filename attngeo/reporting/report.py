@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attngeo import tables
-from attngeo.checks import Outcome
 from attngeo.errors import OutputError, UsageError
-from attngeo.files import replacing
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.reporting.blocks import FILE_NAME, drawn, outcomes, tabled
 from attngeo.reporting.gathering import Failure, Gathered, failure, forget, gather
 from attngeo.reporting.markdown import markdown
 from attngeo.reporting.page import Content, Part, page
-from attngeo.reporting.places import Place, name_of
 from attngeo.reporting.recipe import RecipeFile, read_recipe
+from attngeo.reporting.toml_lines import Place, name_of
+from attngeo.scores.conditions import Outcome
+from attngeo.tables import write as tables
+from attngeo.tables.atomic import atomic_write
 
 PAGE, SUMMARY, PROVENANCE, TABLES = "index.html", "report.md", "provenance.json", "tables"
 SUFFIXES = (".csv", ".parquet")
@@ -149,12 +149,12 @@ def _write(folder: Path, content: Content, found: Gathered) -> None:
     _clear(folder)
     for name, rows in (found.rows | shown).items():
         for suffix in SUFFIXES:
-            tables.write(rows.reset_index(drop=True), folder / TABLES / f"{name}{suffix}")
+            tables.write_table(rows.reset_index(drop=True), folder / TABLES / f"{name}{suffix}")
     content.provenance["tables"] = sorted(found.rows | shown)
     for name, text in (
         (PROVENANCE, json.dumps(content.provenance, indent=2, default=str) + "\n"),
         (SUMMARY, markdown(content)),
         (PAGE, page(content)),
     ):
-        with replacing(folder / name) as partial:
+        with atomic_write(folder / name) as partial:
             partial.write_text(text, "utf-8")

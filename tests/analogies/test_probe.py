@@ -17,7 +17,7 @@ import attngeo
 from attngeo.analogies.analogy import AnalogyResult
 from attngeo.analogies.lexicon import build_lexicon
 from attngeo.analogies.questions import Question, QuestionSet
-from attngeo.analogies.space import Space, Treatment
+from attngeo.analogies.space import Preprocessing, Space
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import UsageError
 
@@ -179,7 +179,7 @@ def test_whitening_takes_the_main_directions_away(count: int, normalise: bool) -
     x = np.random.default_rng(5).standard_normal((120, 10)) @ np.diag(range(1, 11)) + 3
     labels = [*words(110), *map(str, range(10))]
     lexicon = build_lexicon(table(x, labels))
-    treatment = Treatment(centre=True, whiten=count, normalise=normalise)
+    treatment = Preprocessing(centre=True, whiten=count, normalise=normalise)
     got = Space(lexicon, treatment, torch.device("cpu"), torch.float64).vectors(torch.arange(120)).numpy()
     centred = x - x[:110].mean(0)
     directions = np.linalg.svd(centred[:110])[2][:count]

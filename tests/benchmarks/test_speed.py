@@ -25,8 +25,8 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.layouts.sites import AttentionSite
-from attngeo.scoring import Scale, score_site
-from attngeo.weights import Variants, projections, read, sites_of
+from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.scores.scoring import Scale, score_site
 
 # One layer of Mistral-7B: https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
 D, H, K, DH = 4096, 32, 8, 128

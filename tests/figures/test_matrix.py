@@ -15,7 +15,7 @@ import attngeo
 from attngeo.errors import CheckpointError, UsageError
 from attngeo.figures.matrix import MARGIN_POINTS, matrix_map
 from attngeo.geometry.factors import largest_entries
-from attngeo.matrices import query_key_matrix
+from attngeo.scores.matrix import query_key_matrix
 
 Build = Callable[[str], Any]
 

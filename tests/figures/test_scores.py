@@ -21,8 +21,8 @@ from attngeo.figures.scores import (
     score_by_size,
     symmetry_against_directionality,
 )
-from attngeo.published import published_scores
-from attngeo.summaries import COLUMNS, summarise
+from attngeo.scores.published import published_scores
+from attngeo.scores.summary import COLUMNS, summarise
 
 NASTY = "<b>x</b>&<script>alert(1)</script>%{x}"
 

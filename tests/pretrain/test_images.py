@@ -30,7 +30,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, Tr
 import attngeo
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, InterruptedTrainingError, UsageError
 from attngeo.pretrain.images import (
-    Average,
+    ModelEMA,
     _Averaging,
     ema_decay,
     image_size,
@@ -38,8 +38,8 @@ from attngeo.pretrain.images import (
     schedule,
     soft_cross_entropy,
 )
-from attngeo.pretrain.imagesets import Images, Pictures, open_images, pixels
-from attngeo.pretrain.mixing import Mixing, box_of, cutmix, mixup
+from attngeo.pretrain.imagesets import ImageSplit, ShuffledImages, open_images, pixels
+from attngeo.pretrain.mixing import MixupCutmixCollator, box_of, cutmix, mixup
 from attngeo.pretrain.runs import run
 from attngeo.pretrain.settings import Settings
 from attngeo.progress import Progress
@@ -205,7 +205,7 @@ def test_digits_end_with_those_to_test_on() -> None:
     data, raw = open_images("digits"), load_digits()
     assert data.train["label"][:] + data.test["label"][:] == raw.target.tolist()
     assert (len(data.train), len(data.test), data.channels) == (1437, 360, 1)
-    image, label = Pictures(data, "test", 8)[0]
+    image, label = ImageSplit(data, "test", 8)[0]
     assert label == raw.target[1437]
     assert image.shape == (1, 8, 8)
     assert torch.allclose(image[0], torch.tensor(raw.images[1437]).float() / 8 - 1, atol=2 / 255)
@@ -271,9 +271,9 @@ def test_cifar10_comes_from_the_hub(tmp_path: Path) -> None:
     for name, rows in found.items():
         rows.to_parquet(tmp_path / f"cifar10/plain_text/{name}-00000-of-00001.parquet")
     script = """if True:
-        from attngeo.pretrain.imagesets import Pictures, open_images
+        from attngeo.pretrain.imagesets import ImageSplit, open_images
         data = open_images("cifar10")
-        image, label = Pictures(data, "train", 8)[1]
+        image, label = ImageSplit(data, "train", 8)[1]
         print(data.image, data.label, data.labels, data.channels, len(data.train), len(data.test), label)
         print(*image.shape, round((image[0, 0, 0].item() + 1) * 127.5))
     """
@@ -302,7 +302,7 @@ def test_labels_may_be_words_in_a_split_of_any_name(hub: Callable[[Any], None]) 
     hub(hub_set({"small": ["dog", "cat"], "test": ["eel"]}, datasets.Value("string")))
     data = open_images("org/name#small")
     assert data.labels == ["cat", "dog", "eel"]
-    assert [Pictures(data, split, 8)[0][1] for split in ("train", "test")] == [1, 2]
+    assert [ImageSplit(data, split, 8)[0][1] for split in ("train", "test")] == [1, 2]
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "LA", "1"])
@@ -319,21 +319,22 @@ def test_the_saved_processor_makes_the_same_pixels(mode: str, shape: tuple[int, 
 
 
 def test_every_epoch_has_every_image_once_in_an_order_of_the_seed() -> None:
-    pictures = Pictures(open_images("digits"), "test", 8)
+    pictures = ImageSplit(open_images("digits"), "test", 8)
     seen = [
-        [(item["pixel_values"].sum().item(), item["label"]) for item in Images(pictures, 720, seed)] for seed in (0, 1)
+        [(item["pixel_values"].sum().item(), item["label"]) for item in ShuffledImages(pictures, 720, seed)]
+        for seed in (0, 1)
     ]
     once = sorted((image.sum().item(), label) for image, label in pictures)
     for items in seen:
         assert sorted(items[:360]) == sorted(items[360:]) == once
         assert items[:360] != items[360:]
     assert seen[0] != seen[1]
-    again = Images(pictures, 720, 0)
+    again = ShuffledImages(pictures, 720, 0)
     assert [again[index]["index"] for index in (500, 3)] == [500, 3]
     assert again[500]["pixel_values"].sum().item() == seen[0][500][0]
 
 
-# Mixing
+# MixupCutmixCollator
 
 
 def examples(count: int, labels: int, size: int, first: int = 0) -> list[dict[str, Any]]:
@@ -353,7 +354,7 @@ def test_targets_are_shares_of_what_is_in_the_image(
 ) -> None:
     """Mean of each image = Σ target · value, as every image has one value: true of mixup, and of cutmix by area."""
     count, labels, size, first = batch
-    collate = Mixing(labels, *alphas, seed)
+    collate = MixupCutmixCollator(labels, *alphas, seed)
     mixed = collate(examples(count, labels, size, first))
     targets = mixed["targets"]
     assert targets.shape == (count, labels)
@@ -401,7 +402,7 @@ def test_cutmix_pastes_the_area_that_the_label_says(share: float, height: int, w
 
 
 def test_a_batch_is_mixed_by_its_first_image_and_the_seed_alone() -> None:
-    collate, other = Mixing(4, 0.2, 1.0, seed=0), Mixing(4, 0.2, 1.0, seed=1)
+    collate, other = MixupCutmixCollator(4, 0.2, 1.0, seed=0), MixupCutmixCollator(4, 0.2, 1.0, seed=1)
     firsts = range(0, 4000, 4)
     torch.manual_seed(0)
     drawn = [collate(examples(4, 4, 8, first))["targets"] for first in firsts]
@@ -448,7 +449,7 @@ def test_the_schedule_is_that_of_pytorch(warmup: int, steps: int) -> None:
 def test_the_average_is_its_recurrence() -> None:
     """A copy every 32 steps during warm-up and once after it; from then on decay · average + (1 − decay) · weights."""
     model, decay, warmup = torch.nn.Linear(3, 2), 0.9, 40
-    average: Any = Average(model, decay)  # type: ignore[arg-type]
+    average: Any = ModelEMA(model, decay)  # type: ignore[arg-type]
     callback, state = _Averaging(average, warmup), TrainerState()
     expected = model.weight.detach().clone()
     copied = False

@@ -27,7 +27,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.pretrain import sequences as module
-from attngeo.pretrain.sequences import Masking, Sequences, Stream, encoder_of, sequences_of
+from attngeo.pretrain.sequences import SeededMaskingCollator, Sequences, Stream, encoder_of, sequences_of
 from attngeo.pretrain.texts import Text, open_text
 from attngeo.pretrain.tokeniser import tokeniser_of, train
 
@@ -186,7 +186,7 @@ def test_long_documents_are_no_reason_to_warn(capfd: pytest.CaptureFixture[str])
 
 def batch_of(numbers: list[int], length: int = 64, **options: Any) -> dict[str, Any]:
     found = make([" ".join(WORDS * 3)] * 200, length=length, seed=options.get("keyed_by", 0))
-    return Masking(words(), **options)([found[number] for number in numbers])
+    return SeededMaskingCollator(words(), **options)([found[number] for number in numbers])
 
 
 @pytest.mark.parametrize("others", [[], [8], [3, 700, 8, 9], list(range(32))])
@@ -202,7 +202,7 @@ def test_a_mask_depends_on_the_seed_and_the_number_alone(others: list[int]) -> N
 def test_masks_do_not_depend_on_padding() -> None:
     documents = ["ba be bi bo bu da de", " ".join(WORDS)]
     found = make(documents, length=40, pack=False)
-    masking = Masking(words(), mlm_probability=0.5, packed=False)
+    masking = SeededMaskingCollator(words(), mlm_probability=0.5, packed=False)
     short, long = sorted(range(2), key=lambda index: len(found[index]["input_ids"]))
     alone, together = masking([found[short]]), masking([found[short], found[long]])
     size = alone["labels"].shape[1]
@@ -217,7 +217,7 @@ def test_masks_of_numbers_epochs_and_seeds_differ() -> None:
     tokens = np.full(64, words().convert_tokens_to_ids("ba"), dtype=np.int32)
     seen = set()
     for seed in range(4):
-        masking = Masking(words(), keyed_by=seed)
+        masking = SeededMaskingCollator(words(), keyed_by=seed)
         batch = masking([{"input_ids": tokens, "index": index} for index in range(500)])
         seen |= {tuple(row) for row in batch["labels"].tolist()}
     assert len(seen) == 4 * 500
@@ -228,7 +228,7 @@ def test_masks_of_numbers_epochs_and_seeds_differ() -> None:
 def test_masks_are_the_same_on_every_machine() -> None:
     """As numpy documents its streams; a change here would change what a resumed run sees."""
     tokens = np.full(40, 9, dtype=np.int32)
-    labels = Masking(words(), keyed_by=3)([{"input_ids": tokens, "index": 5}])["labels"]
+    labels = SeededMaskingCollator(words(), keyed_by=3)([{"input_ids": tokens, "index": 5}])["labels"]
     assert (labels != -100).nonzero()[:, 1].tolist() == [1, 5, 26, 32]
 
 
@@ -242,7 +242,7 @@ def test_the_rates_are_those_of_bert(probability: float) -> None:
     tokeniser = words()
     found = make([" ".join(WORDS * 3)] * 2000, length=64, count=2000)
     examples = [found[index] for index in range(2000)]
-    batch = Masking(tokeniser, mlm_probability=probability)(examples)
+    batch = SeededMaskingCollator(tokeniser, mlm_probability=probability)(examples)
     before = torch.tensor(np.stack([example["input_ids"] for example in examples])).long()
     after, labels = batch["input_ids"], batch["labels"]
     special, chosen = before == tokeniser.sep_token_id, labels != -100
@@ -268,7 +268,7 @@ def test_the_rates_are_those_of_bert(probability: float) -> None:
 
 def test_unknown_words_are_neither_masked_nor_predicted() -> None:
     found = make(["日 ba ☃ be"] * 90)
-    batch = Masking(words(), mlm_probability=0.999)([found[index] for index in range(40)])
+    batch = SeededMaskingCollator(words(), mlm_probability=0.999)([found[index] for index in range(40)])
     unknown = words().unk_token_id
     assert (batch["input_ids"] == unknown).any()
     assert not (batch["labels"] == unknown).any()
@@ -278,7 +278,7 @@ def test_unknown_words_are_neither_masked_nor_predicted() -> None:
 def test_without_masks_every_token_but_the_first_is_predicted(pack: bool) -> None:
     found = make(some_documents(), length=10, pack=pack)
     examples = [found[index] for index in range(8)]
-    batch = Masking(words(), mlm=False, packed=pack)(examples)
+    batch = SeededMaskingCollator(words(), mlm=False, packed=pack)(examples)
     assert set(batch) == {"input_ids", "labels"} | (set() if pack else {"attention_mask"})
     for row, example in enumerate(examples):
         size = len(example["input_ids"])
@@ -289,7 +289,7 @@ def test_without_masks_every_token_but_the_first_is_predicted(pack: bool) -> Non
 
 
 def test_batches_are_the_same_in_a_worker_process() -> None:
-    found, masking = make(some_documents(), count=12), Masking(words())
+    found, masking = make(some_documents(), count=12), SeededMaskingCollator(words())
     here = DataLoader(found, batch_size=4, collate_fn=masking)
     there = DataLoader(found, batch_size=4, collate_fn=masking, num_workers=1, multiprocessing_context="spawn")
     for one, other in zip(here, there, strict=True):
@@ -455,13 +455,13 @@ def test_a_trained_tokeniser_is_saved_and_loaded(tmp_path: Path) -> None:
 
 CHILD = """
 import hashlib, json, sys
-from attngeo.pretrain.sequences import Masking, sequences_of
+from attngeo.pretrain.sequences import SeededMaskingCollator, sequences_of
 from attngeo.pretrain.texts import open_text
 from attngeo.pretrain.tokeniser import train
 text = open_text("austen")
 tokeniser = train(text, 1024)
 found = sequences_of(text, tokeniser, length=64, pack=True, count=99, batch=1, seed=7)
-batch = Masking(tokeniser, keyed_by=7)([found[index] for index in range(32)])
+batch = SeededMaskingCollator(tokeniser, keyed_by=7)([found[index] for index in range(32)])
 made = [json.dumps(tokeniser.get_vocab(), sort_keys=True).encode(), batch["input_ids"].numpy().tobytes()]
 print(*(hashlib.sha256(each).hexdigest() for each in (*made, batch["labels"].numpy().tobytes())))
 """
@@ -516,7 +516,7 @@ def test_the_end_of_a_document_is_predicted_also_where_it_pads(pad: str | None, 
     documents = [f"{document}<|endoftext|>" for document in some_documents()] if not pack else some_documents()
     found = make(documents, tokeniser, length=16, pack=pack)
     examples = [found[index] for index in range(20)]
-    batch = Masking(tokeniser, mlm=False, packed=pack)(examples)
+    batch = SeededMaskingCollator(tokeniser, mlm=False, packed=pack)(examples)
     ends = sum(int((example["input_ids"][1:] == tokeniser.eos_token_id).sum()) for example in examples)
     assert ends > 0
     assert int((batch["labels"] == tokeniser.eos_token_id).sum()) == ends
@@ -533,7 +533,7 @@ def test_one_whose_numbers_have_gaps(tmp_path: Path) -> None:
     tokeniser = tokeniser_of(name, text_of([]), 1, "mlm")
     found = make(["ba be ba be"] * 20, tokeniser, length=4)
     assert {token for row in rows(found, 20) for token in row} == {7, 40}
-    assert Masking(tokeniser)([found[0], found[1]])["input_ids"].shape == (2, 4)
+    assert SeededMaskingCollator(tokeniser)([found[0], found[1]])["input_ids"].shape == (2, 4)
 
 
 def test_documents_without_a_token_are_left_out() -> None:

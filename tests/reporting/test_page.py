@@ -16,13 +16,13 @@ import pytest
 from support.browser import needs_browser, opened
 from support.runs import small_settings
 
-from attngeo import tables
-from attngeo.drawing import draw
-from attngeo.plots import plot
+from attngeo.figures.save import save_figure
 from attngeo.pretrain import compare
-from attngeo.published import published_scores
 from attngeo.reporting import report
 from attngeo.reporting.payload import Payload
+from attngeo.reporting.plots import plot
+from attngeo.scores.published import published_scores
+from attngeo.tables import write as tables
 
 NASTY = "<img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
 RECIPE = """
@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     frames = [attngeo.score(f"demo:{name}", per_head=True) for name in ("encoder", "decoder")]
     frames.append(frames[1].assign(model=NASTY))
-    tables.write(pd.concat(frames, ignore_index=True), folder / "scores.parquet")
+    tables.write_table(pd.concat(frames, ignore_index=True), folder / "scores.parquet")
     (folder / "recipe.toml").write_text(RECIPE)
     report(folder / "recipe.toml", folder / "report")
     return folder / "report/index.html"
@@ -169,7 +169,7 @@ def test_figures_are_pages_of_their_own(kind: Any, tmp_path: Path) -> None:
             "model": "m", "level": ["overall", "type"], "name": ["overall", "semantic"], "asked": 3, "known": 2,
             "accuracy": [0.5, 0.4], "accuracy_low": 0.3, "accuracy_high": 0.6, "questions": "own",
         })  # fmt: skip
-    draw(plot(kind, given), tmp_path / "figure.html")
+    save_figure(plot(kind, given), tmp_path / "figure.html")
     with opened(tmp_path / "figure.html") as (page, complaints):
         page.wait_for_selector(".cartesianlayer .mlayer > *", state="attached")
         assert page.locator(".legend .traces").count() != 1
@@ -262,7 +262,7 @@ def test_the_page_is_closed_to_everything_else_and_says_what_it_shows(made: Path
 
 def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
     frame = pd.DataFrame({"model": [f"m{i}" for i in range(501)], "value": np.arange(501) * 12345})
-    tables.write(frame, tmp_path / "rows.csv")
+    tables.write_table(frame, tmp_path / "rows.csv")
     (tmp_path / "r.toml").write_text(
         'title = "x"\ntext = "| a | b |\\n| - | - |\\n| 1 | 2 |"\n[[results]]\nname = "a"\ncommand = "file"\n'
         'path = "rows.csv"\n[[section]]\ntitle = "y"\ntables = [{ of = "a", caption = "All of them" }]\n'

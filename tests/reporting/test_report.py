@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import attngeo
-from attngeo import tables
 from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, OutputError, UsageError
-from attngeo.published import published_of
 from attngeo.reporting import read_recipe, report
 from attngeo.reporting.blocks import beside_published
-from attngeo.reporting.places import line_of
+from attngeo.reporting.toml_lines import line_of
+from attngeo.scores.published import published_of
+from attngeo.tables import write as tables
 
 RECIPE = """\
 title = "Demo"
@@ -130,7 +130,7 @@ def test_files_are_found_beside_the_recipe_and_names_are_no_paths(tmp_path: Path
     folder = tmp_path / "recipes"
     folder.mkdir()
     nasty = "../../up|`<b>"
-    tables.write(attngeo.score("demo:encoder", per_head=True).assign(model=nasty), folder / "rows.csv")
+    tables.write_table(attngeo.score("demo:encoder", per_head=True).assign(model=nasty), folder / "rows.csv")
     text = RECIPE.replace('command = "score"', 'command = "file"\npath = "rows.csv"')
     text = text.replace('models = ["demo:encoder", "demo:decoder"]\n', "").replace('models = ["demo:encoder"]\n', "")
     (folder / "r.toml").write_text(text)
@@ -468,7 +468,7 @@ def test_the_published_rows_are_the_models_own() -> None:
 def test_markdown_shows_names_letter_for_letter(tmp_path: Path) -> None:
     nasty = "@team ~~x~~ `a`\n<img src=x onerror=alert(1)>"
     frame = attngeo.score("demo:encoder", per_head=True)
-    tables.write(frame.assign(model=nasty, **{"<img src=x>|`": 1.5}), tmp_path / "rows.parquet")
+    tables.write_table(frame.assign(model=nasty, **{"<img src=x>|`": 1.5}), tmp_path / "rows.parquet")
     (tmp_path / "r.toml").write_text(
         'title = "# @x"\n[[results]]\nname = "a"\ncommand = "file"\npath = "rows.parquet"\n'
         '[[section]]\ntitle = "y"\nfigures = [{ kind = "layers", of = "a" }]\ntables = [{ of = "a" }]\n'

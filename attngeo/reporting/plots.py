@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attngeo.choices import FigureKind, Shown, one_of
 from attngeo.errors import DataError, UsageError
 from attngeo.progress import Progress
-from attngeo.results import chosen, is_results, read_results, required
+from attngeo.tables.read import filter_rows, is_results, read_results, require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,8 +66,8 @@ def heads(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
 def size(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
     """Median score against the number of parameters, published models behind (Fig. 2)"""
     from attngeo.figures.scores import score_by_size
-    from attngeo.published import published_scores
-    from attngeo.summaries import summarise
+    from attngeo.scores.published import published_scores
+    from attngeo.scores.summary import summarise
 
     summary = summarise(_scores(inputs, view, **how))
     if summary["parameters"].isna().all():
@@ -80,7 +80,7 @@ def size(inputs: Sequence[Any], view: View, **how: Any) -> Figure:
 def matrix(inputs: Sequence[Any], view: View, *, offline: bool = False, progress: Report | None = None) -> Figure:  # noqa: ARG001
     """|W_qk| of one layer or head of a model, with the norms of its rows and columns"""
     from attngeo.figures.matrix import matrix_map
-    from attngeo.matrices import query_key_matrix
+    from attngeo.scores.matrix import query_key_matrix
 
     if len(inputs) != 1 or is_results(str(inputs[0])):
         raise UsageError(
@@ -114,12 +114,12 @@ def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progr
     from attngeo.figures.analogies import analogy_bars
 
     frames = [
-        required(each, ANALOGY_COLUMNS, THE_TABLE, "attngeo.analogy") if hasattr(each, "columns")
+        require_columns(each, ANALOGY_COLUMNS, THE_TABLE, "attngeo.analogy") if hasattr(each, "columns")
         else read_results(each, ANALOGY_COLUMNS, "attngeo analogy -o FILE")
         for each in inputs if hasattr(each, "columns") or is_results(str(each))
     ]  # fmt: skip
     if frames and len(frames) == len(inputs):
-        return analogy_bars(chosen(_joined(frames), view.where, THE_TABLE))
+        return analogy_bars(filter_rows(_joined(frames), view.where, THE_TABLE))
     if frames:
         raise UsageError(
             "analogies are drawn from files or from models, which are asked together; give one or the other"
@@ -127,7 +127,7 @@ def analogies(inputs: Sequence[Any], view: View, *, offline: bool = False, progr
     from attngeo.analogies.analogy import analogy
 
     rows = analogy(list(inputs), offline=offline, progress=progress or (lambda _: None)).scores
-    return analogy_bars(chosen(rows, view.where, THE_TABLE))
+    return analogy_bars(filter_rows(rows, view.where, THE_TABLE))
 
 
 KINDS: Mapping[FigureKind, Callable[..., Figure]] = {
@@ -185,18 +185,18 @@ def _scores(
     inputs: Sequence[Any], view: View, *, offline: bool = False, progress: Report | None = None
 ) -> pd.DataFrame:
     """Rows of scores: of files as they are, of models with all their heads."""
-    from attngeo.scoring import score
-    from attngeo.summaries import refuse_repeated
+    from attngeo.scores.scoring import score
+    from attngeo.scores.summary import refuse_repeated
 
     frames = []
     for each in inputs:
         if hasattr(each, "columns"):
-            frames.append(required(each, SCORE_COLUMNS, THE_TABLE, "attngeo.score"))
+            frames.append(require_columns(each, SCORE_COLUMNS, THE_TABLE, "attngeo.score"))
         elif isinstance(each, str | Path) and is_results(str(each)):
             frames.append(read_results(each, SCORE_COLUMNS, "attngeo score -o FILE"))
         else:
             frames.append(score(each, per_head=True, offline=offline, progress=progress))
-    rows = chosen(_joined(frames), view.where, THE_TABLE)
+    rows = filter_rows(_joined(frames), view.where, THE_TABLE)
     refuse_repeated(rows)
     if view.stack is not None:
         stacks = list(rows["stack"].unique())
@@ -209,11 +209,11 @@ def _scores(
 def _curves(inputs: Sequence[Any], view: View) -> pd.DataFrame:
     """Rows of training curves, of runs and of comparisons."""
     rows = _joined([
-        _with_run(required(each, CURVE_COLUMNS, THE_TABLE, "attngeo pretrain"), {})
+        _with_run(require_columns(each, CURVE_COLUMNS, THE_TABLE, "attngeo pretrain"), {})
         if hasattr(each, "columns") else _curves_of(each)
         for each in inputs
     ])  # fmt: skip
-    return chosen(rows, view.where, THE_TABLE)
+    return filter_rows(rows, view.where, THE_TABLE)
 
 
 def _curves_of(place: Any) -> pd.DataFrame:

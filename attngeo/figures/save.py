@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.errors import OutputError, first_line
-from attngeo.files import check_writable, replacing
+from attngeo.tables.atomic import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -31,7 +31,7 @@ def check_figure(path: Path) -> None:
             )
 
 
-def draw(figure: Figure, path: Path, *, width: int | None = None, height: int | None = None) -> None:
+def save_figure(figure: Figure, path: Path, *, width: int | None = None, height: int | None = None) -> None:
     """Write a figure to a .html page that needs nothing else, a .json file of plotly's, or a .png, .svg or .pdf image.
 
     width, height: pixels of an image. Images are drawn by a Chromium or Chrome that is installed. The same figure gives
@@ -47,7 +47,7 @@ def draw(figure: Figure, path: Path, *, width: int | None = None, height: int | 
         content = (figure.to_json() + "\n").encode()
     else:
         content = page(figure).encode()
-    with replacing(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(content)
 
 

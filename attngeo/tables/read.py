@@ -58,7 +58,7 @@ def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it anew with {made_by}") from error
-    return _typed(required(frame, columns, str(path), made_by), str(path))
+    return _typed(require_columns(frame, columns, str(path), made_by), str(path))
 
 
 def _typed(frame: pd.DataFrame, path: str) -> pd.DataFrame:
@@ -82,7 +82,7 @@ def _typed(frame: pd.DataFrame, path: str) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def chosen(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
+def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
     """The rows with these values, column by column. Raises DataError for a column that is not there, or no such row."""
     for column, value in where.items():
         if column not in rows:
@@ -96,7 +96,7 @@ def chosen(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.Dat
     return rows
 
 
-def required(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
+def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
     """The frame, where it has rows and these columns. Raises DataError; what: its name in the message."""
     missing = [column for column in columns if column not in frame]
     if missing:

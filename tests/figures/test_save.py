@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from attngeo.drawing import draw
 from attngeo.errors import OutputError
-from attngeo.plots import plot
+from attngeo.figures.save import save_figure
+from attngeo.reporting.plots import plot
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)")
@@ -22,19 +22,19 @@ STARTS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_images_are_drawn_by_a_browser(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"figure.{kind}"
-    draw(plot("layers", "demo:minilm"), path, width=500, height=300)
+    save_figure(plot("layers", "demo:minilm"), path, width=500, height=300)
     content = path.read_bytes()
     assert content.startswith(STARTS[kind])
     if kind == "png":
         assert [int.from_bytes(content[i : i + 4]) for i in (16, 20)] == [1000, 600]
-        draw(plot("layers", "demo:minilm").update_layout(height=350), path)  # its own height, the usual width
+        save_figure(plot("layers", "demo:minilm").update_layout(height=350), path)  # its own height, the usual width
         assert [int.from_bytes(path.read_bytes()[i : i + 4]) for i in (16, 20)] == [2000, 700]
 
 
 def test_pages_and_json_are_the_same_for_the_same_figure(tmp_path: Path) -> None:
     figure = plot("layers", "demo:minilm")
     for name in ("a.html", "b.html", "a.json", "b.json"):
-        draw(figure, tmp_path / name)
+        save_figure(figure, tmp_path / name)
     for kind in ("html", "json"):
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
     page = (tmp_path / "a.html").read_text()
@@ -49,11 +49,11 @@ def test_without_a_browser_images_are_refused_with_advice(tmp_path: Path, monkey
 
     monkeypatch.setattr(Chromium, "find_browser", lambda **_: None)
     with pytest.raises(OutputError, match=r"no Chromium or Chrome was found to draw a \.png with; install one \(apt"):
-        draw(plot("layers", "demo:minilm"), tmp_path / "a.png")
+        save_figure(plot("layers", "demo:minilm"), tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("name", "message"), [("a.gif", "no such format"), ("none/a.html", "there is no folder")])
 def test_files_that_cannot_be_written(name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=message):
-        draw(plot("layers", "demo:minilm"), tmp_path / name)
+        save_figure(plot("layers", "demo:minilm"), tmp_path / name)

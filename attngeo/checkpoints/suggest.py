@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from attngeo.checkpoints.demos import DEMOS
-from attngeo.published import published_names
+from attngeo.scores.published import published_names
 
 # How alike two names have to be: bert-base-uncase is 0.97 like bert-base-uncased, bert-mini 0.67 like bert-tiny.
 ALIKE = 0.8

@@ -11,12 +11,12 @@ import pytest
 from support.runs import small_settings
 
 import attngeo
-from attngeo import tables
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
 from attngeo.figures.palette import OBJECTIVES
-from attngeo.plots import KINDS, View, plot
 from attngeo.pretrain import compare, run
-from attngeo.results import chosen, read_results
+from attngeo.reporting.plots import KINDS, View, plot
+from attngeo.tables import write as tables
+from attngeo.tables.read import filter_rows, read_results
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plots")
     rows = attngeo.score("demo:encoder", per_head=True)
     for suffix in ("csv", "json", "jsonl", "parquet"):
-        tables.write(rows, folder / f"scores.{suffix}")
-    tables.write(rows[rows["head"].isna()], folder / "layers.csv")
+        tables.write_table(rows, folder / f"scores.{suffix}")
+    tables.write_table(rows[rows["head"].isna()], folder / "layers.csv")
     settings = small_settings(folder, steps=4, log_every=2, save_every=100)
     run(settings, folder / "run")
     compare(settings, folder / "both", ["default", "symmetric"], objectives=["mlm", "clm"])
@@ -154,22 +154,22 @@ def test_bad_input_is_refused(
 def test_files_come_back_as_they_were_written(suffix: str, tmp_path: Path) -> None:
     """To the last bit, with heads as whole numbers, and a model that is called NA."""
     frame = attngeo.score("demo:encoder", per_head=True).assign(model="NA")
-    tables.write(frame, tmp_path / f"rows.{suffix}")
+    tables.write_table(frame, tmp_path / f"rows.{suffix}")
     back = read_results(tmp_path / f"rows.{suffix}", ("model", "head"), "attngeo score")
     for name in ("symmetry", "directionality", "frobenius_norm", "head", "layer", "parameters"):
         assert back[name].tolist() == frame[name].tolist(), name
     assert back["model"].unique().tolist() == ["NA"]
-    assert len(chosen(back, {"head": 1}, "rows")) == 3
-    assert len(chosen(back, {"layer": 1}, "rows")) == 5
+    assert len(filter_rows(back, {"head": 1}, "rows")) == 3
+    assert len(filter_rows(back, {"layer": 1}, "rows")) == 5
 
 
 def test_rows_are_chosen_by_whole_values(tmp_path: Path) -> None:
     frame = pd.DataFrame({"layer": [1, 10, 11], "mixed": ["a", 1, [2]]})
-    tables.write(frame, tmp_path / "rows.json")
+    tables.write_table(frame, tmp_path / "rows.json")
     back = read_results(tmp_path / "rows.json", ("layer",), "x")
-    assert chosen(back, {"layer": 1}, "rows")["layer"].tolist() == [1]
+    assert filter_rows(back, {"layer": 1}, "rows")["layer"].tolist() == [1]
     assert back["mixed"].tolist() == ["a", "1", "[2]"]
-    tables.write(back, tmp_path / "rows.parquet")
+    tables.write_table(back, tmp_path / "rows.parquet")
 
 
 def test_a_run_on_images_and_one_without_settings(folder: Path, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_run_on_images_and_one_without_settings(folder: Path, tmp_path: Path) 
 def test_json_has_no_infinity_and_its_lines_may_hold_any_character(tmp_path: Path) -> None:
     frame = pd.DataFrame({"model": ["a\u2028b", "c"], "note": [None, "x"], "symmetry": [0.5, float("inf")]})
     for suffix in ("json", "jsonl"):
-        tables.write(frame, tmp_path / f"rows.{suffix}")
+        tables.write_table(frame, tmp_path / f"rows.{suffix}")
         assert "Infinity" not in (tmp_path / f"rows.{suffix}").read_text()
         back = read_results(tmp_path / f"rows.{suffix}", ("model",), "x")
         assert back["model"].tolist() == ["a\u2028b", "c"]

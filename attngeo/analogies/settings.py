@@ -8,7 +8,7 @@ from typing import Any
 
 from attngeo.analogies.lexicon import Lexicon, build_lexicon
 from attngeo.analogies.probe import precision_of
-from attngeo.analogies.space import Space, Treatment
+from attngeo.analogies.space import Preprocessing, Space
 from attngeo.choices import Candidates, Case, Compose, Method, Table, one_of
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding
@@ -28,7 +28,7 @@ TOLD = {
 
 
 @dataclass(frozen=True)
-class Manner:
+class ProbeSettings:
     """The settings of `analogy` and `nearest`; see there. Raises UsageError for a name that is no choice."""
 
     table: Table = "input"
@@ -60,7 +60,7 @@ class Manner:
     def space(self, lexicon: Lexicon) -> Space:
         """Its vectors, treated."""
         device = pick_device(self.device)
-        treatment = Treatment(self.centre, self.whiten, self.normalise)
+        treatment = Preprocessing(self.centre, self.whiten, self.normalise)
         return Space(lexicon, treatment, device, precision_of(device))
 
     def settings(self) -> dict[Any, Any]:
@@ -69,6 +69,6 @@ class Manner:
 
     def described(self) -> list[str]:
         """What is not at its default, and whether vectors are of unit length, in words."""
-        own, default = self.settings(), Manner().settings()
+        own, default = self.settings(), ProbeSettings().settings()
         told = [text.format(own[name]) for name, text in TOLD.items() if own[name] != default[name]]
         return [*told, "unit vectors" if own["normalise"] else "raw vectors"]

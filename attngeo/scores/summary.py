@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError
-from attngeo.results import required
+from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    required(rows, NEEDED, "the table", "attngeo.score")
+    require_columns(rows, NEEDED, "the table", "attngeo.score")
     refuse_repeated(rows)
     found = []
     for (model, stack), own in rows.groupby(["model", "stack"], sort=False):

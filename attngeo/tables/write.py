@@ -10,7 +10,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.files import check_writable, replacing
+from attngeo.tables.atomic import atomic_write, check_writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,10 +126,10 @@ def check_output(path: Path) -> None:
     check_writable(path, SUFFIXES)
 
 
-def write(frame: pd.DataFrame, path: Path) -> None:
+def write_table(frame: pd.DataFrame, path: Path) -> None:
     """Write `frame` to `path`, in the format of its suffix, whole or not at all. Raises OutputError."""
     check_output(path)
-    with replacing(path) as partial:
+    with atomic_write(path) as partial:
         if path.suffix.lower() == ".parquet":
             frame.to_parquet(partial, index=False)
         else:

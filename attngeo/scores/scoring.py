@@ -22,13 +22,13 @@ from attngeo.devices import pick_device
 from attngeo.errors import UsageError
 from attngeo.geometry.chance import symmetry_z
 from attngeo.geometry.directionality import check_choices, directionality_of
-from attngeo.geometry.factors import Moments, head_moments, layer_factors, moments
-from attngeo.geometry.scale import rescaled
+from attngeo.geometry.factors import FormStatistics, form_statistics, head_statistics, layer_factors
+from attngeo.geometry.scale import rescale
 from attngeo.geometry.symmetry import symmetry_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
-from attngeo.weights import Variants, key_heads_of, projections, read, select, sites_of
+from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 
 
 @dataclass(frozen=True)
-class Scale:
+class ScoreOptions:
     """Which scores: standard deviations above the mean that make a norm stand out, and by whose convention."""
 
     gamma: float = 2.0
@@ -92,7 +92,7 @@ def score(
     import pandas as pd
 
     check_choices(gamma, convention)
-    scale, variants = Scale(gamma, convention), Variants(with_bias, fold_norm, rope_offset)
+    scale, variants = ScoreOptions(gamma, convention), Variants(with_bias, fold_norm, rope_offset)
     target, dtype = pick_device(device), pick_dtype(precision)
     if target.type == "mps" and dtype == torch.float64:
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
@@ -139,10 +139,10 @@ def _parameters(store: TensorStore, sites: list[AttentionSite]) -> int | None:
     return None if total is None or not count else total * count // info.nbytes
 
 
-def _unusual(scale: Scale) -> list[str]:
+def _unusual(scale: ScoreOptions) -> list[str]:
     """Notes that tell rows from those of the default scale, wherever they are written to."""
     notes = [] if scale.convention == "corrected" else [f"{scale.convention} convention"]
-    return notes if scale.gamma == Scale.gamma else [*notes, f"gamma {scale.gamma:g}"]
+    return notes if scale.gamma == ScoreOptions.gamma else [*notes, f"gamma {scale.gamma:g}"]
 
 
 def pick_dtype(precision: str) -> torch.dtype:
@@ -177,7 +177,9 @@ def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
     return count
 
 
-def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scale: Scale) -> Iterator[dict[str, Any]]:
+def score_site(
+    site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scale: ScoreOptions
+) -> Iterator[dict[str, Any]]:
     """The row of the layer, then one of each head: computed as they are asked for."""
     key_head = key_heads_of(site, scale.convention)
     common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
@@ -192,24 +194,31 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], scal
         yield common | {"head": head, "key_head": key_head[head]} | scores
 
 
-def _layer_scores(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: Scale) -> dict[str, Any]:
+def _layer_scores(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: ScoreOptions) -> dict[str, Any]:
     """The scores of Σ_h Wq_h·Wk_g(h)ᵀ."""
-    (q, q_factor), (k, k_factor) = map(rescaled, layer_factors(q, k, key_head))
-    return _scores(moments(q, k), (q, k), q_factor, k_factor, notes, scale)
+    (q, q_factor), (k, k_factor) = map(rescale, layer_factors(q, k, key_head))
+    return _scores(form_statistics(q, k), (q, k), q_factor, k_factor, notes, scale)
 
 
-def _head_scores(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: Scale) -> Iterator[dict[str, Any]]:
-    (q, q_factors), (k, k_factors) = rescaled(q), rescaled(k)
-    stacked = head_moments(q, k, key_head)
+def _head_scores(
+    q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: ScoreOptions
+) -> Iterator[dict[str, Any]]:
+    (q, q_factors), (k, k_factors) = rescale(q), rescale(k)
+    stacked = head_statistics(q, k, key_head)
     for head, key in enumerate(key_head):
-        own = Moments(*(field[head] for field in stacked))
+        own = FormStatistics(*(field[head] for field in stacked))
         yield _scores(own, (q[head], k[key]), q_factors[head], k_factors[key], notes, scale)
 
 
 def _scores(
-    own: Moments, factors: tuple[Tensor, Tensor], q_factor: Tensor, k_factor: Tensor, notes: list[str], scale: Scale
+    own: FormStatistics,
+    factors: tuple[Tensor, Tensor],
+    q_factor: Tensor,
+    k_factor: Tensor,
+    notes: list[str],
+    scale: ScoreOptions,
 ) -> dict[str, Any]:
-    """One row's scores from the moments of rescaled factors."""
+    """One row's scores from the moments of rescale factors."""
     factor = float(q_factor) * float(k_factor)
     if not math.isfinite(factor):
         return _empty("; ".join([*notes, "NaN or Inf in the query or key weights"]))
@@ -235,7 +244,12 @@ def _empty(note: str, frobenius_norm: float = math.nan) -> dict[str, Any]:
 
 
 def _provenance(
-    store: TensorStore, skipped: list[str], scale: Scale, variants: Variants, device: torch.device, precision: str
+    store: TensorStore,
+    skipped: list[str],
+    scale: ScoreOptions,
+    variants: Variants,
+    device: torch.device,
+    precision: str,
 ) -> dict[Any, Any]:
     """How a table was made, for reports."""
     return {

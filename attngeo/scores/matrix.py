@@ -10,8 +10,8 @@ import torch
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import CheckpointError, UsageError
 from attngeo.geometry.directionality import check_choices, stands_out, threshold_of
-from attngeo.geometry.factors import largest_entries, layer_factors, moments
-from attngeo.weights import Variants, key_heads_of, projections, read, select, sites_of
+from attngeo.geometry.factors import form_statistics, largest_entries, layer_factors
+from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ def query_key_matrix(
     edge = -(-q.shape[1] // cells)
     firsts = range(0, q.shape[1], edge)
     shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
-    found = moments(q, k)
+    found = form_statistics(q, k)
     parts = [
         pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,
                       "outlier": stands_out(norms, threshold_of(norms, gamma)).numpy()})

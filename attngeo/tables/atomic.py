@@ -26,7 +26,7 @@ def check_writable(path: Path, suffixes: Collection[str]) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to, which takes its place when the block ends well. Raises OutputError.
 
     What was there before stays until the new file is whole; what is left of a broken one is removed.

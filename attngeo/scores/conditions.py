@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import UsageError
-from attngeo.summaries import SPREADS
+from attngeo.scores.summary import SPREADS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ class Outcome:
 
 
 class Condition:
-    """A condition on a row of `attngeo.summaries.summarise`.
+    """A condition on a row of `attngeo.scores.summary.summarise`.
 
     Comparisons (< <= > >= == !=) of numbers and of names such as symmetry.median, directionality.lower or
     heads.symmetry.max, joined by and, or, not; with + - * / and abs(). Raises UsageError for anything else.

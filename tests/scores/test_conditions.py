@@ -7,9 +7,9 @@ import math
 import pytest
 
 import attngeo
-from attngeo.checks import NAMES, Condition, Outcome
 from attngeo.errors import UsageError
-from attngeo.summaries import summarise
+from attngeo.scores.conditions import NAMES, Condition, Outcome
+from attngeo.scores.summary import summarise
 
 VALUES = dict.fromkeys(NAMES, 0.25) | {"symmetry.median": 0.5, "layers": 6.0, "heads.directionality.min": -0.75}
 
