@@ -31,7 +31,8 @@ Shown = Literal["symmetry", "directionality", "loss"]
 
 
 def one_of(name: str, value: Any, choices: Any) -> Any:
-    """`value`, where it is one of the choices. Raises UsageError with what they are."""
-    if value not in get_args(choices):
-        raise UsageError(f"{name} is {value!r}, expected one of: {', '.join(get_args(choices))}")
+    """`value`, if it is one of the choices: a Literal type or a collection. Raises UsageError that lists them."""
+    known = get_args(choices) or tuple(choices)
+    if value not in known:
+        raise UsageError(f"{name} is {value!r}, expected one of: {', '.join(known)}")
     return value

@@ -1,0 +1,197 @@
+"""Options declared once: a field of a frozen dataclass carries its help text, its choices and its limits.
+
+The library function, the command and the recipe of a question are all made from the fields of one such dataclass:
+
+    @dataclass(frozen=True, kw_only=True)
+    class ScoreOptions(Options):
+        gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION)
+
+    @accept_options(ScoreOptions)
+    def score(model, options): ...          # score(model, gamma=3), or score(model, options=ScoreOptions(gamma=3))
+
+`attngeo.commands.declare` makes the options of a command from the same class, `attngeo.reporting.recipe` its keys.
+Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from attngeo.choices import one_of
+from attngeo.errors import UsageError
+
+# The groups of options in `--help`, in this order.
+MODEL, INPUT, DRAWING, COMPUTATION = "Model and task", "Input", "Drawing", "Computation"
+OPTIMISATION, COMPARISON, RESULTS, RUNNING = "Optimisation", "Comparison", "Results", "Running"
+PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS, RUNNING)
+
+KEY = "option"
+# Where a docstring of a function takes in the help texts of its options.
+PLACEHOLDER = "{options}"
+WIDTH = 110
+Result = TypeVar("Result")
+Parse = Callable[[str], Any]
+Choices = Callable[[], tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What a field says about itself.
+
+    help: one phrase, without a full stop. panel: its group in `--help`. flags: how the command line spells it, by
+    default `--the-name`. metavar: what `--help` shows for the value. shown_default: what `--help` shows for a default
+    that depends on something else. least, most: limits of a number, both allowed. choices: the texts that are allowed,
+    if the type does not list them. parse: makes the value from a text, such as "1GB"; command line and recipe use it.
+    """
+
+    help: str
+    panel: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    shown_default: str | None = None
+    least: float | None = None
+    most: float | None = None
+    choices: Choices | None = None
+    parse: Parse | None = None
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    panel: str,
+    flags: tuple[str, ...] = (),
+    metavar: str | None = None,
+    shown_default: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    choices: Choices | None = None,
+    parse: Parse | None = None,
+) -> Any:
+    """A dataclass field that is an option; the arguments are those of `Option`."""
+    declared = Option(
+        help=help, panel=panel, flags=flags, metavar=metavar, shown_default=shown_default, least=least, most=most,
+        choices=choices, parse=parse,
+    )  # fmt: skip
+    return field(default=default, metadata=MappingProxyType({KEY: declared}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of the options of one question. Raises UsageError for a value that is no choice or outside its limits."""
+
+    def __post_init__(self) -> None:
+        for name, declared in options_of(type(self)).items():
+            _check(name, getattr(self, name), declared, type_of(type(self), name))
+
+
+def options_of(kind: type[Options]) -> dict[str, Option]:
+    """The options of a class, by name, in the order in which they are declared."""
+    return {each.name: each.metadata[KEY] for each in dataclasses.fields(kind) if KEY in each.metadata}
+
+
+def default_of(kind: type[Options], name: str) -> Any:
+    """The default of an option."""
+    return next(each.default for each in dataclasses.fields(kind) if each.name == name)
+
+
+def type_of(kind: type[Options], name: str) -> Any:
+    """The type of an option, resolved."""
+    return _types(kind)[name]
+
+
+@cache
+def _types(kind: type[Options]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def choices_of(declared: Option, kind: Any) -> tuple[str, ...]:
+    """The texts that an option may be; empty if it is not a choice."""
+    if declared.choices is not None:
+        return declared.choices()
+    literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
+    return get_args(literal) if literal is not None else ()
+
+
+def _check(name: str, value: Any, declared: Option, kind: Any) -> None:
+    """Raise UsageError for a value that the declaration does not allow; None means that nothing is asked for."""
+    if value is None and type(None) in get_args(kind):
+        return
+    if choices := choices_of(declared, kind):
+        one_of(name, value, choices)
+    numbers = [each for each in (kind, *get_args(kind)) if each in (int, float)]
+    if not numbers or (isinstance(value, str) and declared.parse is not None):
+        return
+    expected = "a finite number" if float in numbers else "a whole number"
+    allowed = (int, float) if float in numbers else (int,)
+    if isinstance(value, bool) or not isinstance(value, allowed) or not math.isfinite(value):
+        raise UsageError(f"{name} is {value!r}, expected {expected}")
+    least, most = declared.least, declared.most
+    if (least is not None and value < least) or (most is not None and value > most):
+        raise UsageError(f"{name} is {value:,}, expected {describe_range(least, most)}")
+
+
+def describe_range(least: float | None, most: float | None) -> str:
+    """The limits of a number in words.
+
+    >>> describe_range(1, None), describe_range(0, 2000)
+    ('at least 1', 'from 0 to 2,000')
+    """
+    if most is None:
+        return f"at least {least:,}"
+    return f"at most {most:,}" if least is None else f"from {least:,} to {most:,}"
+
+
+def accept_options(kind: type[Options]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """A decorator: the function, which takes `options`, takes each of them as a keyword, too.
+
+    The signature lists them, and `{options}` in the docstring becomes their help texts. Keywords win over `options`.
+    """
+    names = options_of(kind)
+
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
+        @wraps(function)
+        def accept(*args: Any, options: Options | None = None, **given: Any) -> Result:
+            chosen = {name: given.pop(name) for name in names if name in given}
+            made = kind(**chosen) if options is None else dataclasses.replace(options, **chosen)
+            return function(*args, options=made, **given)
+
+        accept.__signature__ = _signature(function, kind)  # type: ignore[attr-defined]
+        accept.__doc__ = describe_options(function.__doc__ or "", kind)
+        return accept
+
+    return decorate
+
+
+def _signature(function: Callable[..., Any], kind: type[Options]) -> inspect.Signature:
+    """The function's signature with the options as keywords, and `options` last."""
+    own = inspect.signature(function)
+    keywords = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default_of(kind, name), annotation=type_of(kind, name)
+        )
+        for name in options_of(kind)
+    ]
+    whole = own.parameters["options"].replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
+    rest = [each for name, each in own.parameters.items() if name != "options"]
+    first = [each for each in rest if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    last = [each for each in rest if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    return own.replace(parameters=[*first, *keywords, *last, whole])
+
+
+def describe_options(text: str, kind: type[Options]) -> str:
+    """The text with `{options}` replaced by a line or more for each option: its name and its help."""
+    lines = []
+    for name, declared in options_of(kind).items():
+        choices = choices_of(declared, type_of(kind, name))
+        among = f" ({', '.join(choices)})" if choices else ""
+        lines.append(textwrap.fill(f"{name}: {declared.help}{among}.", WIDTH, subsequent_indent="    "))
+    return text.replace(PLACEHOLDER, textwrap.indent("\n".join(lines), "    ").strip())

@@ -1,0 +1,56 @@
+"""The options of `attngeo.score`, each declared once: the library, the command and the recipe read them here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from attngeo.choices import Convention, Precision
+from attngeo.errors import UsageError
+from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, option
+
+# Beyond this many positions, float64 cannot represent the angle of a rotation.
+LARGEST_OFFSET = 2**31
+
+
+def parse_layers(text: str) -> list[int]:
+    """The layers of a list such as "0-3,7". Raises UsageError.
+
+    >>> parse_layers("0-3,7")
+    [0, 1, 2, 3, 7]
+    """
+    layers: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UsageError(f"layers is {text!r}, expected a list such as 0-3,7")
+        layers.update(range(int(first), int(last or first) + 1))
+    return sorted(layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions(Options):
+    """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
+
+    per_head: bool = option(False, "Add one row for each head", panel=INPUT)
+    stack: str | None = option(
+        None, "Score only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
+        panel=INPUT, metavar="NAME",
+    )  # fmt: skip
+    layers: Iterable[int] | None = option(
+        None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=parse_layers
+    )
+    gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION)
+    convention: Convention = option(
+        "corrected", "Formulas: the definitions, or those behind the paper's tables S4 and S5", panel=COMPUTATION
+    )
+    with_bias: bool = option(False, "Include the biases, as one more input that is always 1", panel=COMPUTATION)
+    fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
+    rope_offset: int = option(
+        0, "Query position minus key position, for rotary embeddings", panel=COMPUTATION, metavar="Δ",
+        least=-LARGEST_OFFSET, most=LARGEST_OFFSET,
+    )  # fmt: skip
+    precision: Precision = option(
+        "float32", "Number type of the products; fast is bfloat16, exact to about 1e-3", panel=COMPUTATION
+    )
+    device: str = option("auto", "Where to compute", panel=RUNNING, metavar="auto|cpu|cuda[:n]|mps")

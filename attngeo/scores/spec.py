@@ -1,0 +1,122 @@
+"""The scores as data: the one table that columns, summaries, conditions, tables, figures and pages read.
+
+A new score is one more `ScoreSpec` in `SCORES`. The table is read when it is needed, never copied at import.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from attngeo.geometry.factors import FormStatistics
+    from attngeo.scores.options import ScoreOptions
+
+
+class Chance(NamedTuple):
+    """Mean and standard deviation of a score over forms with independent Gaussian factors."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSpec:
+    """One score of a bilinear form M = Wq·Wkᵀ [d_model, d_model].
+
+    name: its column. label: how figures and tables call it. low, high: its range. negative, positive: what the ends of
+    the range mean, as the end of the sentence "the form is …". compute: the score of a form, NaN if it is undefined.
+    chance: the score of random forms, for a d_model. chance_is_exact: whether chance follows from a proof; then the
+    column `NAME_z` counts standard deviations above chance. source: the paper and its equation.
+    """
+
+    name: str
+    label: str
+    low: float = -1.0
+    high: float = 1.0
+    negative: str
+    positive: str
+    compute: Callable[[FormStatistics, ScoreOptions], float]
+    chance: Callable[[int], Chance]
+    chance_is_exact: bool = False
+    source: str
+
+    @property
+    def axis_title(self) -> str:
+        """The label with the meaning of both ends of the range, for an axis."""
+        return f"{self.label} ({_number(self.low)} {self.negative}, {_number(self.high)} {self.positive})"
+
+    def z(self, value: float, d_model: int) -> float:
+        """How many standard deviations a score is above chance."""
+        mean, deviation = self.chance(d_model)
+        return (value - mean) / deviation
+
+
+def _number(value: float) -> str:
+    return f"{value:g}".replace("-", "−")
+
+
+def _symmetry(form: FormStatistics, _: ScoreOptions) -> float:
+    from attngeo.geometry.symmetry import symmetry_of
+
+    return float(symmetry_of(form.trace.cpu().double(), form.squared_norm.cpu().double()))
+
+
+def _directionality(form: FormStatistics, options: ScoreOptions) -> float:
+    from attngeo.geometry.directionality import directionality_of
+
+    return float(directionality_of(form, gamma=options.gamma, convention=options.convention))
+
+
+def _symmetry_at_chance(d_model: int) -> Chance:
+    """1/d_model and √2/d_model: limits for large d_model, for any rank.
+
+    E[tr(MM)] = rank·d_model·σ⁴ and E‖M‖² = rank·d_model²·σ⁴. Saponati et al. 2025, Prop. S1.15, prints 8/n for the
+    mean; simulation gives 1/n.
+    """
+    return Chance(1 / d_model, math.sqrt(2) / d_model)
+
+
+def _directionality_at_chance(d_model: int) -> Chance:
+    """0 and 3.4/√d_model, found by simulation of Gaussian Wq and Wk."""
+    return Chance(0.0, 3.4 / math.sqrt(d_model))
+
+
+PAPER = "Saponati et al. 2025 (arXiv 2502.10927)"
+
+SCORES: dict[str, ScoreSpec] = {
+    spec.name: spec
+    for spec in (
+        ScoreSpec(
+            name="symmetry",
+            label="symmetry",
+            negative="skew-symmetric",
+            positive="symmetric",
+            compute=_symmetry,
+            chance=_symmetry_at_chance,
+            chance_is_exact=True,
+            source=f"{PAPER}, Def. 3.1 without its factor 2",
+        ),
+        ScoreSpec(
+            name="directionality",
+            label="directionality",
+            negative="dominated by columns",
+            positive="dominated by rows",
+            compute=_directionality,
+            chance=_directionality_at_chance,
+            source=f"{PAPER}, Def. 3.2",
+        ),
+    )
+}
+
+
+def score_names() -> tuple[str, ...]:
+    """The names of all scores, in the order of the table."""
+    return tuple(SCORES)
+
+
+def z_columns() -> tuple[str, ...]:
+    """The columns that count standard deviations above chance."""
+    return tuple(f"{spec.name}_z" for spec in SCORES.values() if spec.chance_is_exact)

@@ -1,0 +1,108 @@
+"""Options of a command, made from the options dataclass of its question."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Annotated, Any, Literal, Union, get_args
+
+import typer
+
+from attngeo.options import Option, Options, choices_of, default_of, options_of, type_of
+
+Command = Callable[..., None]
+
+
+def take_options(kind: type[Options], *, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+    """A decorator: the command gets the fields of `kind` as command-line options, and is called with `options=kind(…)`.
+
+    leave_out: fields that the command does not offer.
+    """
+    return _decorator([kind], leave_out, lambda function, given, rest: function(options=kind(**given), **rest))
+
+
+def take_given(*kinds: type[Options]) -> Callable[[Command], Command]:
+    """The same for options whose defaults depend on others: the command gets `given`, those that the user wrote."""
+
+    def call(function: Command, given: dict[str, Any], rest: dict[str, Any]) -> None:
+        function(given={name: value for name, value in given.items() if value is not None}, **rest)
+
+    return _decorator(list(kinds), (), call, given_only=True)
+
+
+def _decorator(
+    kinds: list[type[Options]],
+    leave_out: tuple[str, ...],
+    call: Callable[[Command, dict[str, Any], dict[str, Any]], None],
+    *,
+    given_only: bool = False,
+) -> Callable[[Command], Command]:
+    def decorate(function: Command) -> Command:
+        taken = {
+            name: (kind, declared)
+            for kind in kinds
+            for name, declared in options_of(kind).items()
+            if name not in leave_out
+        }
+
+        @wraps(function)
+        def command(**values: Any) -> None:
+            given = {name: _value(declared, values.pop(name)) for name, (_, declared) in taken.items()}
+            call(function, given, values)
+
+        parameters = [
+            _parameter(kind, name, declared, given_only=given_only) for name, (kind, declared) in taken.items()
+        ]
+        command.__signature__ = inspect.Signature(list(_merge(function, parameters)))  # type: ignore[attr-defined]
+        command.__annotations__ = {}
+        return command
+
+    return decorate
+
+
+def _merge(function: Command, parameters: list[inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """The parameters of the function, with those of the options in place of `options` or `given`."""
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if name in ("options", "given"):
+            yield from parameters
+        else:
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _parameter(kind: type[Options], name: str, declared: Option, *, given_only: bool) -> inspect.Parameter:
+    hint, default = type_of(kind, name), default_of(kind, name)
+    info = typer.Option(
+        *(declared.flags or _flags(name, hint, default, given_only=given_only)),
+        help=declared.help, rich_help_panel=declared.panel, metavar=declared.metavar,
+        show_default=declared.shown_default if declared.shown_default is not None else not given_only,
+    )  # fmt: skip
+    annotation = _annotation(declared, hint)
+    if given_only:
+        annotation, default = Union[annotation, None], None  # noqa: UP007 - the type is a value here
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info]
+    )
+
+
+def _flags(name: str, hint: Any, default: Any, *, given_only: bool) -> tuple[str, ...]:
+    """A switch that is off by default has one flag; one that is on has two, to turn it off."""
+    flag = f"--{name.replace('_', '-')}"
+    if bool in (hint, *get_args(hint)) and (default is True or (given_only and default is None)):
+        return (f"{flag}/--no-{flag.removeprefix('--')}",)
+    return (flag,)
+
+
+def _annotation(declared: Option, hint: Any) -> Any:
+    """The type that typer parses: a text if the declaration parses it, the choices if it lists them."""
+    optional = type(None) in get_args(hint)
+    if declared.parse is not None:
+        return str | None if optional else str
+    if declared.choices is not None:
+        listed = Literal[choices_of(declared, hint)]
+        return Union[listed, None] if optional else listed  # noqa: UP007 - the type is a value here
+    return hint
+
+
+def _value(declared: Option, value: Any) -> Any:
+    return declared.parse(value) if declared.parse is not None and isinstance(value, str) else value
