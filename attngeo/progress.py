@@ -1,17 +1,25 @@
-"""How far long work has got: what callers' progress callbacks receive."""
+"""The progress of long work: what a caller's callback receives."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A step of long work: `what` it is at, and how much of it is `done`, in bytes or in training steps."""
+    """One report: the current step `what`, and how much of `total` is `done`, in bytes or in training steps."""
 
     phase: Literal["download", "read", "score", "ask", "prepare", "train"]
     what: str
     done: int = 0
     total: int = 0
     unit: Literal["bytes", "steps"] = "bytes"
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+def ignore_progress(progress: Progress) -> None:
+    """The callback of a caller that gave none: does nothing."""
