@@ -1,1 +1,1 @@
-"""The scores, as pure functions of tensors."""
+"""The scores and the variants of the form, as pure functions of tensors."""

@@ -1,4 +1,4 @@
-"""What the scores need to know of M = Wq·Wkᵀ, from its factors: M itself is never held in memory.
+"""What the scores need to know about M = Wq·Wkᵀ, computed from its factors: M is never held in memory.
 
 Shapes here: q and k are [rank, n], the projections as a Linear layer stores them (M = qᵀ·k is n × n).
 With A = q·qᵀ, B = k·kᵀ, C = q·kᵀ (rank × rank):
@@ -6,8 +6,8 @@ With A = q·qᵀ, B = k·kᵀ, C = q·kᵀ (rank × rank):
     ‖M‖²  = Σ A∘B          tr(M·M) = Σ C∘Cᵀ
     r_i²  = (B·q)_i · q_i   c_j²    = (A·k)_j · k_j
 
-A and B are symmetric, so only their blocks on and above the diagonal are formed and used. Where the rank is
-not small against n, M is formed instead, one tile at a time.
+A and B are symmetric, so only their blocks on and above the diagonal are formed and used. This is the Gram form. If
+the rank is not small against n, M is formed instead, one tile at a time: the tiled form.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 BLOCK, TILE = 256, 1024
 # The Gram form costs about 6.5·n·rank² operations (block triangles), the tiled form 2·n²·rank.
 GRAM_LIMIT = 3.25
-# Σ A∘B loses digits where it is small against ‖A‖·‖B‖; below this share single precision is not enough.
+# Σ A∘B loses digits if it is small against ‖A‖·‖B‖; below this share float32 is not enough.
 CANCELLATION = 0.02
 
 
 class FormStatistics(NamedTuple):
-    """What symmetry and directionality are made of; every field may carry leading (head) dimensions.
+    """What every score of one matrix M = qᵀ·k [n, n] is computed from.
 
-    trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms, column_norms: [..., n], Euclidean.
+    q, k: the factors [rank, n] that the other fields were computed from, after `rescale`. A score that jumps at a
+    threshold takes from them the exact norms near it. trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms, column_norms:
+    Euclidean, [n].
     """
 
+    q: Tensor
+    k: Tensor
     trace: Tensor
     squared_norm: Tensor
     row_norms: Tensor
@@ -39,24 +43,25 @@ class FormStatistics(NamedTuple):
 
 
 def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> FormStatistics:
-    """The moments of M = qᵀ·k for one pair of [rank, n] factors, by the cheaper of the two forms.
+    """The statistics of M = qᵀ·k for one pair of factors [rank, n], by the cheaper of the two forms.
 
-    `key_gram` is `half_gram(k)`, for callers whose queries share a key head.
+    key_gram: `half_gram(k)` if the caller has it, as for queries that share a key head.
     """
     if not is_low_rank(k):
         return _tiled_statistics(q, k)
     result, share = _gram_statistics(q, k, half_gram(k) if key_gram is None else key_gram)
     if q.dtype == torch.float32 and q.device.type != "mps" and share < CANCELLATION:
-        q, k = q.double(), k.double()
-        exact, _ = _gram_statistics(q, k, half_gram(k))
-        return FormStatistics(*(field.float() for field in exact))
+        wide = k.double()
+        exact, _ = _gram_statistics(q.double(), wide, half_gram(wide))
+        return FormStatistics(q, k, *(field.float() for field in exact[2:]))
     return result
 
 
 def layer_factors(q: Tensor, k: Tensor, key_head: list[int]) -> tuple[Tensor, Tensor]:
-    """Factors [K·head_dim, n] of the sum over all heads: q [H, head_dim, n], k [K, head_dim, n].
+    """Factors [K·head_dim, n] of the sum over all heads, from q [H, head_dim, n] and k [K, head_dim, n].
 
-    The queries of a key head are summed first, so that the rank is that of the keys.
+    Query head h reads key head `key_head[h]`. The queries of one key head are summed first, so that the rank is that
+    of the keys.
     """
     if key_head != list(range(len(k))):
         q = torch.zeros_like(k).index_add_(0, torch.tensor(key_head, device=q.device), q)
@@ -64,9 +69,9 @@ def layer_factors(q: Tensor, k: Tensor, key_head: list[int]) -> tuple[Tensor, Te
 
 
 def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
-    """The largest |M_ij| in every square of `edge` × `edge` entries of M = qᵀ·k, q and k [rank, n]: M made smaller.
+    """The largest |M_ij| in each square of `edge` × `edge` entries of M = qᵀ·k; q and k are [rank, n].
 
-    Returns [⌈n/edge⌉, ⌈n/edge⌉]; a strip of edge rows of M is in memory at a time, or a tile's rows of it.
+    Returns [⌈n/edge⌉, ⌈n/edge⌉]. Only a strip of max(edge, TILE) rows of M is in memory at a time.
     """
     n = q.shape[1]
     count = -(-n // edge)
@@ -78,20 +83,19 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
     return result
 
 
-def head_statistics(q: Tensor, k: Tensor, key_head: list[int]) -> FormStatistics:
-    """The moments of every head, stacked: q [H, head_dim, n], k [K, head_dim, n], head h reads key `key_head[h]`."""
+def head_statistics(q: Tensor, k: Tensor, key_head: list[int]) -> list[FormStatistics]:
+    """The statistics of each head, from q [H, head_dim, n] and k [K, head_dim, n]; head h reads key `key_head[h]`."""
     grams = {key: half_gram(k[key]) for key in set(key_head)} if is_low_rank(k) else {}
-    by_head = [form_statistics(head, k[key], grams.get(key)) for head, key in zip(q, key_head, strict=True)]
-    return FormStatistics(*(torch.stack(field) for field in zip(*by_head, strict=True)))
+    return [form_statistics(head, k[key], grams.get(key)) for head, key in zip(q, key_head, strict=True)]
 
 
 def is_low_rank(x: Tensor) -> bool:
-    """Whether the Gram form is the cheaper one for x [..., rank, n]."""
+    """Whether the Gram form is cheaper than the tiled form for a factor x [..., rank, n]."""
     return x.shape[-1] > GRAM_LIMIT * x.shape[-2]
 
 
 def half_gram(x: Tensor) -> Tensor:
-    """x·xᵀ of x [rank, n], with the blocks below the block diagonal left at zero."""
+    """x·xᵀ [rank, rank] of x [rank, n]; the blocks below the block diagonal stay zero."""
     rank = x.shape[0]
     if rank <= BLOCK:
         return x @ x.T
@@ -102,17 +106,18 @@ def half_gram(x: Tensor) -> Tensor:
 
 
 def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> tuple[FormStatistics, Tensor]:
-    """The moments, and ‖M‖² as a share of ‖A‖·‖B‖: how little of the sum behind it cancels (1 at best)."""
+    """The statistics, and ‖M‖² as a share of ‖A‖·‖B‖: 1 if nothing in the sum Σ A∘B cancels, near 0 if most does."""
     query_gram = half_gram(q)
     a, b, c = _wide(query_gram), _wide(key_gram), _wide(q @ k.T)
     squared_norm = _full_sum(a * b)
     share = squared_norm / (_full_sum(a * a) * _full_sum(b * b)).sqrt()
     trace = (c * c.T).sum()
-    return FormStatistics(trace, squared_norm, _quadratic_norms(key_gram, q), _quadratic_norms(query_gram, k)), share
+    row_norms, column_norms = _quadratic_norms(key_gram, q), _quadratic_norms(query_gram, k)
+    return FormStatistics(q, k, trace, squared_norm, row_norms, column_norms), share
 
 
 def _full_sum(half: Tensor) -> Tensor:
-    """The sum over a symmetric matrix of which the blocks on and above the block diagonal are given."""
+    """The sum of a whole symmetric matrix, given its blocks on and above the block diagonal."""
     total = half.sum()
     for i in range(BLOCK, len(half), BLOCK):
         total = total + half[i - BLOCK : i, i:].sum()
@@ -120,7 +125,7 @@ def _full_sum(half: Tensor) -> Tensor:
 
 
 def _quadratic_norms(gram: Tensor, x: Tensor) -> Tensor:
-    """√(x_jᵀ·G·x_j) for every column j of x [rank, n], where `gram` is the `half_gram` form of G."""
+    """√(x_jᵀ·G·x_j) [n] for each column j of x [rank, n]; `gram` holds G as `half_gram` returns it."""
     squares = _wide(x.new_zeros(x.shape[1]))
     for i in range(0, len(x), BLOCK):
         rows = slice(i, i + BLOCK)
@@ -132,7 +137,7 @@ def _quadratic_norms(gram: Tensor, x: Tensor) -> Tensor:
 
 
 def _tiled_statistics(q: Tensor, k: Tensor) -> FormStatistics:
-    """The moments by forming M in tiles; memory is bounded by two tiles and their squares, whatever n is."""
+    """The statistics by forming M in tiles. Memory holds two tiles and their squares, for any n."""
     n = q.shape[1]
     trace, rows, columns = (_wide(q.new_zeros(size)) for size in ((), n, n))
     for i in range(0, n, TILE):
@@ -144,7 +149,7 @@ def _tiled_statistics(q: Tensor, k: Tensor) -> FormStatistics:
             _add_squares(tile, rows[here], columns[there])
             if i != j:
                 _add_squares(mirror, rows[there], columns[here])
-    return FormStatistics(trace, rows.sum(), rows.sqrt(), columns.sqrt())
+    return FormStatistics(q, k, trace, rows.sum(), rows.sqrt(), columns.sqrt())
 
 
 def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:
@@ -154,5 +159,5 @@ def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """The tensor itself, or in float32 where it is a half-precision product that must not be summed as it is."""
+    """Convert a half-precision product to float32, because its sum needs more digits; other dtypes stay."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,4 +1,4 @@
-"""Variants of the bilinear form: each changes the matrix, none the scores.
+"""Variants of the bilinear form: each changes the matrix that is scored, none changes a score's definition.
 
 Shapes here: w is [heads, head_dim, d_model], a bias [heads, head_dim], as a Linear layer stores them.
 """
@@ -10,25 +10,28 @@ from torch import Tensor
 
 
 def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
-    """[heads, head_dim, d_model + 1]: the bias as the weights of one more input that is always 1 (0 without one)."""
+    """Append the bias to w as the weights of one more input that is always 1: [heads, head_dim, d_model + 1].
+
+    bias: None appends zeros.
+    """
     column = w.new_zeros(w.shape[:2]) if bias is None else bias
     return torch.cat([w, column.unsqueeze(-1)], dim=-1)
 
 
 def fold_input_gain(w: Tensor, gain: Tensor) -> Tensor:
-    """Weights for inputs before the elementwise gain [d_model] of the normalisation in front of attention."""
+    """Fold the elementwise gain [d_model] of the normalisation in front of attention into w: w for inputs before it."""
     return w * gain
 
 
 def input_shift(w: Tensor, shift: Tensor) -> Tensor:
-    """[heads, head_dim]: the bias that a constant shift [d_model] of the input amounts to."""
+    """The bias [heads, head_dim] that has the effect of a constant shift [d_model] of the input."""
     return w @ shift
 
 
 def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool) -> Tensor:
-    """The linear part of a normalisation of queries or keys, over head_dim (dimension 1 of x [heads, head_dim, ...]).
+    """Apply the linear part of a normalisation of queries or keys to x [heads, head_dim, ...], over head_dim.
 
-    gain: [heads or 1, head_dim]. `centred`: the mean over head_dim is taken off first, as LayerNorm does.
+    gain: [heads or 1, head_dim]. centred: subtract the mean over head_dim first, as LayerNorm does.
     """
     if centred:
         x = x - x.mean(dim=1, keepdim=True)
@@ -36,9 +39,10 @@ def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool) -> Tensor:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor, *, interleaved: bool, start: int = 0) -> Tensor:
-    """Turn the pairs in the slice [start, start + 2·pairs) of x [heads, head_dim, ...]; cosine, sine: [pairs].
+    """Rotate the pairs in the slice [start, start + 2·pairs) of x's dimension 1; x is [heads, head_dim, ...].
 
-    Pairs are neighbours (2i, 2i+1) if `interleaved`, else (i, i + pairs): the two layouts of rotary embeddings.
+    cosine, sine: of the angle of each pair, [pairs]. Pairs are neighbours (2i, 2i + 1) if `interleaved`, else
+    (i, i + pairs): the two layouts of rotary embeddings.
     Source: Su et al. 2021 (arXiv 2104.09864), eq. 34.
     """
     pairs = len(cosine)

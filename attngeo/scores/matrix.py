@@ -9,7 +9,7 @@ import torch
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import CheckpointError, UsageError
-from attngeo.geometry.directionality import check_choices, stands_out, threshold_of
+from attngeo.geometry.directionality import check_choices, is_outlier, outlier_threshold
 from attngeo.geometry.factors import form_statistics, largest_entries, layer_factors
 from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
 
@@ -72,7 +72,7 @@ def query_key_matrix(
     found = form_statistics(q, k)
     parts = [
         pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,
-                      "outlier": stands_out(norms, threshold_of(norms, gamma)).numpy()})
+                      "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy()})
         for axis, norms in (("row", found.row_norms), ("column", found.column_norms))
     ]  # fmt: skip
     about: dict[Any, Any] = {

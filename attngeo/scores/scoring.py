@@ -197,38 +197,29 @@ def score_site(
 def _layer_scores(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: ScoreOptions) -> dict[str, Any]:
     """The scores of Σ_h Wq_h·Wk_g(h)ᵀ."""
     (q, q_factor), (k, k_factor) = map(rescale, layer_factors(q, k, key_head))
-    return _scores(form_statistics(q, k), (q, k), q_factor, k_factor, notes, scale)
+    return _scores(form_statistics(q, k), q_factor, k_factor, notes, scale)
 
 
 def _head_scores(
     q: Tensor, k: Tensor, key_head: list[int], notes: list[str], scale: ScoreOptions
 ) -> Iterator[dict[str, Any]]:
     (q, q_factors), (k, k_factors) = rescale(q), rescale(k)
-    stacked = head_statistics(q, k, key_head)
-    for head, key in enumerate(key_head):
-        own = FormStatistics(*(field[head] for field in stacked))
-        yield _scores(own, (q[head], k[key]), q_factors[head], k_factors[key], notes, scale)
+    for head, own in enumerate(head_statistics(q, k, key_head)):
+        yield _scores(own, q_factors[head], k_factors[key_head[head]], notes, scale)
 
 
 def _scores(
-    own: FormStatistics,
-    factors: tuple[Tensor, Tensor],
-    q_factor: Tensor,
-    k_factor: Tensor,
-    notes: list[str],
-    scale: ScoreOptions,
+    own: FormStatistics, q_factor: Tensor, k_factor: Tensor, notes: list[str], scale: ScoreOptions
 ) -> dict[str, Any]:
-    """One row's scores from the moments of rescale factors."""
+    """One row's scores, from the statistics of a form whose factors were divided by `q_factor` and `k_factor`."""
     factor = float(q_factor) * float(k_factor)
     if not math.isfinite(factor):
         return _empty("; ".join([*notes, "NaN or Inf in the query or key weights"]))
     squared_norm = float(own.squared_norm)
     if factor == 0 or squared_norm <= 0:
         return _empty("; ".join([*notes, "the form is zero"]), frobenius_norm=0.0)
-    symmetry = float(symmetry_of(own.trace.cpu().double(), own.squared_norm.cpu().double()))
-    directionality = directionality_of(
-        own.row_norms, own.column_norms, gamma=scale.gamma, convention=scale.convention, factors=factors
-    )
+    symmetry = float(symmetry_of(own))
+    directionality = directionality_of(own, gamma=scale.gamma, convention=scale.convention)
     return {
         "symmetry": symmetry,
         "directionality": float(directionality),
