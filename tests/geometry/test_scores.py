@@ -218,14 +218,14 @@ def test_integers_are_refused() -> None:
 
 
 def test_arrays_are_refused() -> None:
-    with pytest.raises(ShapeError, match="wq.*ndarray"):
+    with pytest.raises(ShapeError, match=r"wq.*ndarray"):
         symmetry(np.ones((4, 2)), torch.ones(4, 2))  # type: ignore[arg-type]
 
 
 def test_choices_are_checked() -> None:
-    with pytest.raises(UsageError, match="gamma.*nan"):
+    with pytest.raises(UsageError, match=r"gamma.*nan"):
         directionality(torch.ones(4, 2), torch.ones(4, 2), gamma=math.nan)
-    with pytest.raises(UsageError, match="convention.*printed.*corrected, published"):
+    with pytest.raises(UsageError, match=r"convention.*printed.*corrected, published"):
         directionality(torch.ones(4, 2), torch.ones(4, 2), convention="printed")  # type: ignore[arg-type]
 
 
