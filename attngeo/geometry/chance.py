@@ -1,21 +1,27 @@
-"""The symmetry of a random form: mean and scatter."""
+"""The scores of random forms: what a score has to be compared with."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 
-def symmetry_at_chance(n: int) -> tuple[float, float]:
-    """Mean and standard deviation, 1/n and √2/n, of the symmetry of an n × n form with independent Gaussian factors.
+class Chance(NamedTuple):
+    """Mean and standard deviation of a score over n × n forms with independent Gaussian factors."""
 
-    Both are limits for large n; they hold for any rank.
-    Derivation: E[tr(M·M)] = rank·n·σ⁴ and E‖M‖² = rank·n²·σ⁴. (Saponati et al. 2025, Prop. S1.15, prints 8/n for the
-    mean; simulation gives 1/n.)
+    mean: float
+    deviation: float
+
+
+def symmetry_at_chance(n: int) -> Chance:
+    """1/n and √2/n: limits for large n, for any rank.
+
+    E[tr(MM)] = rank·n·σ⁴ and E‖M‖² = rank·n²·σ⁴. Saponati et al. 2025, Prop. S1.15, prints 8/n for the mean;
+    simulation gives 1/n.
     """
-    return 1 / n, math.sqrt(2) / n
+    return Chance(1 / n, math.sqrt(2) / n)
 
 
-def symmetry_z(symmetry: float, n: int) -> float:
-    """Distance of a symmetry from its chance level, in standard deviations, for an n × n form."""
-    mean, deviation = symmetry_at_chance(n)
-    return (symmetry - mean) / deviation
+def directionality_at_chance(n: int) -> Chance:
+    """0 and 3.4/√n; the factor 3.4 was found by simulation of Gaussian Wq and Wk."""
+    return Chance(0.0, 3.4 / math.sqrt(n))

@@ -28,6 +28,17 @@ def parse_layers(text: str) -> list[int]:
     return sorted(layers)
 
 
+def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:
+    """The layers that are asked for: a collection of numbers, a list in a text, or None. Raises UsageError."""
+    if layers is None:
+        return None
+    if isinstance(layers, str):
+        return tuple(parse_layers(layers))
+    if not isinstance(layers, Iterable):
+        raise UsageError(f"layers is {layers!r}, expected a collection of numbers such as [0, 1, 7]")
+    return tuple(layers)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions(Options):
     """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
@@ -54,3 +65,7 @@ class ScoreOptions(Options):
         "float32", "Number type of the products; fast is bfloat16, exact to about 1e-3", panel=COMPUTATION
     )
     device: str = option("auto", "Where to compute", panel=RUNNING, metavar="auto|cpu|cuda[:n]|mps")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "layers", check_layers(self.layers))

@@ -21,19 +21,25 @@ from attngeo.layouts.assemble import Projections, assemble
 from attngeo.layouts.modules import quantisation
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.layouts.sites import AttentionSite, find_sites
+from attngeo.scores.options import ScoreOptions, check_layers
 
 
 @dataclass(frozen=True)
 class Variants:
-    """Which bilinear form is looked at; the defaults give Wq·Wkᵀ itself.
+    """Which bilinear form is built; the defaults give Wq·Wkᵀ itself.
 
-    with_bias: one more input that is always 1, so that the biases count. fold_norm: before the gain of the
-    normalisation in front of attention. rope_offset: query position minus key position.
+    with_bias: the biases are included, as one more input that is always 1. fold_norm: the gain of the normalisation
+    before attention is included. rope_offset: query position minus key position, for rotary embeddings.
     """
 
     with_bias: bool = False
     fold_norm: bool = False
     rope_offset: int = 0
+
+    @classmethod
+    def of(cls, options: ScoreOptions) -> Variants:
+        """The variant that the options of a score ask for."""
+        return cls(options.with_bias, options.fold_norm, options.rope_offset)
 
 
 class SiteWeights(NamedTuple):
@@ -109,22 +115,19 @@ def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
 def select(
     sites: list[AttentionSite], stack: str | None, layers: Iterable[int] | None, ref: str
 ) -> list[AttentionSite]:
-    """The sites of one stack and of some layers. Raises UsageError, with what there is, where none is left."""
+    """The sites of one stack and of some layers. Raises UsageError, which lists those that exist, if none is left."""
     stacks = list(dict.fromkeys(site.stack for site in sites))
     if stack is not None and stack not in stacks:
         raise UsageError(f"{ref} has no stack {stack!r}, expected one of: {', '.join(stacks)}")
-    chosen = [site for site in sites if stack in (None, site.stack)]
-    if isinstance(layers, str) or not isinstance(layers, Iterable | None):
-        raise UsageError(f"layers is {layers!r}, expected a collection of numbers such as [0, 1, 7]")
-    if layers is not None:
-        layers = set(layers)
-        present = sorted({site.layer for site in chosen})
-        if absent := sorted(layers - set(present)):
-            raise UsageError(f"{ref} has no layer {absent[0]}, expected from {present[0]} to {present[-1]}")
-        chosen = [site for site in chosen if site.layer in layers]
-    if not chosen:
-        raise UsageError(f"{ref}: no layers are asked for, expected at least one")
-    return chosen
+    selected = [site for site in sites if stack in (None, site.stack)]
+    if (wanted := check_layers(layers)) is not None:
+        present = sorted({site.layer for site in selected})
+        if missing := sorted(set(wanted) - set(present)):
+            raise UsageError(f"{ref} has no layer {missing[0]}, expected layers from {present[0]} to {present[-1]}")
+        selected = [site for site in selected if site.layer in wanted]
+    if not selected:
+        raise UsageError(f"{ref}: layers is empty, expected at least one layer")
+    return selected
 
 
 def read(store: TensorStore, site: AttentionSite) -> dict[str, Tensor]:

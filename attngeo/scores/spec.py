@@ -5,21 +5,15 @@ A new score is one more `ScoreSpec` in `SCORES`. The table is read when it is ne
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from attngeo.geometry.chance import Chance, directionality_at_chance, symmetry_at_chance
 
 if TYPE_CHECKING:
     from attngeo.geometry.factors import FormStatistics
     from attngeo.scores.options import ScoreOptions
-
-
-class Chance(NamedTuple):
-    """Mean and standard deviation of a score over forms with independent Gaussian factors."""
-
-    mean: float
-    deviation: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +55,13 @@ def _number(value: float) -> str:
 def _symmetry(form: FormStatistics, _: ScoreOptions) -> float:
     from attngeo.geometry.symmetry import symmetry_of
 
-    return float(symmetry_of(form.trace.cpu().double(), form.squared_norm.cpu().double()))
+    return float(symmetry_of(form))
 
 
 def _directionality(form: FormStatistics, options: ScoreOptions) -> float:
     from attngeo.geometry.directionality import directionality_of
 
     return float(directionality_of(form, gamma=options.gamma, convention=options.convention))
-
-
-def _symmetry_at_chance(d_model: int) -> Chance:
-    """1/d_model and √2/d_model: limits for large d_model, for any rank.
-
-    E[tr(MM)] = rank·d_model·σ⁴ and E‖M‖² = rank·d_model²·σ⁴. Saponati et al. 2025, Prop. S1.15, prints 8/n for the
-    mean; simulation gives 1/n.
-    """
-    return Chance(1 / d_model, math.sqrt(2) / d_model)
-
-
-def _directionality_at_chance(d_model: int) -> Chance:
-    """0 and 3.4/√d_model, found by simulation of Gaussian Wq and Wk."""
-    return Chance(0.0, 3.4 / math.sqrt(d_model))
 
 
 PAPER = "Saponati et al. 2025 (arXiv 2502.10927)"
@@ -95,7 +75,7 @@ SCORES: dict[str, ScoreSpec] = {
             negative="skew-symmetric",
             positive="symmetric",
             compute=_symmetry,
-            chance=_symmetry_at_chance,
+            chance=symmetry_at_chance,
             chance_is_exact=True,
             source=f"{PAPER}, Def. 3.1 without its factor 2",
         ),
@@ -105,7 +85,7 @@ SCORES: dict[str, ScoreSpec] = {
             negative="dominated by columns",
             positive="dominated by rows",
             compute=_directionality,
-            chance=_directionality_at_chance,
+            chance=directionality_at_chance,
             source=f"{PAPER}, Def. 3.2",
         ),
     )

@@ -1,57 +1,98 @@
-"""From a row for each layer and head to a row for each stack of each model."""
+"""Statistics of the scores: from a row for each layer and head to a row for each stack of each model.
+
+Each statistic has one name everywhere: `symmetry_median` is over whole layers, `heads_symmetry_median` over heads;
+conditions write them `symmetry.median` and `heads.symmetry.median`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError
+from attngeo.scores.spec import score_names
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCORES = ("symmetry", "directionality")
-NEEDED = ("model", "stack", "layer", "head", *SCORES)
-# Of the layers' scores, and of the heads'.
-PLACES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
-# Quartiles over whole layers, then the same over heads.
-SPREADS = tuple(f"{prefix}{score}_{place}" for prefix in ("", "heads_") for score in SCORES for place in PLACES)
-COLUMNS = ("model", "stack", "parameters", "layers", "heads", *SPREADS)
+# Statistic → the quantile that it is.
+QUANTILES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
+QUARTILES = ("lower", "median", "upper")
+HEADS = "heads_"
+IDENTITY = ("model", "stack", "layer", "head")
+
+
+def statistic(score: str, place: str, *, heads: bool = False) -> str:
+    """The name of a statistic.
+
+    >>> statistic("symmetry", "median"), statistic("symmetry", "max", heads=True)
+    ('symmetry_median', 'heads_symmetry_max')
+    """
+    return f"{HEADS if heads else ''}{score}_{place}"
+
+
+def statistics() -> tuple[str, ...]:
+    """The names of all statistics: of every score over layers, then over heads."""
+    return tuple(
+        statistic(score, place, heads=heads)
+        for heads in (False, True)
+        for score in score_names()
+        for place in QUANTILES
+    )
+
+
+def summary_columns() -> tuple[str, ...]:
+    """The columns of `summarise`, in their order."""
+    return ("model", "stack", "parameters", "layers", "heads", *statistics())
+
+
+def spread_of(rows: pd.DataFrame) -> dict[str, float]:
+    """Every statistic of the scores in some rows; NaN if no row has the score.
+
+    rows: of one stack of one model, with the columns head and one for each score. Quantiles are linear interpolations,
+    as numpy's default.
+    """
+    heads = rows["head"].notna()
+    return {
+        statistic(score, place, heads=of_heads): float(rows.loc[heads if of_heads else ~heads, score].quantile(share))
+        for of_heads in (False, True)
+        for score in score_names()
+        for place, share in QUANTILES.items()
+    }
 
 
 def refuse_repeated(rows: pd.DataFrame) -> None:
-    """Raise DataError where a layer or head of a model stands in the rows twice, as of two conventions put together."""
-    if (twice := rows.duplicated(["model", "stack", "layer", "head"])).any():
-        row = rows[twice].iloc[0]
+    """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file."""
+    if (repeated := rows.duplicated(list(IDENTITY))).any():
+        row = rows[repeated].iloc[0]
         raise DataError(
-            f"layer {row['layer']} of {row['model']} ({row['stack']}) is there twice, expected each of them once; "
-            "give a model once, or choose rows, for example of one note, with where"
+            f"layer {row['layer']} of {row['model']} ({row['stack']}) has two rows, expected one; give each model once, "
+            "or select rows with where, for example those with one note"
         )
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """What is typical of each stack of each model: the columns `COLUMNS`, a row each, in the order of the rows.
+    """Statistics of the scores of each stack of each model: one row each, in the order of `rows`.
 
-    rows: of `attngeo.score`; raises DataError where they lack its columns. layers, heads: how many have a score.
-    symmetry_median and the like are over whole layers, heads_symmetry_median over heads; lower and upper are quartiles.
-    Missing where there is nothing to summarise.
+    rows: of `attngeo.score`. Returns the columns `summary_columns()`; layers and heads count those with a score.
+    A statistic is missing if there is nothing to summarise. Raises DataError if `rows` lacks a column, or has a layer
+    or head twice.
     """
     import pandas as pd
 
-    require_columns(rows, NEEDED, "the table", "attngeo.score")
+    require_columns(rows, (*IDENTITY, *score_names()), "the table", "attngeo.score")
     refuse_repeated(rows)
+    first_score = score_names()[0]
     found = []
     for (model, stack), own in rows.groupby(["model", "stack"], sort=False):
         known = list(own["parameters"].dropna()) if "parameters" in own else []
-        whole, heads = own[own["head"].isna()], own[own["head"].notna()]
-        row = {
+        heads = own["head"].notna()
+        counts = {
             "model": model, "stack": stack, "parameters": known[0] if known else pd.NA,
-            "layers": int(whole["symmetry"].count()), "heads": int(heads["symmetry"].count()),
+            "layers": int(own.loc[~heads, first_score].count()), "heads": int(own.loc[heads, first_score].count()),
         }  # fmt: skip
-        for prefix, some in (("", whole), ("heads_", heads)):
-            for score in SCORES:
-                row |= {f"{prefix}{score}_{place}": some[score].quantile(share) for place, share in PLACES.items()}
-        found.append(row)
-    frame = pd.DataFrame(found, columns=list(COLUMNS)).astype({"parameters": "Int64"} | dict.fromkeys(SPREADS, float))
+        found.append(counts | spread_of(own))
+    kinds = {"parameters": "Int64"} | dict.fromkeys(statistics(), "float64")
+    frame = pd.DataFrame(found, columns=list(summary_columns())).astype(kinds)
     frame.attrs = {"title": "Attention scores, summarised"}
     return frame
