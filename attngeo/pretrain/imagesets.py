@@ -17,8 +17,7 @@ from torch.utils.data import Dataset
 
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, first_line
-from attngeo.pretrain.columns import listed
-from attngeo.pretrain.hub_tables import HUB_REFERENCE, check_cached, reading
+from attngeo.pretrain.hub_data import HUB_REFERENCE, check_cached_revision, explain_errors, list_names
 
 # Data sets of the Hub that have a name here.
 NAMED: Mapping[str, str] = {"cifar10": "uoft-cs/cifar10"}
@@ -58,7 +57,7 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
         return _labelled(reference, _digits(), channels=1, seed=seed)
     hub = HUB_REFERENCE.fullmatch(NAMED.get(reference, reference))
     path = None if reference in NAMED else _existing(reference)
-    with reading(reference):
+    with explain_errors(reference):
         if path is not None:
             found = _open_folder(reference, path)
         elif hub and not is_path(hub["name"]):
@@ -104,7 +103,7 @@ def _open_hub(
 ) -> dict[str, datasets.Dataset]:
     # Without its scheme, a folder of that name would be taken instead.
     builder = datasets.load_dataset_builder(f"hf://datasets/{name}", config, revision=revision)
-    check_cached(reference, builder, name, revision)
+    check_cached_revision(reference, builder, name, revision)
     if builder.info.features is not None:
         _image_column(reference, builder.info.features)  # before a terabyte of text is downloaded
     builder.download_and_prepare()
@@ -118,7 +117,7 @@ def _open_hub(
 def _labelled(reference: str, found: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
     if "train" not in found:
         raise DataError(
-            f"{reference}: no split 'train'; its splits are {listed(found)}; choose one with {reference}#SPLIT"
+            f"{reference}: no split 'train'; its splits are {list_names(found)}; choose one with {reference}#SPLIT"
         )
     train, features = found["train"], found["train"].features
     image, label = _image_column(reference, features), _label_column(reference, features)
@@ -143,7 +142,7 @@ def _labelled(reference: str, found: Mapping[str, datasets.Dataset], *, channels
 def _image_column(reference: str, features: Mapping[str, Any]) -> str:
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
-        raise DataError(f"{reference} holds no images; its columns are {listed(features)}")
+        raise DataError(f"{reference} holds no images; its columns are {list_names(features)}")
     return next((name for name in images if name in ("image", "img")), images[0])
 
 
@@ -155,8 +154,8 @@ def _label_column(reference: str, features: Mapping[str, Any]) -> str:
     found = classes or plain
     if not found:
         raise DataError(
-            f"{reference}: its images have no labels, its columns are {listed(features)}; expected one named label, "
-            "or in a folder a sub-folder for each of several labels"
+            f"{reference}: its images have no labels, its columns are {list_names(features)}; expected one named "
+            "label, or in a folder a sub-folder for each of several labels"
         )
     return next((name for name in usual if name in found), found[0])
 

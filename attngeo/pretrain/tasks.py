@@ -13,10 +13,11 @@ from transformers import PreTrainedModel, TrainerCallback
 
 from attngeo.pretrain.initialisation import check_init, initialise
 from attngeo.pretrain.models import build, check_length, read_config, text_config
-from attngeo.pretrain.sequences import SeededMaskingCollator, Sequences, sequences_of
 from attngeo.pretrain.settings import Settings
-from attngeo.pretrain.texts import open_text
-from attngeo.pretrain.tokeniser import tokeniser_of
+from attngeo.pretrain.text.collator import SeededMaskingCollator
+from attngeo.pretrain.text.sequences import ShuffledSequences, build_sequences
+from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.text.tokeniser import prepare_tokeniser
 from attngeo.pretrain.trainer import CausalTrainer, MaskedTrainer, RunTrainer
 
 
@@ -60,12 +61,12 @@ def prepare(settings: Settings, processes: int, checkpoint: Path | None = None) 
 def _prepare_text(settings: Settings, processes: int, checkpoint: Path | None) -> Task:
     read_config(settings.model, settings.objective)  # typos are told before the data are read
     check_init(settings.init)
-    text = open_text(settings.data, column=settings.text_column, published=settings.published_text)
+    text = open_text(settings.data, column=settings.text_column, space_characters=settings.published_text)
     known = settings.tokenizer if checkpoint is None else str(checkpoint)
-    tokeniser = tokeniser_of(known, text, settings.vocab_size, settings.objective)
+    tokeniser = prepare_tokeniser(known, text, settings.vocab_size, settings.objective)
     config = text_config(settings, tokeniser)
     batch = settings.batch_size * processes
-    data = sequences_of(
+    data = build_sequences(
         text, tokeniser, length=settings.seq_len, pack=settings.pack, batch=batch,
         count=settings.steps * settings.grad_accum * batch, seed=settings.seed,
     )  # fmt: skip
@@ -86,11 +87,13 @@ def _prepare_text(settings: Settings, processes: int, checkpoint: Path | None) -
 
 
 def _about(name: str, data: Any, vocabulary: int) -> dict[str, Any]:
-    known = {"tokens": data.distinct_tokens, "epochs": round(data.epochs, 3)} if isinstance(data, Sequences) else {}
+    known = (
+        {"tokens": data.distinct_tokens, "epochs": round(data.epochs, 3)} if isinstance(data, ShuffledSequences) else {}
+    )
     return {"name": name, "vocabulary": vocabulary, **known}
 
 
 def _token_rate(data: Any, length: int, sequences: int, seconds: float) -> dict[str, float]:
     """Tokens other than padding, altogether and each second."""
-    tokens = data.tokens_until(sequences) if isinstance(data, Sequences) else sequences * length
+    tokens = data.tokens_until(sequences) if isinstance(data, ShuffledSequences) else sequences * length
     return {"tokens": tokens, "tokens_per_second": round(tokens / max(seconds, 1e-9), 1)}

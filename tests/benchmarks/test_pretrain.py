@@ -17,7 +17,7 @@ from transformers import BertForMaskedLM, DataCollatorForLanguageModeling, Train
 from attngeo.pretrain import AttentionGeometryCallback, Settings
 from attngeo.pretrain.models import build, text_config
 from attngeo.pretrain.tasks import prepare
-from attngeo.pretrain.texts import open_text
+from attngeo.pretrain.text.sources import open_text
 
 SEQUENCES, LENGTH, STEPS, ROUNDS = 32, 128, 4, 3
 

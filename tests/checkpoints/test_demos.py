@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 import attngeo
-from attngeo.pretrain.texts import open_text
+from attngeo.pretrain.text.sources import open_text
 
 TEXT = next(open_text("austen").batches())
 

@@ -26,33 +26,34 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
-from attngeo.pretrain import sequences as module
-from attngeo.pretrain.sequences import SeededMaskingCollator, Sequences, Stream, encoder_of, sequences_of
-from attngeo.pretrain.texts import Text, open_text
-from attngeo.pretrain.tokeniser import tokeniser_of, train
+from attngeo.pretrain.text import sequences as module
+from attngeo.pretrain.text.collator import SeededMaskingCollator
+from attngeo.pretrain.text.sequences import ShuffledSequences, StreamedSequences, build_sequences, make_encoder
+from attngeo.pretrain.text.sources import TextSource, open_text
+from attngeo.pretrain.text.tokeniser import prepare_tokeniser, train_wordpieces
 
 WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
 documents_of_words = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=20).map(" ".join), min_size=1)
 
 
-def text_of(documents: list[str], *, streaming: bool = False, name: str = "text") -> Text:
-    return Text(name, lambda: iter(documents), streaming)
+def text_of(documents: list[str], *, streaming: bool = False, name: str = "text") -> TextSource:
+    return TextSource(name, lambda: iter(documents), streaming)
 
 
 @cache
 def words() -> PreTrainedTokenizerBase:
     """A tokeniser of WORDS, trained on them: each is one piece."""
-    return train(text_of([" ".join(WORDS)] * 9), 120)
+    return train_wordpieces(text_of([" ".join(WORDS)] * 9), 120)
 
 
 def make(documents: list[str], tokeniser: PreTrainedTokenizerBase | None = None, **given: Any) -> Any:
     options = {"length": 8, "pack": True, "count": 1000, "batch": 1, "seed": 0}
-    return sequences_of(text_of(documents), tokeniser or words(), **(options | given))
+    return build_sequences(text_of(documents), tokeniser or words(), **(options | given))
 
 
-def rows(found: Sequences | Stream, count: int, first: int = 0) -> list[tuple[int, ...]]:
+def rows(found: ShuffledSequences | StreamedSequences, count: int, first: int = 0) -> list[tuple[int, ...]]:
     """The tokens of `count` sequences from the one numbered `first` on, whose numbers are checked."""
-    if isinstance(found, Stream):
+    if isinstance(found, StreamedSequences):
         examples = list(islice(found, first, first + count))
     else:
         examples = [found[index] for index in range(first, first + count)]
@@ -73,7 +74,7 @@ def some_documents(count: int = 40, seed: int = 0) -> list[str]:
     return [" ".join(random.choice(WORDS, size=random.integers(1, 20))) for _ in range(count)]
 
 
-# Sequences
+# ShuffledSequences
 
 
 @given(documents=documents_of_words, length=st.integers(2, 9), seed=st.integers(0, 99))
@@ -165,7 +166,7 @@ def test_a_token_takes_four_bytes() -> None:
 def test_too_little_text() -> None:
     message = "novel has 12 tokens, 1 sequences, expected at least one batch of 2 × 8; give more text, or lower --batch"
     with pytest.raises(DataError, match=message):
-        sequences_of(text_of(["ba be bi"] * 3, name="novel"), words(), length=8, pack=True, count=9, batch=2, seed=0)
+        build_sequences(text_of(["ba be bi"] * 3, name="novel"), words(), length=8, pack=True, count=9, batch=2, seed=0)
     assert make(["ba be bi"] * 3, batch=1).distinct == 1
     assert make(["ba be bi"] * 3, batch=3, pack=False).distinct == 3
     for documents in ([], ["", " \n"]):
@@ -300,10 +301,10 @@ def test_batches_are_the_same_in_a_worker_process() -> None:
 # Data that are read as they come
 
 
-def stream_of(documents: list[str], seed: int = 0, length: int = 8) -> Stream:
+def stream_of(documents: list[str], seed: int = 0, length: int = 8) -> StreamedSequences:
     text = text_of(documents, streaming=True)
-    found = sequences_of(text, words(), length=length, pack=True, count=1, batch=10**6, seed=seed)
-    assert isinstance(found, Stream)
+    found = build_sequences(text, words(), length=length, pack=True, count=1, batch=10**6, seed=seed)
+    assert isinstance(found, StreamedSequences)
     return found
 
 
@@ -351,7 +352,7 @@ def test_a_stream_goes_on_at_the_same_place() -> None:
     stream = stream_of(some_documents())
     expected = rows(stream, 300)
     assert rows(stream, 100, 200) == expected[200:]
-    novels = Stream(open_text("austen"), encoder_of(words(), 16, pack=True), 16, seed=0)
+    novels = StreamedSequences(open_text("austen"), make_encoder(words(), 16, pack=True), 16, seed=0)
     assert rows(pickle.loads(pickle.dumps(novels)), 20, 5) == rows(novels, 25)[5:]
 
 
@@ -365,14 +366,16 @@ def test_a_stream_reads_no_more_than_it_holds(monkeypatch: pytest.MonkeyPatch) -
             taken += 1
             yield "ba be bi bo bu da de " * 10_000
 
-    stream = sequences_of(Text("endless", endless, True), words(), length=8, pack=True, count=1, batch=1, seed=0)
+    stream = build_sequences(
+        TextSource("endless", endless, True), words(), length=8, pack=True, count=1, batch=1, seed=0
+    )
     assert len(rows(stream, 1000)) == 1000
     assert taken < 20
 
 
 def test_a_stream_of_padded_documents_is_refused() -> None:
     with pytest.raises(UsageError, match="text is read as it comes, which only packed sequences can be; leave --no-"):
-        sequences_of(text_of(["ba"], streaming=True), words(), length=8, pack=False, count=1, batch=1, seed=0)
+        build_sequences(text_of(["ba"], streaming=True), words(), length=8, pack=False, count=1, batch=1, seed=0)
 
 
 def test_a_stream_without_text_ends() -> None:
@@ -385,7 +388,7 @@ def test_a_stream_without_text_ends() -> None:
 
 
 def test_a_trained_tokeniser() -> None:
-    tokeniser = train(open_text("austen"), 1024)
+    tokeniser = train_wordpieces(open_text("austen"), 1024)
     assert len(tokeniser) == 1024
     assert tokeniser.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert sorted(tokeniser.all_special_ids) == [0, 1, 2, 3, 4]
@@ -400,7 +403,7 @@ def test_a_trained_tokeniser() -> None:
 @pytest.mark.parametrize("size", [9, 10, 17, 50, 300, 5000])
 def test_a_trained_tokeniser_has_at_most_so_many_pieces(size: int) -> None:
     everything = [" ".join(chr(point) * 2 for point in range(first, first + 64)) for first in range(0x21, 0x3000, 64)]
-    tokeniser = train(text_of([*everything, *some_documents()]), size)
+    tokeniser = train_wordpieces(text_of([*everything, *some_documents()]), size)
     assert len(tokeniser) <= size
     assert set(tokeniser.get_vocab().values()) == set(range(len(tokeniser)))
     assert len(make(some_documents(), tokeniser)) == 1000
@@ -408,24 +411,25 @@ def test_a_trained_tokeniser_has_at_most_so_many_pieces(size: int) -> None:
 
 def test_frequent_characters_are_kept() -> None:
     text = ["a b c " * 9, "d " * 8, "x y z"]
-    known = set(train(text_of(text), 5 + 4 * 4).get_vocab())
+    known = set(train_wordpieces(text_of(text), 5 + 4 * 4).get_vocab())
     assert known == {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd", "##a", "##b", "##c", "##d"}
 
 
 @pytest.mark.parametrize("size", [1, 8])
 def test_a_vocabulary_without_room_for_characters(size: int) -> None:
     with pytest.raises(UsageError, match=f"vocab_size is {size}, expected at least 9 to train a tokeniser"):
-        train(text_of(["ba"]), size)
+        train_wordpieces(text_of(["ba"]), size)
 
 
 @pytest.mark.parametrize("documents", [[], [" ", ""], ["\u0301\u200b"]])
 def test_nothing_to_train_on(documents: list[str]) -> None:
     with pytest.raises(DataError, match="text holds no text; give another with --data"):
-        train(text_of(documents), 100)
+        train_wordpieces(text_of(documents), 100)
 
 
 def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.pretrain import texts, tokeniser
+    from attngeo.pretrain.text import sources as texts
+    from attngeo.pretrain.text import tokeniser
 
     monkeypatch.setattr(texts, "BATCH", 100)
     monkeypatch.setattr(tokeniser, "MOST_BATCHES", 3)
@@ -437,15 +441,15 @@ def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> No
             taken += 1
             yield f"{word} "
 
-    known = set(train(Text("endless", endless, True), 100).get_vocab())
+    known = set(train_wordpieces(TextSource("endless", endless, True), 100).get_vocab())
     assert "ba" in known
     assert taken <= 2 * 3 * 35
 
 
 def test_a_trained_tokeniser_is_saved_and_loaded(tmp_path: Path) -> None:
-    tokeniser = train(open_text("austen"), 500)
+    tokeniser = train_wordpieces(open_text("austen"), 500)
     tokeniser.save_pretrained(tmp_path)
-    for loaded in (AutoTokenizer.from_pretrained(tmp_path), tokeniser_of(str(tmp_path), text_of([]), 1, "mlm")):
+    for loaded in (AutoTokenizer.from_pretrained(tmp_path), prepare_tokeniser(str(tmp_path), text_of([]), 1, "mlm")):
         assert loaded.get_vocab() == tokeniser.get_vocab()
         assert loaded.special_tokens_map == tokeniser.special_tokens_map
         for text in ("It is a truth universally acknowledged", "Ünknown [MASK] 日本, [SEP]", ""):
@@ -455,12 +459,13 @@ def test_a_trained_tokeniser_is_saved_and_loaded(tmp_path: Path) -> None:
 
 CHILD = """
 import hashlib, json, sys
-from attngeo.pretrain.sequences import SeededMaskingCollator, sequences_of
-from attngeo.pretrain.texts import open_text
-from attngeo.pretrain.tokeniser import train
+from attngeo.pretrain.text.collator import SeededMaskingCollator
+from attngeo.pretrain.text.sequences import build_sequences
+from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.text.tokeniser import train_wordpieces
 text = open_text("austen")
-tokeniser = train(text, 1024)
-found = sequences_of(text, tokeniser, length=64, pack=True, count=99, batch=1, seed=7)
+tokeniser = train_wordpieces(text, 1024)
+found = build_sequences(text, tokeniser, length=64, pack=True, count=99, batch=1, seed=7)
 batch = SeededMaskingCollator(tokeniser, keyed_by=7)([found[index] for index in range(32)])
 made = [json.dumps(tokeniser.get_vocab(), sort_keys=True).encode(), batch["input_ids"].numpy().tobytes()]
 print(*(hashlib.sha256(each).hexdigest() for each in (*made, batch["labels"].numpy().tobytes())))
@@ -503,16 +508,16 @@ def reference(tokeniser: PreTrainedTokenizerBase, folder: Path) -> str:
 def test_one_without_a_mask_token_cannot_mask(tmp_path: Path) -> None:
     name = reference(gpt2(), tmp_path)
     with pytest.raises(UsageError, match="has no mask token, which mlm needs; give another or --objective clm"):
-        tokeniser_of(name, text_of([]), 1, "mlm")
-    assert tokeniser_of(name, text_of([]), 1, "clm").mask_token is None
-    masked = tokeniser_of(reference(gpt2(mask="<mask>"), tmp_path / "mask"), text_of([]), 1, "mlm")
+        prepare_tokeniser(name, text_of([]), 1, "mlm")
+    assert prepare_tokeniser(name, text_of([]), 1, "clm").mask_token is None
+    masked = prepare_tokeniser(reference(gpt2(mask="<mask>"), tmp_path / "mask"), text_of([]), 1, "mlm")
     assert masked.mask_token == "<mask>"
 
 
 @pytest.mark.parametrize("pad", [None, "<|endoftext|>"])
 @pytest.mark.parametrize("pack", [True, False])
 def test_the_end_of_a_document_is_predicted_also_where_it_pads(pad: str | None, pack: bool, tmp_path: Path) -> None:
-    tokeniser = tokeniser_of(reference(gpt2(pad), tmp_path), text_of([]), 1, "clm")
+    tokeniser = prepare_tokeniser(reference(gpt2(pad), tmp_path), text_of([]), 1, "clm")
     documents = [f"{document}<|endoftext|>" for document in some_documents()] if not pack else some_documents()
     found = make(documents, tokeniser, length=16, pack=pack)
     examples = [found[index] for index in range(20)]
@@ -530,7 +535,7 @@ def test_one_whose_numbers_have_gaps(tmp_path: Path) -> None:
     core = Tokenizer(models.WordLevel({"[UNK]": 0, "ba": 7, "be": 40}, unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
     name = reference(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", mask_token="[MASK]"), tmp_path)
-    tokeniser = tokeniser_of(name, text_of([]), 1, "mlm")
+    tokeniser = prepare_tokeniser(name, text_of([]), 1, "mlm")
     found = make(["ba be ba be"] * 20, tokeniser, length=4)
     assert {token for row in rows(found, 20) for token in row} == {7, 40}
     assert SeededMaskingCollator(tokeniser)([found[0], found[1]])["input_ids"].shape == (2, 4)
@@ -565,18 +570,18 @@ def test_tokenisers_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.Monke
         ("no name", UsageError, "'no name' names no model"),
     ):
         with pytest.raises(error, match=message) as raised:
-            tokeniser_of(name, text_of([]), 100, "clm")
+            prepare_tokeniser(name, text_of([]), 100, "clm")
         assert "\n" not in str(raised.value)
 
 
 HUB_CHILD = """
 import sys
 from attngeo.errors import AttnGeoError
-from attngeo.pretrain.texts import Text
-from attngeo.pretrain.tokeniser import tokeniser_of
+from attngeo.pretrain.text.sources import TextSource
+from attngeo.pretrain.text.tokeniser import prepare_tokeniser
 for name in sys.argv[1:]:
     try:
-        print(*tokeniser_of(name, Text("none", lambda: iter([])), 1, "mlm").tokenize("ba be"))
+        print(*prepare_tokeniser(name, TextSource("none", lambda: iter([])), 1, "mlm").tokenize("ba be"))
     except AttnGeoError as error:
         print(type(error).__name__, error)
 """
@@ -600,7 +605,7 @@ def test_tokenisers_of_the_hub(tmp_path: Path) -> None:
 
 def test_a_data_set_brings_the_tokeniser_that_it_was_published_with(tmp_path: Path) -> None:
     name = reference(gpt2(), tmp_path)
-    text = Text("own", lambda: iter(["ba"]), tokenizer=name)
-    assert tokeniser_of("", text, 100, "clm").get_vocab() == gpt2().get_vocab()
-    assert "[MASK]" in tokeniser_of("train", text, 100, "clm").get_vocab()
-    assert "[MASK]" in tokeniser_of("", text_of(["ba"]), 100, "clm").get_vocab()
+    text = TextSource("own", lambda: iter(["ba"]), tokenizer=name)
+    assert prepare_tokeniser("", text, 100, "clm").get_vocab() == gpt2().get_vocab()
+    assert "[MASK]" in prepare_tokeniser("train", text, 100, "clm").get_vocab()
+    assert "[MASK]" in prepare_tokeniser("", text_of(["ba"]), 100, "clm").get_vocab()

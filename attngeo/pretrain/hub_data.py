@@ -6,8 +6,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +15,13 @@ from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # httpx's, whichever
 
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
-from attngeo.pretrain.columns import kinds_of_features, kinds_of_rows, listed, text_column
-from attngeo.pretrain.text_files import LARGEST, SAMPLE, Source
 
 HUB_REFERENCE = re.compile(
     r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[^@#]+))?(?:@(?P<revision>[^#]+))?(?:#(?P<split>.+))?", re.ASCII
 )
 
 
-def open_hub(reference: str, column: str) -> Source:
-    """A data set of the Hub: downloaded where it is small, else read as it comes."""
-    match = HUB_REFERENCE.fullmatch(reference)
-    assert match is not None
-    name, config, revision, split = match.group("name", "config", "revision", "split")
-    with reading(reference):
-        # Without its scheme, a folder of that name would be taken instead.
-        builder = datasets.load_dataset_builder(f"hf://datasets/{name}", config, revision=revision)
-        check_cached(reference, builder, name, revision)
-        size = builder.info.dataset_size
-        streaming = size is None or size > LARGEST
-        if streaming:
-            found: Any = builder.as_streaming_dataset(split=split or "train")
-        else:
-            builder.download_and_prepare(verification_mode="no_checks")  # many cards tell sizes of another version
-            found = builder.as_dataset(split=split or "train")
-        sample = list(islice(found, SAMPLE)) if found.features is None else []
-    kinds = kinds_of_rows(sample) if found.features is None else kinds_of_features(found.features)
-    return partial(read_table, reference, found, text_column(reference, kinds, column)), streaming
-
-
-def check_cached(reference: str, builder: Any, name: str, revision: str | None) -> None:
+def check_cached_revision(reference: str, builder: Any, name: str, revision: str | None) -> None:
     """Raise DataUnavailableError where `datasets`, without a connection, takes what it has of another revision."""
     if not type(builder).__module__.endswith(".cache"):
         return
@@ -61,32 +36,26 @@ def check_cached(reference: str, builder: Any, name: str, revision: str | None) 
         )
 
 
-def read_table(name: str, found: Any, column: str) -> Iterator[str]:
-    """The documents in a column of a table of `datasets`."""
-    with reading(name):
-        batches = found.select_columns([column]).iter(batch_size=SAMPLE)
-    while True:
-        with reading(name):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield from (text for text in batch[column] if isinstance(text, str))
+def list_names(names: Any) -> str:
+    """Names in a line, the first twenty of them."""
+    names = list(names)
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} others" if len(names) > 20 else "")
 
 
 @contextmanager
-def reading(reference: str) -> Iterator[None]:
+def explain_errors(reference: str) -> Iterator[None]:
     """What goes wrong with a data set of the Hub, as one of attngeo's errors."""
     try:
-        with quiet():
+        with silence_libraries():
             yield
     except AttnGeoError:
         raise
     except Exception as error:
-        raise _explained(reference, error) from error
+        raise _explain(reference, error) from error
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_libraries() -> Iterator[None]:
     """`datasets` and huggingface_hub print nothing, and afterwards again as much as before."""
     libraries = (datasets.utils, huggingface_hub.utils)
     loud = [each for each in libraries if not each.are_progress_bars_disabled()]
@@ -104,7 +73,7 @@ def quiet() -> Iterator[None]:
             log.set_verbosity(level)
 
 
-def _explained(reference: str, error: Exception) -> AttnGeoError:
+def _explain(reference: str, error: Exception) -> AttnGeoError:
     """What went wrong inside `datasets`, in one line."""
     text, endpoint = str(error), huggingface_hub.constants.ENDPOINT
     name = re.split("[:@#]", reference)[0]
@@ -124,7 +93,7 @@ def _explained(reference: str, error: Exception) -> AttnGeoError:
         asked, mark = ("configuration", ":CONFIG") if "onfig" in text else ("split", "#SPLIT")
         names = re.sub("['\" ]", "", choice["names"]).split(",")
         return DataUnavailableError(
-            f"{reference}: expected a {asked} that it has, {name}{mark} with one of {listed(names)}"
+            f"{reference}: expected a {asked} that it has, {name}{mark} with one of {list_names(names)}"
         )
     if "data_files are invalid" in text:
         return DataUnavailableError(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import Dataset, IterableDataset
-from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from attngeo.errors import DataError, UsageError
-from attngeo.pretrain.texts import Text
+from attngeo.pretrain.text.sources import TextSource
 
 # input_ids, and `index`: which one it is, counted from the start of training.
 Example = dict[str, Any]
@@ -28,7 +27,7 @@ SHUFFLED = 10_000
 ORDER, MASKS = 0, 1
 
 
-class Sequences(Dataset[Example]):
+class ShuffledSequences(Dataset[Example]):
     """`count` training sequences: all of them in a new random order, then all again, and so on.
 
     The order is that of the seed, whatever the processes, batches and initialisation. tokens: all documents end to end.
@@ -80,10 +79,10 @@ class Sequences(Dataset[Example]):
         return self._orders[epoch]
 
 
-class Stream(IterableDataset[Example]):
+class StreamedSequences(IterableDataset[Example]):
     """Sequences packed from documents as they come, shuffled among the next 10,000; from the start again at the end."""
 
-    def __init__(self, text: Text, encode: Callable[[list[str]], Encoded], length: int, seed: int) -> None:
+    def __init__(self, text: TextSource, encode: Callable[[list[str]], Encoded], length: int, seed: int) -> None:
         self._text, self._encode, self._length, self._seed = text, encode, length, seed
 
     def __iter__(self) -> Iterator[Example]:
@@ -111,58 +110,7 @@ class Stream(IterableDataset[Example]):
             epoch += 1
 
 
-class SeededMaskingCollator(DataCollatorForLanguageModeling):
-    """transformers' collator, with masks that depend on the seed `keyed_by` and on a sequence's number alone.
-
-    So the masks are the same after a run is resumed, and on any number of processes, and sequences of one batch do not
-    share a stream of random numbers. packed: nothing is padded.
-    """
-
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, keyed_by: int = 0, packed: bool = True, **given: Any
-    ) -> None:
-        super().__init__(tokenizer, **given)
-        self._key, self._packed = keyed_by, packed
-        self._rows: list[tuple[int, int]] = []
-
-    def torch_call(self, examples: Sequence[Example]) -> dict[str, Any]:  # type: ignore[override]
-        """A batch: input_ids [batch, length]; labels, -100 where nothing is predicted; attention_mask if padded."""
-        self._rows = [(example["index"], len(example["input_ids"])) for example in examples]
-        length = max(length for _, length in self._rows)
-        ids = torch.full((len(examples), length), self.tokenizer.pad_token_id or 0)
-        real = torch.arange(length) < torch.tensor([length for _, length in self._rows])[:, None]
-        ids[real] = torch.from_numpy(np.concatenate([example["input_ids"] for example in examples])).long()
-        batch: dict[str, Any] = super().torch_call(list(ids))
-        if not self.mlm:
-            batch["labels"] = torch.where(real, ids, -100)  # also where the padding token ends documents
-            batch["labels"][:, 0] = -100  # nothing comes before it
-        if not self._packed:
-            batch["attention_mask"] = real.long()
-        return batch
-
-    def torch_mask_tokens(
-        self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
-    ) -> tuple[Any, Any]:
-        """Of the tokens that are not special, `mlm_probability` are predicted: 80% masked, 10% random, 10% as they are.
-
-        Source: Devlin et al. 2019, section 3.1.
-        """
-        del special_tokens_mask, offset_mapping
-        ids = inputs.numpy()
-        vocabulary, kept = len(self.tokenizer), self.mask_replace_prob + self.random_replace_prob
-        draws, words = np.ones((2, *ids.shape)), np.zeros_like(ids)
-        for row, (index, length) in enumerate(self._rows):
-            random = np.random.default_rng((self._key, MASKS, index))
-            draws[:, row, :length] = random.random((2, length))
-            words[row, :length] = random.integers(vocabulary, size=length)
-        chosen = (draws[0] < self.mlm_probability) & ~np.isin(ids, self.tokenizer.all_special_ids)
-        labels = np.where(chosen, ids, -100)
-        replaced = np.where(draws[1] < kept, words, ids)
-        masked = np.where(draws[1] < self.mask_replace_prob, self.tokenizer.mask_token_id, replaced)
-        return torch.from_numpy(np.where(chosen, masked, ids)), torch.from_numpy(labels)
-
-
-def encoder_of(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> Callable[[list[str]], Encoded]:
+def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> Callable[[list[str]], Encoded]:
     """Documents to tokens: packed ones end with the separator, padded ones are cut to `length`."""
     separator = tokeniser.sep_token_id if tokeniser.sep_token_id is not None else tokeniser.eos_token_id
     end = [separator] if pack and separator is not None else []
@@ -178,17 +126,17 @@ def _encode(tokenise: Callable[..., Any], end: list[int], texts: list[str]) -> E
     return np.fromiter(chain.from_iterable(documents), dtype=np.int32, count=int(lengths.sum())), lengths
 
 
-def sequences_of(
-    text: Text, tokeniser: PreTrainedTokenizerBase, *, length: int, pack: bool, count: int, batch: int, seed: int
-) -> Sequences | Stream:
+def build_sequences(
+    text: TextSource, tokeniser: PreTrainedTokenizerBase, *, length: int, pack: bool, count: int, batch: int, seed: int
+) -> ShuffledSequences | StreamedSequences:
     """The sequences that `count` are drawn from. Raises DataError where they do not fill one batch."""
-    encode = encoder_of(tokeniser, length, pack=pack)
+    encode = make_encoder(tokeniser, length, pack=pack)
     if text.streaming:
         if not pack:
             raise UsageError(
                 f"{text.name} is read as it comes, which only packed sequences can be; leave --no-pack out"
             )
-        return Stream(text, encode, length, seed)
+        return StreamedSequences(text, encode, length, seed)
     encoded = list(map(encode, text.batches()))
     tokens = np.concatenate([np.empty(0, dtype=np.int32), *(ids for ids, _ in encoded)])
     lengths = np.concatenate([np.empty(0, dtype=np.int64), *(lengths for _, lengths in encoded)])
@@ -200,4 +148,4 @@ def sequences_of(
             f"{text.name} has {len(tokens):,} tokens, {len(bounds) - 1} sequences, expected at least one batch of "
             f"{batch} × {length}; give more text, or lower --batch-size or --seq-len"
         )
-    return Sequences(tokens, bounds, count, seed, length if pack else 0)
+    return ShuffledSequences(tokens, bounds, count, seed, length if pack else 0)

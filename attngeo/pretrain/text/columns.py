@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attngeo.errors import DataError
+from attngeo.pretrain.hub_data import list_names
 
 Row = Mapping[str, Any]
 # Of a column: "text", "numbers" where every string is a number, or "other".
@@ -42,10 +43,4 @@ def text_column(reference: str, kinds: Mapping[str, str], column: str) -> str:
         problem = f"column {wanted!r} holds no text" if wanted in kinds else f"there is no column {wanted!r}"
     else:
         problem = "which column holds the text is not clear" if texts else "no column holds text"
-    raise DataError(f"{reference}: {problem}, its columns are {listed(kinds)}; choose with --text-column")
-
-
-def listed(names: Any) -> str:
-    """Names in a line, the first twenty of them."""
-    names = list(names)
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} others" if len(names) > 20 else "")
+    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; choose with --text-column")

@@ -14,8 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
-from attngeo.pretrain.hub_tables import quiet
-from attngeo.pretrain.texts import Text
+from attngeo.pretrain.hub_data import silence_libraries
+from attngeo.pretrain.text.sources import TextSource
 
 SPECIAL = {
     "pad_token": "[PAD]",
@@ -30,7 +30,9 @@ MOST_BATCHES = 100
 MOST_CHARACTERS = 1000
 
 
-def tokeniser_of(reference: str, text: Text, vocab_size: int, objective: Objective) -> PreTrainedTokenizerBase:
+def prepare_tokeniser(
+    reference: str, text: TextSource, vocab_size: int, objective: Objective
+) -> PreTrainedTokenizerBase:
     """The tokeniser that `reference` names, or for "train" one of at most `vocab_size` pieces trained on `text`.
 
     reference: a folder or `org/name[@revision]`; "" for the one that the data set was published with, if any.
@@ -40,7 +42,7 @@ def tokeniser_of(reference: str, text: Text, vocab_size: int, objective: Objecti
     """
     reference = reference or text.tokenizer
     if reference == "train":
-        return train(text, vocab_size)
+        return train_wordpieces(text, vocab_size)
     tokeniser = _load(reference)
     if objective == "mlm" and tokeniser.mask_token is None:
         raise UsageError(f"tokenizer {reference} has no mask token, which mlm needs; give another or --objective clm")
@@ -57,7 +59,7 @@ def _load(reference: str) -> PreTrainedTokenizerBase:
     if ref.kind not in ("folder", "hub"):
         raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, a Hub id, or train")
     try:
-        with quiet():
+        with silence_libraries():
             # Without the last argument, a tokeniser that brings code of its own asks on the terminal.
             return AutoTokenizer.from_pretrained(ref.name, revision=ref.revision or "main", trust_remote_code=False)
     except Exception as error:
@@ -69,7 +71,7 @@ def _load(reference: str) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def train(text: Text, vocab_size: int) -> PreTrainedTokenizerFast:
+def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFast:
     """Lower-case WordPieces in BERT's manner (Devlin et al. 2019), trained on the documents of `text`.
 
     The same text gives the same pieces with the same numbers, in every process.
@@ -109,7 +111,7 @@ def _untrained(model: models.Model) -> Tokenizer:
     return core
 
 
-def _alphabet(core: Tokenizer, text: Text, most: int) -> list[str]:
+def _alphabet(core: Tokenizer, text: TextSource, most: int) -> list[str]:
     """The most frequent characters of normalised text, spaces left out, in the order of their numbers in Unicode."""
     counts = np.zeros(sys.maxunicode + 1, dtype=np.int64)
     for texts in islice(text.batches(), MOST_BATCHES):

@@ -24,7 +24,8 @@ import pyarrow  # type: ignore[import-untyped]
 
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, first_line
-from attngeo.pretrain.columns import Row, kinds_of_rows, listed, text_column
+from attngeo.pretrain.hub_data import list_names
+from attngeo.pretrain.text.columns import Row, kinds_of_rows, text_column
 
 # More bytes than these are not held in memory: they are read as they come.
 LARGEST = 2_000_000_000
@@ -89,7 +90,7 @@ def read_files(places: Sequence[Place], column: str) -> Iterator[str]:
                 if isinstance(text := row.get(column), str):
                     yield text
             if columns is not None and column not in columns:
-                raise DataError(f"{place} has no column {column!r}; its columns are {listed(columns)}")
+                raise DataError(f"{place} has no column {column!r}; its columns are {list_names(columns)}")
 
 
 def _rows_from(address: str, column: str) -> Iterator[Row]:

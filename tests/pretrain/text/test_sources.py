@@ -25,10 +25,11 @@ from support.data import DATA, needs
 from support.hub_server import COMMIT, V1_COMMIT, Hub, serve
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
-from attngeo.pretrain import text_files, texts
-from attngeo.pretrain.texts import open_text
+from attngeo.pretrain.text import files as text_files
+from attngeo.pretrain.text import sources as texts
+from attngeo.pretrain.text.sources import open_text
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def write(path: Path, content: bytes | str | dict[str, list[Any]]) -> Path:
@@ -254,7 +255,7 @@ def test_files_too_large_to_be_held_are_read_as_they_come(tmp_path: Path, monkey
 
 def test_published_text_has_a_space_between_any_two_characters(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one two\n\nx\n")
-    assert read(path, published=True) == [" ".join("one two"), "x"] == ["o n e   t w o", "x"]
+    assert read(path, space_characters=True) == [" ".join("one two"), "x"] == ["o n e   t w o", "x"]
 
 
 # By name
@@ -263,7 +264,7 @@ def test_published_text_has_a_space_between_any_two_characters(tmp_path: Path) -
 def test_the_embedded_novels() -> None:
     text = open_text("austen")
     documents = read("austen")
-    packed = ROOT / "attngeo" / "pretrain" / "corpora" / "austen.txt.xz"
+    packed = ROOT / "attngeo" / "pretrain" / "text" / "corpora" / "austen.txt.xz"
     assert documents == [line for line in lzma.decompress(packed.read_bytes()).decode().split("\n") if line.strip()]
     assert sum(map(len, documents)) > 1_340_000
     assert documents[0] == "SENSE AND SENSIBILITY"
@@ -281,7 +282,7 @@ def test_the_embedded_novels_are_in_the_wheel(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     code = (
-        f"import sys; sys.path.insert(0, {str(wheel)!r}); from attngeo.pretrain import texts; "
+        f"import sys; sys.path.insert(0, {str(wheel)!r}); from attngeo.pretrain.text import sources as texts; "
         "print(texts.__file__, sum(map(len, next(texts.open_text('austen').batches()))))"
     )
     found = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, cwd="/")
@@ -403,7 +404,7 @@ CHILD = """
 import json, sys, time
 time.sleep = lambda _: None
 from attngeo.errors import AttnGeoError
-from attngeo.pretrain.texts import open_text
+from attngeo.pretrain.text.sources import open_text
 for reference in sys.argv[1:]:
     try:
         text = open_text(reference)
@@ -497,7 +498,9 @@ def test_what_was_downloaded_is_there_without_a_connection(
 
 
 def test_wikipedia_is_read_shard_by_shard(remote: Hub, tmp_path: Path) -> None:
-    code = 'from attngeo.pretrain.texts import open_text; print(f\'"{next(open_text("wikipedia").documents())}"\')'
+    code = (
+        'from attngeo.pretrain.text.sources import open_text; print(f\'"{next(open_text("wikipedia").documents())}"\')'
+    )
     assert ask([], tmp_path / "home", code, HF_ENDPOINT=remote.url) == ["article 0"]
     assert {file for _, file, *_ in remote.requests} == {"data/20220301.en/train-00000-of-00002.parquet"}
 

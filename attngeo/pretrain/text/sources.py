@@ -11,10 +11,11 @@ import datasets
 
 from attngeo.checkpoints.reference import is_path
 from attngeo.errors import UsageError
-from attngeo.pretrain.hub_tables import HUB_REFERENCE, open_hub, read_table, reading
-from attngeo.pretrain.text_files import Source, open_path, opened, path_of, read_files, reader_of, reading_file
+from attngeo.pretrain.hub_data import HUB_REFERENCE, explain_errors
+from attngeo.pretrain.text.files import Source, open_path, opened, path_of, read_files, reader_of, reading_file
+from attngeo.pretrain.text.hub import open_hub, read_table
 
-# How much text `Text.batches` puts together, in characters.
+# How much text `TextSource.batches` puts together, in characters.
 BATCH = 1_000_000
 # Source: https://huggingface.co/datasets/legacy-datasets/wikipedia. The files are named, as the repository also has a
 # loading script, and for that `datasets` refuses the name of the repository.
@@ -24,7 +25,7 @@ REDPAJAMA = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
 
 
 @dataclass(frozen=True)
-class Text:
+class TextSource:
     """The documents of a data set, which are read when they are asked for.
 
     documents: reads them anew, from the first on, at every call. streaming: they are too many to be held. tokenizer:
@@ -35,7 +36,7 @@ class Text:
     documents: Callable[[], Iterator[str]]
     streaming: bool = False
     tokenizer: str = "train"
-    joined_characters: bool = False
+    space_characters: bool = False
 
     def batches(self) -> Iterator[list[str]]:
         """The documents in their order, about a million characters at a time; empty ones are left out.
@@ -48,7 +49,7 @@ class Text:
                 continue
             whole = document.encode("utf-8", "replace").decode("utf-8")  # JSON may hold halves of surrogate pairs
             # The published code called " ".join on a text, which puts a space between any two characters.
-            batch.append(" ".join(whole) if self.joined_characters else whole)
+            batch.append(" ".join(whole) if self.space_characters else whole)
             size += len(batch[-1])
             if size >= BATCH:
                 yield batch
@@ -57,12 +58,12 @@ class Text:
             yield batch
 
 
-def open_text(reference: str, *, column: str = "", published: bool = False) -> Text:
+def open_text(reference: str, *, column: str = "", space_characters: bool = False) -> TextSource:
     """The documents that `reference` names: of a text file every line is one, of a table every row.
 
     reference: "austen" (embedded), a file, a folder, a Hub data set as `org/name[:config][@revision][#split]`, or
     "wikipedia", "redpajama" or "jigsaw:train.csv" for what Saponati et al. 2025 trained on. column: where a table keeps
-    its text, if not in "text" or the only column of text. published: join the characters with spaces.
+    its text, if not in "text" or the only column of text. space_characters: join the characters with spaces.
     Raises DataUnavailableError, DataError or UsageError.
     """
     name, _, rest = reference.partition(":")
@@ -70,17 +71,17 @@ def open_text(reference: str, *, column: str = "", published: bool = False) -> T
         if bool(rest) != ("PATH" in named.form):
             raise UsageError(f"{reference!r} names no data set, expected {named.form}")
         documents, streaming = named.open(rest, column or named.column)
-        return Text(reference, documents, streaming, named.tokenizer, published)
+        return TextSource(reference, documents, streaming, named.tokenizer, space_characters)
     hub = HUB_REFERENCE.fullmatch(reference)
     if hub and not (is_path(hub["name"]) or reader_of(reference) or path_of(reference).exists()):
         documents, streaming = open_hub(reference, column)
     else:
         documents, streaming = open_path(reference, column)
-    return Text(reference, documents, streaming, joined_characters=published)
+    return TextSource(reference, documents, streaming, space_characters=space_characters)
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedSource:
     """A data set that has a name here: how it is opened, where its text is, the tokeniser it was published with."""
 
     form: str
@@ -90,11 +91,11 @@ class Named:
 
 
 def _austen(_: str, column: str) -> Source:
-    return partial(read_files, [files("attngeo.pretrain").joinpath("corpora", "austen.txt.xz")], column), False
+    return partial(read_files, [files("attngeo.pretrain.text").joinpath("corpora", "austen.txt.xz")], column), False
 
 
 def _wikipedia(_: str, column: str) -> Source:
-    with reading("wikipedia"):
+    with explain_errors("wikipedia"):
         found = datasets.load_dataset_builder("parquet", data_files=WIKIPEDIA).as_streaming_dataset(split="train")
     return partial(read_table, "wikipedia", found, column), True
 
@@ -108,9 +109,9 @@ def _redpajama(_: str, column: str) -> Source:
 
 
 # By name; `form` is how a user writes it.
-NAMED: Mapping[str, Named] = {
-    "austen": Named("austen", _austen, tokenizer="train"),
-    "wikipedia": Named("wikipedia", _wikipedia),
-    "redpajama": Named("redpajama", _redpajama, "raw_content"),
-    "jigsaw": Named("jigsaw:PATH/train.csv", lambda path, column: open_path(path, column), "comment_text"),
+NAMED: Mapping[str, NamedSource] = {
+    "austen": NamedSource("austen", _austen, tokenizer="train"),
+    "wikipedia": NamedSource("wikipedia", _wikipedia),
+    "redpajama": NamedSource("redpajama", _redpajama, "raw_content"),
+    "jigsaw": NamedSource("jigsaw:PATH/train.csv", lambda path, column: open_path(path, column), "comment_text"),
 }
