@@ -38,7 +38,7 @@ KEY = "option"
 PLACEHOLDER = "{options}"
 WIDTH = 110
 Result = TypeVar("Result")
-Parse = Callable[[str], Any]
+Parse = Callable[[Any], Any]
 Choices = Callable[[], tuple[str, ...]]
 
 
@@ -50,6 +50,7 @@ class Option:
     default `--the-name`. metavar: what `--help` shows for the value. shown_default: what `--help` shows for a default
     that depends on something else. least, most: limits of a number, both allowed. choices: the texts that are allowed,
     if the type does not list them. parse: makes the value from a text, such as "1GB"; command line and recipe use it.
+    repeated: whether the command line takes the option several times; parse then makes the value from a list of texts.
     """
 
     help: str
@@ -61,6 +62,7 @@ class Option:
     most: float | None = None
     choices: Choices | None = None
     parse: Parse | None = None
+    repeated: bool = False
 
 
 def option(
@@ -75,11 +77,12 @@ def option(
     most: float | None = None,
     choices: Choices | None = None,
     parse: Parse | None = None,
+    repeated: bool = False,
 ) -> Any:
     """A dataclass field that is an option; the arguments are those of `Option`."""
     declared = Option(
         help=help, panel=panel, flags=flags, metavar=metavar, shown_default=shown_default, least=least, most=most,
-        choices=choices, parse=parse,
+        choices=choices, parse=parse, repeated=repeated,
     )  # fmt: skip
     return field(default=default, metadata=MappingProxyType({KEY: declared}))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Annotated, Any, Literal, Union, get_args
+from typing import Annotated, Any, Union, get_args
 
 import typer
 
@@ -72,9 +72,11 @@ def _merge(function: Command, parameters: list[inspect.Parameter]) -> Iterator[i
 
 def _parameter(kind: type[Options], name: str, declared: Option, *, given_only: bool) -> inspect.Parameter:
     hint, default = type_of(kind, name), default_of(kind, name)
+    listed = "|".join(choices_of(declared, hint)) if declared.choices is not None else None
     info = typer.Option(
         *(declared.flags or _flags(name, hint, default, given_only=given_only)),
-        help=declared.help, rich_help_panel=declared.panel, metavar=declared.metavar,
+        help=declared.help, rich_help_panel=declared.panel, metavar=declared.metavar or listed,
+        autocompletion=(lambda: list(choices_of(declared, hint))) if declared.choices is not None else None,
         show_default=declared.shown_default if declared.shown_default is not None else not given_only,
     )  # fmt: skip
     annotation = _annotation(declared, hint)
@@ -94,15 +96,15 @@ def _flags(name: str, hint: Any, default: Any, *, given_only: bool) -> tuple[str
 
 
 def _annotation(declared: Option, hint: Any) -> Any:
-    """The type that typer parses: a text if the declaration parses it, the choices if it lists them."""
-    optional = type(None) in get_args(hint)
-    if declared.parse is not None:
-        return str | None if optional else str
-    if declared.choices is not None:
-        listed = Literal[choices_of(declared, hint)]
-        return Union[listed, None] if optional else listed  # noqa: UP007 - the type is a value here
+    """The type that typer parses: a text if the declaration parses it, or if the options class checks the choice."""
+    if declared.repeated:
+        return list[str] | None
+    if declared.parse is not None or declared.choices is not None:
+        return str | None if type(None) in get_args(hint) else str
     return hint
 
 
 def _value(declared: Option, value: Any) -> Any:
+    if declared.repeated:
+        return declared.parse(value) if declared.parse is not None and value else None
     return declared.parse(value) if declared.parse is not None and isinstance(value, str) else value
