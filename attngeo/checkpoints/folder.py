@@ -1,90 +1,90 @@
-"""Checkpoints on this machine: a folder, a weights file beside its config.json, or one that a package carries."""
+"""Checkpoints on this machine: a folder, a file of weights, or a demo that a Python package contains."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from attngeo.checkpoints.config import read_config
-from attngeo.checkpoints.demos import DEMOS
-from attngeo.checkpoints.store import FileStore, read_index, refuse_incomplete
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError
+from attngeo.checkpoints import formats
+from attngeo.checkpoints.file_store import FileStore
+from attngeo.checkpoints.formats import INDEX_SUFFIX, is_index, require_format, usual_names
+from attngeo.checkpoints.known_models import DEMOS
+from attngeo.checkpoints.metadata import read_config, read_index, refuse_shard
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError
 
 log = logging.getLogger(__name__)
 
-# Tried in this order; the first that is there is read. An index comes before a file of the same format.
-WEIGHTS = (
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "pytorch_model.bin.index.json",
-    "pytorch_model.bin",
-)
-
 
 def open_demo(name: str) -> FileStore:
-    """The checkpoint that `demo:name` stands for. Raises ModelNotFoundError, with the install command if known."""
+    """Open the checkpoint named `demo:name`. Raises ModelNotFoundError, with the command that installs it if known."""
     if name not in DEMOS:
-        raise ModelNotFoundError(f"demo:{name}: no such demo model, expected one of: {', '.join(DEMOS)}")
+        raise ModelNotFoundError(f"demo:{name}: unknown demo model, expected one of: {', '.join(DEMOS)}")
     module, folder, install = DEMOS[name]
     spec = find_spec(module)
     if spec is None or spec.origin is None:
-        raise ModelNotFoundError(f"demo:{name}: the package that carries it is not installed; run {install}")
+        raise ModelNotFoundError(f"demo:{name}: the Python package {module} is not installed; run {install}")
     return open_folder(Path(spec.origin).parent / folder, f"demo:{name}")
 
 
 def open_folder(folder: Path, ref: str) -> FileStore:
-    """The checkpoint in a folder. Raises ModelNotFoundError without config.json, CorruptCheckpointError if broken."""
+    """Open the checkpoint in a folder. Raises ModelNotFoundError without a config.json, CheckpointError if broken."""
     if not (folder / "config.json").is_file() and (folder / "model/config.json").is_file():
-        raise ModelNotFoundError(f"{ref}: no config.json in {folder}; a model lies in {folder / 'model'}, name that")
+        raise ModelNotFoundError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
     config = read_config(folder / "config.json", ref)
-    name = next((name for name in WEIGHTS if (folder / name).is_file()), None) or _only_weights(folder, ref)
+    name = next((name for name in usual_names() if (folder / name).is_file()), None) or _find_only_weights(folder, ref)
     return _open(folder, name, ref, config)
 
 
 def open_file(path: Path, ref: str) -> FileStore:
-    """The checkpoint in one file, or behind one index; its config.json must lie beside it."""
-    if path.suffix == ".gguf":
-        raise UnsupportedModelError(f"{ref}: GGUF is not supported; give the safetensors checkpoint it was made from")
-    if path.name != "config.json" and not path.name.endswith((".safetensors", ".bin", ".pt", ".pth", ".index.json")):
-        raise UnsupportedModelError(f"{ref}: expected a .safetensors, .bin, .pt, .pth or .index.json file, or a folder")
+    """Open the checkpoint in one file, or behind one index. Its config.json must be beside it, or inside the file.
+
+    Raises ModelNotFoundError without a config.json, CheckpointError if the file is broken or of an unsupported format.
+    """
     if path.name == "config.json":
         return open_folder(path.parent, ref)
-    return _open(path.parent, path.name, ref, read_config(path.with_name("config.json"), ref))
+    own_config = None if is_index(path.name) else require_format(path.name, ref).read_config
+    config = own_config(path, ref) if own_config else read_config(path.with_name("config.json"), ref)
+    return _open(path.parent, path.name, ref, config)
 
 
-def _open(folder: Path, name: str, ref: str, config: dict[str, object]) -> FileStore:
+def _open(folder: Path, name: str, ref: str, config: Mapping[str, Any]) -> FileStore:
     def other(file: str) -> Path | None:
         return folder / file if (folder / file).is_file() else None
 
     log.info("%s: %s in %s", ref, name, folder)
-    if not name.endswith(".index.json"):
-        refuse_incomplete(name, ref)
+    if not is_index(name):
+        require_format(name, ref)
+        refuse_shard(name, ref)
         return FileStore(ref, config, [name], lambda file: folder / file, other=other)
-    weight_map, total = read_index(folder / name, ref)
-    files = sorted(set(weight_map.values()))
+    index = read_index(folder / name, ref)
 
     def locate(file: str) -> Path:
         if not (folder / file).is_file():
-            present = sum((folder / shard).is_file() for shard in files)
+            present = sum((folder / shard).is_file() for shard in index.files)
             raise CorruptCheckpointError(
-                f"{ref}: shard {file} is missing ({present} of {len(files)} shards are there); download it again"
+                f"{ref}: shard {file} is missing, {present} of {len(index.files)} shards found; download it again"
             )
         return folder / file
 
-    return FileStore(ref, config, files, locate, weight_map=weight_map, total_nbytes=total, other=other)
+    return FileStore(ref, config, index.files, locate, index=index, other=other)
 
 
-def _only_weights(folder: Path, ref: str) -> str:
-    """The one weights file or index in a folder that has none of the usual names."""
-    for pattern in ("*.safetensors.index.json", "*.safetensors", "*.bin.index.json", "*.bin"):
-        paths = (path for path in folder.glob(pattern) if path.is_file())
-        found = sorted(path.name for path in paths if path.name != "training_args.bin")
-        if len(found) == 1:
-            return found[0]
-        if found:
-            refuse_incomplete(found[0], ref)
-            raise CorruptCheckpointError(f"{ref}: several weight files ({', '.join(found[:4])}); name the one to read")
-    raise CorruptCheckpointError(
-        f"{ref}: no weights, looked for {', '.join(WEIGHTS)} and any single *.safetensors or *.bin"
-    )
+def _find_only_weights(folder: Path, ref: str) -> str:
+    """The one file of weights, or the one index, in a folder that has none of the usual names."""
+    for each in formats.FORMATS:
+        for ending in (each.suffixes[0] + INDEX_SUFFIX, each.suffixes[0]):
+            paths = (path for path in folder.glob(f"*{ending}") if path.is_file())
+            found = sorted(path.name for path in paths if path.name not in each.not_weights)
+            if len(found) > 1:
+                refuse_shard(found[0], ref)
+                raise CorruptCheckpointError(
+                    f"{ref}: {len(found)} files of weights in {folder} ({', '.join(found[:4])}); give one of them"
+                )
+            if found:
+                return found[0]
+    usual = ", ".join(usual_names())
+    single = " or ".join(f"*{each.suffixes[0]}" for each in formats.FORMATS if each.open)
+    raise CorruptCheckpointError(f"{ref}: no weights in {folder}, looked for {usual} and for a single {single}")

@@ -1,4 +1,4 @@
-"""A reference, or a model in memory, to its TensorStore."""
+"""From a reference, or a model in memory, to its TensorStore."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from attngeo.checkpoints.folder import open_demo, open_file, open_folder
+from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.reference import ModelRef
-from attngeo.checkpoints.store import ModuleStore, TensorStore
+from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import UsageError
 
 
 def open_store(model: Any, *, offline: bool = False) -> TensorStore:
-    """The tensors of `model`: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model.
+    """Open the tensors of `model`: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), or in memory.
 
-    Raises ModelUnavailableError where it cannot be found or reached, CheckpointError where it cannot be read.
+    offline: use the Hub's cache only. A model in memory is one of transformers.
+    Raises ModelUnavailableError if the model cannot be found or reached, CheckpointError if it cannot be read,
+    UsageError if `model` is neither.
     """
     if hasattr(model, "state_dict") and hasattr(getattr(model, "config", None), "to_dict"):
         return ModuleStore(model)

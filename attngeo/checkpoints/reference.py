@@ -1,4 +1,4 @@
-"""What a user may write to name a model."""
+"""References: what a user may write to name a model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from attngeo.checkpoints.formats import is_weights
 from attngeo.checkpoints.suggest import did_you_mean
 from attngeo.errors import ModelNotFoundError, UsageError
 
@@ -15,14 +16,13 @@ Kind = Literal["hub", "folder", "file", "demo"]
 # What the Hub accepts as a repository id: an optional owner and a name, of letters, digits, ".", "_" and "-".
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
-FILE_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json")
 
 
 @dataclass(frozen=True)
 class ModelRef:
-    """One model: `text` as the user wrote it, and what that means.
+    """One model: `text` as the user wrote it, and what it means.
 
-    `name` is a Hub id, a path or a demo name, by `kind`; `revision` a branch, tag or commit of the Hub, else None.
+    name: a Hub id, a path or a demo name, as `kind` says. revision: a branch, tag or commit of the Hub, or None.
     """
 
     text: str
@@ -32,9 +32,10 @@ class ModelRef:
 
     @classmethod
     def parse(cls, text: str | Path) -> ModelRef:
-        """`org/name`, `org/name@revision`, `name`, a folder, a file, or `demo:NAME`. A path that exists wins.
+        """Parse `org/name`, `org/name@revision`, `name`, a folder, a file, or `demo:NAME`.
 
-        Raises ModelNotFoundError for what can only be a path and does not exist, UsageError for what is none of these.
+        A path that exists comes before a Hub id. Raises ModelNotFoundError if `text` can only be a path and does not
+        exist, UsageError if it is none of these.
         """
         text = str(text)
         if text.startswith("demo:"):
@@ -45,26 +46,26 @@ class ModelRef:
         name, at, revision = text.partition("@")
         if is_path(name):
             raise ModelNotFoundError(
-                f"{text}: no such file or folder; give a folder with config.json and weights, a weights file, "
+                f"{text}: no such file or folder; give a folder with config.json and weights, a file of weights, "
                 f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}"
             )
         if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
             raise UsageError(
-                f"{text!r} names no model, expected org/name, org/name@revision, a folder, a file or demo:minilm"
+                f"{text!r} is not a model, expected org/name, org/name@revision, a folder, a file or demo:minilm"
             )
         return cls(text, "hub", name, revision or None)
 
 
 def local_path(text: str | Path) -> Path:
-    """The path that is meant, `~` expanded; it need not exist. Raises ModelNotFoundError for what can be none."""
+    """The path of `text`, with `~` expanded; it need not exist. Raises ModelNotFoundError if `text` is not a path."""
     try:
         path = Path(text).expanduser()
-        path.exists()  # raises where the name is too long, or a folder may not be entered
+        path.exists()  # raises if the name is too long, or if the folder must not be entered
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelNotFoundError(f"{str(text)[:80]}: no such file or folder ({error})"[:300]) from None
     return path
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` can only be meant as a path."""
-    return text.startswith((".", "/", "~")) or text.count("/") > 1 or text.endswith(FILE_SUFFIXES)
+    """Whether `text` can only be a path, and not a Hub id."""
+    return text.startswith((".", "/", "~")) or text.count("/") > 1 or is_weights(text)

@@ -1,4 +1,4 @@
-"""What is known of a tensor before it is read."""
+"""What is known about a tensor before it is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-# The safetensors names of the dtypes that torch can hold. Others (sub-byte floats) are listed by a store, never read.
+# The safetensors names of the dtypes that torch has. A tensor of another dtype (sub-byte floats) is listed, never read.
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -35,7 +35,10 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, safetensors dtype, shape, bytes, and byte offset in its file's data (0 where there is none)."""
+    """One tensor: its name, dtype (by its safetensors name), shape, bytes, and offset in bytes in its file's data.
+
+    The offset is 0 for a tensor that is in no safetensors file.
+    """
 
     name: str
     dtype: str
@@ -45,7 +48,7 @@ class TensorInfo:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row of the first dimension; of the whole where there is none."""
+        """Bytes of one row of the first dimension; of the whole tensor if it has no rows."""
         return self.nbytes // self.shape[0] if self.shape and self.shape[0] else self.nbytes
 
 
@@ -55,5 +58,5 @@ def info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 def expected_nbytes(dtype: str, shape: list[int]) -> int | None:
-    """Bytes of a tensor of this dtype and shape; None where torch has no such dtype."""
+    """Bytes of a tensor of this dtype and shape; None if torch has no such dtype."""
     return math.prod(shape) * DTYPES[dtype].itemsize if dtype in DTYPES else None

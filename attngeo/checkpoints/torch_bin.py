@@ -1,4 +1,4 @@
-"""One PyTorch state dict (.bin, .pt, .pth), memory-mapped, and only as far as it holds nothing but tensors."""
+"""One PyTorch state dict (.bin, .pt, .pth), memory-mapped. A file that would run code is refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError
 
 
 class TorchFile:
-    """An open file; `tensors` is its table of contents. Raises UnsafeCheckpointError and CorruptCheckpointError.
+    """An open state dict; `tensors` is its table of contents.
 
-    Only ever read with `weights_only=True, mmap=True`: a pickle that would do more than rebuild tensors is refused.
+    It is read with `weights_only=True, mmap=True`, always. Raises UnsafeCheckpointError for a pickle that would do more
+    than rebuild tensors, CorruptCheckpointError for a file that is broken or holds no tensors.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,33 +31,33 @@ class TorchFile:
         self.tensors = {name: info_of(name, tensor) for name, tensor in self._state.items()}
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
-        """The tensor, or the given rows of its first dimension, copied out of the map."""
+        """The tensor, or the given rows of its first dimension, copied out of the memory map."""
         tensor = self._state[name]
         return (tensor[rows] if tensor.ndim else tensor).clone()
 
     def close(self) -> None:
-        """Let the map go."""
+        """Release the memory map."""
         self._state = {}
 
 
 def _load(path: Path) -> dict[Any, Any]:
     if not path.is_file():
-        raise CorruptCheckpointError(f"{path}: not a file; download it again")
+        raise CorruptCheckpointError(f"{path}: no such file; download it again")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
-            f"{path}: refused: it is not a plain state dict, and loading it could run code ({_reason(error)}); "
-            "ask for safetensors weights"
+            f"{path}: refused: the file is not a plain state dict, and loading it could run code ({_reason(error)}); "
+            "use safetensors weights"
         ) from None
     except RuntimeError as error:
         if "mmap can only be used" in str(error):
             raise CorruptCheckpointError(
-                f"{path}: not a zip-format PyTorch file, so it cannot be memory-mapped (saved before PyTorch 1.6, or "
-                "damaged); save it again as safetensors"
+                f"{path}: not a PyTorch file in zip format, so it cannot be memory-mapped; it is damaged, or was saved "
+                "before PyTorch 1.6; save it again as safetensors"
             ) from None
         raise CorruptCheckpointError(f"{path}: not a readable PyTorch file ({_reason(error)})") from None
-    except Exception as error:  # a forged pickle fails in any way it likes
+    except Exception as error:  # a forged pickle can raise anything
         raise CorruptCheckpointError(f"{path}: not a readable PyTorch file ({_reason(error)})") from None
     if not isinstance(state, dict):
         raise CorruptCheckpointError(f"{path}: holds a {type(state).__name__}, expected a state dict of name → tensor")
@@ -64,7 +65,7 @@ def _load(path: Path) -> dict[Any, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """What torch says, without its advice to load the file unsafely."""
+    """The message of torch, without its advice to load the file unsafely."""
     text = str(error).replace("\n", " ")
     found = text.find("Unsupported ")
     return (text[found:] if found >= 0 else text)[:120].split(". ")[0]

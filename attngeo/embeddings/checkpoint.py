@@ -10,14 +10,13 @@ from typing import Any
 import torch
 
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
 from attngeo.embeddings.embedding import Embedding, finite_rows
 from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
 from attngeo.embeddings.words import labels_of
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.progress import Progress
-from attngeo.scores.projections import float_shape
 
 # How families call their tables, the surest first; each may have a prefix. `make test` compares them with what
 # transformers' get_input_embeddings and get_output_embeddings return for every family of the scoring side.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attngeo.checkpoints.reference import FILE_SUFFIXES, local_path
+from attngeo.checkpoints.formats import is_weights
+from attngeo.checkpoints.reference import local_path
 from attngeo.choices import Table
 from attngeo.embeddings.binary_vectors import read_binary
 from attngeo.embeddings.checkpoint import read_checkpoint
@@ -75,7 +76,7 @@ def _vectors_file(text: str) -> tuple[Path, str | None] | None:
         magic = _magic(path, text)
         of_torch = magic.startswith(ZIP) or (magic.startswith(PICKLE) and path.with_name("config.json").is_file())
         return None if of_torch else (path, member)
-    return None if path.name == "config.json" or name.endswith(FILE_SUFFIXES) else (path, member)
+    return None if path.name == "config.json" or is_weights(name) else (path, member)
 
 
 def _read_vectors(path: Path, member: str | None, ref: str, progress: Callable[[Progress], None]) -> Embedding:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attngeo.checkpoints.store import ModuleStore, TensorStore
+from attngeo.checkpoints.module_store import ModuleStore
+from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.words import MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError
 

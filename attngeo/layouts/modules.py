@@ -1,4 +1,4 @@
-"""Tensor names and the configuration, to the attention modules of a model: the layout and the tower of each."""
+"""From tensor names and the configuration to the attention modules of a model: the layout and the tower of each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import RULES, Family, HeadNorm, LatentLayout, QKLayout
 
-# Parts of a larger model: pattern of the module's name, where the configuration describes the part, the stack's name.
+# Towers, the parts of a larger model: pattern of the module's name, fields of the configuration that may describe the
+# tower, name of its stack.
 TOWERS = (
     (r"(^|\.)pixel_level_module\.encoder\.", ("backbone_config",), "backbone"),
     (r"(^|\.)(vision_tower|vision_model|vision_encoder|image_encoder|visual|vision)\.", ("vision_config",), "vision"),
@@ -23,17 +24,21 @@ TOWERS = (
     (r"^encoder\.", ("encoder",), "encoder"),
 )
 NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
-# What else a quantised layer keeps in the place of its weight.
+# Names of the tensors that a quantised layer has instead of `weight`.
 PACKED = ("qweight", "weight_packed", "weight_q")
 QUANTISED = re.compile(rf"\.({'|'.join(PACKED)}|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
-# Names of projections whose order or partner no layout knows, below a module that attends.
+# Names of projections in an attention module that hold queries in a form that no layout reads.
 UNREAD = re.compile(r"(^|\.)([\w]*(qkv|kqv)[\w]*|q|q_[\w]+|query|query_[\w]+)\.(weight|qweight|weight_packed)$")
 NORM = re.compile(r"norm|(^|[._])ln[._]")
 
 
 @dataclass(frozen=True)
 class Module:
-    """An attention module by name only, before sizes are known."""
+    """An attention module, known by its names only.
+
+    name: its name in the checkpoint, "" for the model itself. section: the configuration of its part of the model.
+    tower: the name of that part, None for a model of one part. rule: how it was found, in words.
+    """
 
     name: str
     layout: QKLayout | LatentLayout
@@ -49,90 +54,103 @@ class Module:
 
     @property
     def template(self) -> str:
-        """The name with its numbers taken out: the same for every layer of a stack."""
+        """The name with its numbers replaced: the same for every layer of a stack."""
         return pattern_of(self.name)
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found: `modules` to score, and `skipped`, patterns of attention that has no known query-key form."""
+    """All attention modules of a model: those to score, and name patterns of attention that no layout reads."""
 
     modules: list[Module]
     skipped: list[str]
 
 
-def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> Survey:
-    """Every module that holds a query and a key projection, by the family's layouts or else by the rules."""
+class Part(NamedTuple):
+    """One tower of a model, or the whole model. names: its tensor names; for the other fields see `Module`."""
+
+    tower: str | None
+    section: Mapping[str, Any]
+    family: Family
+    model_type: str
+    names: list[str]
+
+
+def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisation: str, ref: str) -> Survey:
+    """Find every module that has a query and a key projection, by the layouts of its family or else by the rules.
+
+    quantisation, ref: names of the quantisation and of the model, for errors. Raises UnsupportedModelError if there is
+    no such module, or if one is quantised; CorruptCheckpointError if a layer lacks one of the two projections.
+    """
     found: dict[str, Module] = {}
     halves: list[tuple[Module, str]] = []
-    for tower, section, family, model_type, members in _parts(names, config):
+    for part in _split_parts(names, config):
+        family, section = part.family, part.section
         layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
-        rule = f"family {model_type}" if model_type in FAMILIES else "rule"
+        rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
         for layout in layouts:
             pair = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
-            for name, (own, partner) in ((name, ends) for name in members for ends in (pair, pair[::-1])):
+            for name, (own, partner) in ((name, ends) for name in part.names for ends in (pair, pair[::-1])):
                 if name != own and not name.endswith(f".{own}"):
                     continue
                 path = name[: -len(own)].rstrip(".")
                 if path not in found:
-                    module = Module(path, layout, family, section, tower, f"{rule}: {pair[0]} / {pair[1]}")
+                    module = Module(path, layout, family, section, part.tower, f"{rule}: {pair[0]} / {pair[1]}")
                     if join(path, partner) in names:
                         found[path] = module
                     else:
                         halves.append((module, join(path, partner)))
-    _refuse_halves(halves, found, names, config, ref)
-    skipped = _left_out(names, found)
+    _refuse_halves(halves, found, ref)
+    _refuse_quantised(found, names, quantisation, ref)
+    skipped = _find_unread(names, found)
     if not found:
-        raise _nothing_found(names, config, skipped, ref)
+        raise _explain_nothing_found(names, config, skipped, quantisation, ref)
     return Survey(list(found.values()), skipped)
 
 
-def _refuse_halves(
-    halves: Iterable[tuple[Module, str]],
-    found: Mapping[str, Module],
-    names: Collection[str],
-    config: Mapping[str, Any],
-    ref: str,
-) -> None:
-    """Refuse a layer that lacks its queries or its keys, or has them quantised, where others of its stack are whole."""
-    wholes = {module.template: module for module in found.values()}
+def _refuse_halves(halves: Iterable[tuple[Module, str]], found: Mapping[str, Module], ref: str) -> None:
+    """Raise CorruptCheckpointError for a layer that lacks its queries or its keys, if others of its stack have both."""
+    whole = {module.template for module in found.values()}
     for module, missing in halves:
-        if module.template in wholes and module.name not in found:
+        if module.template in whole and module.name not in found:
             raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
+
+
+def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantisation: str, ref: str) -> None:
+    """Raise UnsupportedModelError for a quantised query or key projection, if others of its stack are not quantised."""
     packed = {
-        join(pattern, weight.removesuffix("weight") + ending)
-        for pattern, module in wholes.items()
+        join(module.template, weight.removesuffix("weight") + ending)
+        for module in found.values()
         for weight in _weights(module.layout)
         for ending in PACKED
     }
     for name in names:
         if pattern_of(name) in packed:
             raise UnsupportedModelError(
-                f"{ref}: {name} is quantised ({quantisation(config)}), which is not supported yet; "
-                "name the unquantised model"
+                f"{ref}: {name} is quantised ({quantisation}), which is not supported yet; "
+                "give the model without quantisation"
             )
 
 
-def _parts(
-    names: Iterable[str], config: Mapping[str, Any]
-) -> list[tuple[str | None, Mapping[str, Any], Family, str, list[str]]]:
-    """The model cut into its towers: (tower, its configuration, its family, its model type, its tensor names)."""
+def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
+    """Split the model into its towers."""
     members: dict[str | None, list[str]] = defaultdict(list)
     sections: dict[str | None, tuple[Mapping[str, Any], str]] = {}
     for name in names:
-        tower, section, key = _tower(name, config)
+        tower, section, key = _find_tower(name, config)
         members[tower].append(name)
         sections[tower] = (section, key)
     parts = []
     for tower, tower_names in members.items():
         section, key = sections[tower]
         model_type = _model_type(section, key, config)
-        family = FAMILIES.get(model_type) or _unlisted(model_type, config)
-        parts.append((tower, section, family, model_type, sorted(tower_names)))
+        family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
+        parts.append(Part(tower, section, family, model_type, sorted(tower_names)))
     return parts
 
 
-def _tower(name: str, config: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any], str]:
+def _find_tower(name: str, config: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any], str]:
+    """The tower that a tensor belongs to, the configuration of that tower, and the field that holds it ("" for all)."""
     for pattern, keys, tower in TOWERS:
         if re.search(pattern, name):
             key = next((key for key in keys if isinstance(config.get(key), Mapping)), None)
@@ -144,14 +162,14 @@ def _tower(name: str, config: Mapping[str, Any]) -> tuple[str | None, Mapping[st
         own = isinstance(section, Mapping) and "num_attention_heads" in section
         if own and key.endswith("_config") and f".{key[:-7]}." in f".{name}":
             return key[:-7], section, key
-    # A multimodal model whose text layers have no prefix of their own: the configuration still keeps them apart.
+    # A multimodal model whose text layers have no prefix: only the configuration has a section for them.
     if isinstance(config.get("text_config"), Mapping) and not {"hidden_size", "d_model", "n_embd"} & config.keys():
         return "text", config["text_config"], "text_config"
     return None, config, ""
 
 
 def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
-    """The section's own model type, else one made of the whole model's type and the section's name."""
+    """The section's own model type, or else one made from the whole model's type and the section's name."""
     own = section.get("model_type")
     if own or not key:
         return str(own or "")
@@ -159,8 +177,8 @@ def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any])
     return next((name for name in (made, f"{made}_model") if name in FAMILIES), made)
 
 
-def _unlisted(model_type: str, config: Mapping[str, Any]) -> Family:
-    """The stand-in for a family that is not in the table: the rules, and a note that says so."""
+def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
+    """A Family for a model type that is not in the table: it is read by the rules, and a note says so."""
     architectures = config.get("architectures")
     first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     causal = bool(config.get("is_decoder")) or first.endswith(("CausalLM", "LMHeadModel"))
@@ -181,8 +199,8 @@ def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family:
     return all(section.get(name, family.defaults.get(name)) == value for name, value in when.items())
 
 
-def _left_out(names: Iterable[str], found: Mapping[str, Module]) -> list[str]:
-    """Patterns of projections below a module that attends which no layout reads: none is passed over in silence."""
+def _find_unread(names: Iterable[str], found: Mapping[str, Module]) -> list[str]:
+    """Name patterns of query projections in attention modules that no layout reads. Users are told about them."""
     read = {join(module.name, name) for module in found.values() for name in _weights(module.layout)}
     return sorted(
         {
@@ -199,15 +217,18 @@ def _weights(layout: QKLayout | LatentLayout) -> tuple[str, ...]:
     return layout.q, layout.q_a, layout.q_b, layout.kv_a, layout.kv_b
 
 
-def _nothing_found(names: Collection[str], config: Mapping[str, Any], skipped: list[str], ref: str) -> AttnGeoError:
+def _explain_nothing_found(
+    names: Collection[str], config: Mapping[str, Any], skipped: list[str], quantisation: str, ref: str
+) -> AttnGeoError:
+    """The error for a model without any attention module that a layout reads."""
     model_type = config.get("model_type") or "unknown"
     if any(QUANTISED.search(name) for name in names):
         return UnsupportedModelError(
-            f"{ref}: {quantisation(config)} weights are not supported yet; name the unquantised model"
+            f"{ref}: {quantisation} weights are not supported yet; give the model without quantisation"
         )
     if skipped:
         return UnsupportedModelError(
-            f"{ref}: family {model_type!r} is not supported: how {skipped[0]} holds queries and keys is not known; "
+            f"{ref}: family {model_type!r} is not supported: the order of queries and keys in {skipped[0]} is unknown; "
             "declare it in attngeo/layouts/families.py"
         )
     looked_for = ", ".join(f"{rule.q.removesuffix('.weight')}/{rule.k.removesuffix('.weight')}" for rule in RULES)
@@ -218,14 +239,8 @@ def _nothing_found(names: Collection[str], config: Mapping[str, Any], skipped: l
     )
 
 
-def quantisation(config: Mapping[str, Any]) -> str:
-    """The name of the quantisation that config.json states."""
-    stated = config.get("quantization_config")
-    return str(stated.get("quant_method") or "quantised") if isinstance(stated, Mapping) else "quantised"
-
-
 def pattern_of(name: str) -> str:
-    """The name with its numbers taken out: the same for every layer of a stack."""
+    """The name with each number replaced by "#": the same for every layer of a stack."""
     return NUMBER.sub("#", name)
 
 

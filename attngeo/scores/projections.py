@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.config import AttentionConfig, Role, attention_config
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import TensorStore
-from attngeo.checkpoints.tensor import FLOATS
+from attngeo.checkpoints.store import TensorStore, float_shape, stated_quantisation
 from attngeo.choices import Convention
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
 from attngeo.layouts.assemble import Projections, assemble
-from attngeo.layouts.modules import quantisation
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.layouts.sites import AttentionSite, find_sites
 from attngeo.scores.options import ScoreOptions, check_layers
@@ -89,27 +86,10 @@ def sites_of(store: TensorStore, variants: Variants = Variants()) -> tuple[list[
 
     A site lists the tensors that the variant needs, and no others.
     """
-
-    def heads_of(
-        section: Mapping[str, Any], role: Role, defaults: Mapping[str, Any], stage: int | None
-    ) -> AttentionConfig:
-        return attention_config(section, role, defaults=defaults, stage=stage, ref=store.ref)
-
     return find_sites(
-        store.names, store.config, shape_of=lambda name: float_shape(store, name), heads_of=heads_of, ref=store.ref,
-        biases=variants.with_bias, input_norms=variants.fold_norm,
+        store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
+        quantisation=stated_quantisation(store.config), biases=variants.with_bias, input_norms=variants.fold_norm,
     )  # fmt: skip
-
-
-def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
-    """The shape of a tensor of floating-point numbers. Raises UnsupportedModelError for any other, quantised ones."""
-    info = store.info(name)
-    if info.dtype not in FLOATS:
-        raise UnsupportedModelError(
-            f"{store.ref}: {name} is stored as {info.dtype} ({quantisation(store.config)}), expected one of "
-            f"{', '.join(FLOATS)}; quantised weights are not supported yet, name the unquantised model"
-        )
-    return info.shape
 
 
 def select(

@@ -312,9 +312,7 @@ def test_fish_gets_a_candidate_a_line(attngeo: Command) -> None:
 
 
 def test_names_complete_without_loading_torch() -> None:
-    code = (
-        "import sys; from attngeo.checkpoints import nearby; list(nearby.local_names()); print('torch' in sys.modules)"
-    )
+    code = "import sys; from attngeo.checkpoints import suggest; list(suggest.local_names()); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert done.stdout == "False\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,6 @@ FILE = "scores.csv"
 # Who publishes the models that the tables name without their owner.
 OWNERS = ("albert", "distilbert", "eleutherai", "google-bert", "openai-community")
 SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), tables S4 and S5 and the authors' stored results per layer"
-
-
-def published_names() -> list[str]:
-    """The published models that are named as the Hub names them, `owner/name`; each once. Needs no pandas."""
-    with (files(__package__) / FILE).open(encoding="utf-8") as file:
-        return list(dict.fromkeys(row["model"] for row in csv.DictReader(file) if "/" in row["model"]))
 
 
 def published_scores() -> pd.DataFrame:

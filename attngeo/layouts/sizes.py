@@ -1,0 +1,126 @@
+"""The sizes of an attention module: configuration and shapes of its tensors, checked against each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from attngeo.errors import CorruptCheckpointError, ShapeError
+from attngeo.layouts.heads import HeadConfig
+from attngeo.layouts.layout import LatentLayout, QKLayout, slot_rows
+from attngeo.layouts.modules import Module, join
+
+# The shape of a tensor, by its name.
+ShapeOf = Callable[[str], Sequence[int]]
+
+
+class Sizes(NamedTuple):
+    """The sizes of one attention module.
+
+    heads, key_heads: numbers of query heads and key heads. head_dim: width of one head. d_model: input width of the
+    queries. key_width: input width of the keys.
+    """
+
+    heads: int
+    key_heads: int
+    head_dim: int
+    d_model: int
+    key_width: int
+
+
+def measure(module: Module, stated: HeadConfig, tensors: Mapping[str, str], shape_of: ShapeOf, ref: str) -> Sizes:
+    """The sizes of a module. stated: its heads in the configuration. tensors: role → tensor name.
+
+    Raises ShapeError if tensors and configuration contradict each other, CorruptCheckpointError if one is missing.
+    """
+    if isinstance(module.layout, LatentLayout):
+        sizes = _measure_latent(module, stated.heads, tensors, shape_of, ref)
+    else:
+        sizes = _measure_separate(module, module.layout, stated, tensors, shape_of, ref)
+    _check_vectors(tensors, sizes, shape_of, ref)
+    return sizes
+
+
+def _measure_separate(
+    module: Module,
+    layout: QKLayout,
+    stated: HeadConfig,
+    tensors: Mapping[str, str],
+    shape_of: ShapeOf,
+    ref: str,
+) -> Sizes:
+    """The sizes of a module whose queries and keys are slots of one or two projections."""
+    (rows, width), (k_rows, key_width) = (_out_in(tensors[role], shape_of, layout.conv1d, ref) for role in ("q", "k"))
+    heads = stated.heads
+    key_heads = {"one": 1, "heads": heads}.get(layout.key_heads, stated.key_heads or heads)
+    head_dim = stated.head_dim
+    if layout.width_from_rows and rows % heads == 0:
+        head_dim = rows // heads
+    if head_dim is None and width % heads == 0:
+        head_dim = width // heads
+    if head_dim is None:
+        raise ShapeError(f"{ref}: {module.name}: {heads} heads do not divide an input width of {width}")
+    if heads % key_heads:
+        raise ShapeError(f"{ref}: {module.name}: {heads} heads cannot share {key_heads} key heads evenly")
+    if isinstance(layout.blocks, int) and (heads % layout.blocks or key_heads % layout.blocks):
+        raise ShapeError(f"{ref}: {module.name}: {heads} heads do not divide into {layout.blocks} blocks")
+    for role, slots, got in (("q", layout.slots, rows), ("k", layout.k_slots, k_rows)):
+        want = slot_rows(slots, heads=heads, key_heads=key_heads, head_dim=head_dim)
+        if got != want:
+            raise ShapeError(
+                f"{ref}: {tensors[role]} has an output width of {got}, expected {want} ({slots}: {heads} heads, "
+                f"{key_heads} key heads, head_dim {head_dim}); config.json and weights do not belong together"
+            )
+    return Sizes(heads, key_heads, head_dim, width, key_width)
+
+
+def _measure_latent(module: Module, heads: int, tensors: Mapping[str, str], shape_of: ShapeOf, ref: str) -> Sizes:
+    """The sizes of a module with multi-head latent attention; see `LatentLayout`."""
+    section = {**module.family.defaults, **module.section}
+    nope, rope, value = (section.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    if not (isinstance(nope, int) and isinstance(rope, int) and isinstance(value, int)):
+        raise CorruptCheckpointError(f"{ref}: config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim")
+    if "kv_norm" not in tensors:
+        raise CorruptCheckpointError(f"{ref}: {join(module.name, LatentLayout.kv_norm)} is missing")
+    rank, width = math.prod(shape_of(tensors["kv_norm"])), _out_in(tensors["kv_a"], shape_of, False, ref)[1]
+    want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
+    if "q_a" in tensors:
+        query_rank, _ = _out_in(tensors["q_a"], shape_of, False, ref)
+        want |= {"q_a": (query_rank, width), "q_b": (heads * (nope + rope), query_rank), "q_norm": (query_rank,)}
+    else:
+        want["q"] = (heads * (nope + rope), width)
+    for role, shape in want.items():
+        if role not in tensors:
+            raise CorruptCheckpointError(f"{ref}: {join(module.name, getattr(module.layout, role))} is missing")
+        if tuple(shape_of(tensors[role])) != shape:
+            raise ShapeError(f"{ref}: {tensors[role]} is {list(shape_of(tensors[role]))}, expected {list(shape)}")
+    return Sizes(heads, heads, nope + rope, width, width)
+
+
+def _check_vectors(tensors: Mapping[str, str], sizes: Sizes, shape_of: ShapeOf, ref: str) -> None:
+    """Raise ShapeError if a bias or a gain does not fit the projection that it belongs to."""
+    heads, key_heads, head_dim, width, _ = sizes
+    for role, name in tensors.items():
+        shape = tuple(shape_of(name)) if role.endswith(("_bias", "norm")) or "_gain" in role else ()
+        if role in ("pre_norm", "pre_norm_bias"):
+            fits = shape == (width,)
+        elif "_gain" in role:
+            fits = math.prod(shape) in (head_dim, head_dim * (heads if role.startswith("q") else key_heads))
+        elif role in ("q_bias", "k_bias"):
+            fits = len(shape) == 1 and shape[0] % head_dim == 0
+        else:
+            fits = True
+        if not fits:
+            raise ShapeError(
+                f"{ref}: {name} is {list(shape)}, which does not fit {heads} heads and {key_heads} key heads with "
+                f"head_dim {head_dim} and an input width of {width}"
+            )
+
+
+def _out_in(name: str, shape_of: ShapeOf, conv1d: bool, ref: str) -> tuple[int, int]:
+    """Output width and input width of a weight. Raises ShapeError if it is no matrix."""
+    shape = shape_of(name)
+    if len(shape) != 2 or 0 in shape:
+        raise ShapeError(f"{ref}: {name} is {list(shape)}, expected a matrix")
+    return (shape[1], shape[0]) if conv1d else (shape[0], shape[1])
