@@ -1,4 +1,4 @@
-"""The `attngeo` command: its sub-commands, and how its errors end."""
+"""The `attngeo` command: its sub-commands, and the exit codes of its errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .cbow import cbow
 from .families import families
 from .help import Command, Group
 from .inspect import inspect
-from .messages import TRACEBACK, say, unexpected
+from .messages import TRACEBACK, describe_unexpected, say
 from .nearest import nearest
 from .plot import plot
 from .pretrain import pretrain
@@ -26,13 +26,13 @@ from .report import report
 from .score import score
 
 INTERRUPTED = 130
-# Where a shell says that it wants completions.
+# The variable that a shell sets to ask for completions.
 COMPLETION = "_ATTNGEO_COMPLETE"
 
 app = typer.Typer(
     name="attngeo",
-    help="Read the weights of pretrained transformers and say what their attention has learned.",
-    epilog="Exit codes: 0 done, 1 a check did not hold, 2 wrong usage, 3 model not found or not reachable, "
+    help="Read the weights of pretrained transformers and report what their attention has learned.",
+    epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 model not found or not reachable, "
     "4 found but cannot be scored, 130 interrupted.",
     cls=Group,
     pretty_exceptions_enable=False,
@@ -64,10 +64,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions and device, and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions and device, and exit")
     ] = False,
 ) -> None:
-    """Read the weights of pretrained transformers and say what their attention has learned."""
+    """Read the weights of pretrained transformers and report what their attention has learned."""
 
 
 def main() -> None:
@@ -76,15 +76,15 @@ def main() -> None:
     if COMPLETION in os.environ:
         os.environ["COLUMNS"] = "1000"  # a candidate and its help are one line, however wide the terminal is
     if not sys.stderr.isatty():
-        # huggingface_hub logs each retry, for people who wait; a log wants only what came of them, one line of ours.
+        # huggingface_hub logs each retry, for people who wait. A log file needs only the result, which is our one line.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:
-        with interrupts.remembered():
+        with interrupts.remember():
             code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        text, code = ("interrupted", INTERRUPTED) if interrupts.asked() else _explained(error)
+        text, code = ("interrupted", INTERRUPTED) if interrupts.requested() else _explain(error)
         say(text)
         sys.exit(code)
     except KeyboardInterrupt:
@@ -94,8 +94,8 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-def _explained(error: Exception) -> tuple[str, int]:
-    """The line that says what went wrong, and the exit code."""
+def _explain(error: Exception) -> tuple[str, int]:
+    """The line that describes an error, and its exit code."""
     if isinstance(error, AttnGeoError):
         return str(error), error.exit_code
     if isinstance(error, typer.TyperException):
@@ -104,11 +104,11 @@ def _explained(error: Exception) -> tuple[str, int]:
         return f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2)
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
-    return unexpected(error), CheckpointError.exit_code
+    return describe_unexpected(error), CheckpointError.exit_code
 
 
 def _prepare_streams() -> None:
-    """A closed stream takes nothing, and a terminal without some character gets "?" instead of a traceback."""
+    """Replace closed streams, and print "?" for characters that the terminal lacks, instead of a traceback."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123

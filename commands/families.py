@@ -1,4 +1,4 @@
-"""`attngeo families`: what is supported, and how."""
+"""`attngeo families`: the supported model families."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from attngeo.options import RESULTS
+
 if TYPE_CHECKING:
     from attngeo.layouts.layout import Family, LatentLayout, QKLayout
 
 
 def families(
-    format: Annotated[Literal["table", "json", "markdown"], typer.Option(help="What to print.")] = "table",
+    format: Annotated[
+        Literal["table", "json", "markdown"], typer.Option(help="Format on stdout", rich_help_panel=RESULTS)
+    ] = "table",
 ) -> None:
-    """List the model families in the table, where they keep queries and keys, and with which caveats.
+    """List the model families of the table, the tensors of their queries and keys, and caveats.
 
-    A model of another family is read if its names match a rule, and refused, with the names found, if they do not.
+    A model of another family is read if its tensor names match a rule. Otherwise it is refused with the names found.
 
     Examples:
         attngeo families
@@ -33,7 +37,7 @@ def families(
 
 
 def family_rows() -> list[dict[str, str]]:
-    """One row for each family: model type, projections and their order, caveats, and where that was read."""
+    """One row for each family: model type, projections and their order, caveats, and source."""
     from attngeo.layouts.families import COMPOSITES, FAMILIES
 
     rows = [
@@ -48,7 +52,7 @@ def family_rows() -> list[dict[str, str]]:
 
 
 def families_markdown(rows: list[dict[str, str]]) -> str:
-    """The rows as a Markdown table, each family linked to the file it was read from."""
+    """The rows as a Markdown table; each family links to its source."""
     lines = ["| family | queries and keys | caveats |", "| --- | --- | --- |"]
     for row in rows:
         name = f"[{row['family']}]({row['source']})" if row["source"] else row["family"]
@@ -99,5 +103,6 @@ def _print(rows: list[dict[str, str]]) -> None:
     console = Terminal()
     console.print(table)
     console.print(
-        "Any other family is read where its tensor names match a rule; see README, Adding a family.", highlight=False
+        "Other families are read if their tensor names match a rule; see attngeo/layouts/README.md for how to add one.",
+        highlight=False,
     )

@@ -1,7 +1,7 @@
-"""How `--help` looks: what a command is for, examples that can be copied, and its options in groups.
+"""The layout of `--help`: the purpose of a command, examples to copy, and its options in groups.
 
-Typer's own panels give the flags, the short flags, the negative flags, the types and the texts a column each, which
-leaves the texts about thirty characters of a terminal of 80. Here names and types share one.
+Typer's own panels have a column each for flags, short flags, negative flags, types and texts. On a terminal of 80
+characters that leaves about thirty for the texts. Here names and types share one column.
 """
 
 from __future__ import annotations
@@ -19,39 +19,15 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand, TyperGroup
 
 from attngeo.errors import NetworkError, UsageError
+from attngeo.options import PANELS, RUNNING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# The groups of options, in this order, and what is in each, in every command that has it. The rest is about running.
-GROUPS = {
-    "Model and task": ("init", "model", "objective", "task", "mlm_probability", "dimensions", "window", "negative"),
-    "What is read": (
-        "per_head", "stack", "layers", "questions", "keep_duplicates", "table", "candidates", "case", "compose",
-        "limit", "tokenised", "keep_case", "min_count", "data", "text_column", "tokenizer", "vocab_size", "pack",
-        "published_text", "seq_len",
-    ),
-    "What is drawn": ("score", "layer", "head", "where", "width", "height"),
-    "What is computed": (
-        "gamma", "convention", "with_bias", "fold_norm", "rope_offset", "precision", "method", "normalise", "centre",
-        "whiten", "own", "resample", "draws", "seed", "top_k",
-    ),
-    "Optimisation": (
-        "steps", "epochs", "batch_size", "grad_accum", "lr", "warmup", "weight_decay", "log_every", "save_every",
-    ),
-    "Comparison": ("compare", "objectives", "seeds"),
-    "Results": (
-        "output", "format", "start", "plot", "fail_if", "questions_output", "comparisons_output", "published",
-        "report_to",
-    ),
-    "Running": (),
-}  # fmt: skip
-GROUP_OF = {name: title for title, names in GROUPS.items() for name in names}
-RUNNING = "Running"
-# How Typer names the types of values, and how a person would.
+# Typer's names of types → short ones.
 TYPES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<str>": "TEXT", "<list[Path]>": "FILE", "<path>": "PATH"}
 CLOSED_PIPE = 128 + 13
-# Names and texts stand side by side from this width on, with at most so much for the names.
+# Names and texts are side by side from this width on; the second number is the most that names take.
 SIDE_BY_SIDE, WIDEST_NAME = 60, 32
 WIDEST = 100
 
@@ -60,7 +36,7 @@ class Command(TyperCommand):
     """A command with its help in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option that takes the next option for its value, which the parser lets pass."""
+        """Refuse an option whose value would be the next option, which the parser accepts."""
         flags = {flag: param for param in self.get_params(ctx) for flag in (*param.opts, *param.secondary_opts)}
         for option, following in pairwise(takewhile(lambda argument: argument != "--", args)):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
@@ -69,9 +45,9 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it, unless it is asked to be quiet and to say more. Where nobody reads its output any more, it ends."""
+        """Run the command. It ends if nobody reads its output any more."""
         if ctx.params.get("quiet") and ctx.params.get("verbose"):
-            raise UsageError("--quiet and --verbose contradict each other; leave one out")
+            raise UsageError("--quiet and --verbose contradict each other; leave out one of them")
         with _pipe():
             try:
                 return super().invoke(ctx)
@@ -85,7 +61,7 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The whole text of --help."""
-        formatter.write(_rendered(_parts(self, ctx)))
+        formatter.write(_render(_parts(self, ctx)))
 
 
 class Group(TyperGroup):
@@ -98,12 +74,12 @@ class Group(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The whole text of --help."""
-        formatter.write(_rendered(_parts(self, ctx)))
+        formatter.write(_render(_parts(self, ctx)))
 
 
 @contextmanager
 def _pipe() -> Iterator[None]:
-    """End as the shell has it for a program whose pipe is closed; 1 would say that a check did not hold."""
+    """Exit with the code that shells use for a closed pipe; 1 would mean a failed check."""
     try:
         yield
     except BrokenPipeError as error:
@@ -114,7 +90,7 @@ def _pipe() -> Iterator[None]:
 
 
 def _nobody_reads() -> bool:
-    """Whether stdout is a pipe whose other end is closed, rather than some other connection."""
+    """Whether stdout is a pipe whose other end is closed. Other connections can break, too."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
@@ -131,9 +107,9 @@ def _parts(command: Command | Group, ctx: Any) -> Iterator[RenderableType]:
 
 
 def _prose(text: str) -> Iterator[RenderableType]:
-    """The paragraphs of a docstring; a title and indented lines, as of examples, stay lines.
+    """The paragraphs of a docstring. A title with indented lines stays as it is: examples.
 
-    Lines with two spaces in them are names and what they mean.
+    Indented lines with two spaces inside are names and their meanings.
     """
     from rich.text import Text
 
@@ -147,23 +123,23 @@ def _prose(text: str) -> Iterator[RenderableType]:
             yield from _section(first.removesuffix(":"), [(name, text.strip()) for name, _, text in pairs])
         else:
             yield Text("\n" + first.removesuffix(":"), style="bold")
-            # Whole lines, also where the terminal is narrower, so that they can be copied.
+            # Lines are not wrapped on a narrow terminal, so that they can be copied.
             yield from (Text(f"  {line}", style="green", no_wrap=True, overflow="ignore") for line in lines)
 
 
 def _groups(command: Command | Group, ctx: Any) -> dict[str, list[tuple[str, str]]]:
     """Title → name and text of each argument, option or command under it."""
-    groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *GROUPS)}
+    groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *PANELS)}
     for param in command.get_params(ctx):
         record = param.get_help_record(ctx)
         if record is None:
             continue
-        name, about = record[0], re.sub(r"\[default: \((.*?)\)\]", r"[default: \1]", record[1])
+        name, about = record[0], re.sub(r"\[default: \((.*?)\)\]", r"[default: \1]", record[1]).removesuffix(".")
         if param.param_type_name == "argument":
             groups["Arguments"].append((name.partition(" <")[0], about))
         else:
             name = re.sub(r"<.*?>", lambda kind: TYPES.get(kind[0], kind[0][1:-1]), name)
-            groups[GROUP_OF.get(param.name, RUNNING)].append((name, about))
+            groups[getattr(param, "rich_help_panel", None) or RUNNING].append((name, about))
     if isinstance(command, Group):
         for name in command.list_commands(ctx):
             each: Any = command.get_command(ctx, name)
@@ -174,7 +150,7 @@ def _groups(command: Command | Group, ctx: Any) -> dict[str, list[tuple[str, str
 
 
 def _section(title: str, records: Iterable[tuple[str, str]]) -> Iterator[RenderableType]:
-    """A title, and under it names beside what they mean; on narrow terminals names above it."""
+    """A title, then names beside their meanings; on a narrow terminal, names above them."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -194,8 +170,8 @@ def _section(title: str, records: Iterable[tuple[str, str]]) -> Iterator[Rendera
     yield Padding(grid, (0, 0, 0, 2))
 
 
-def _rendered(parts: Iterable[RenderableType]) -> str:
-    """The parts one below the other, coloured where stdout is a terminal that wants colours."""
+def _render(parts: Iterable[RenderableType]) -> str:
+    """The parts one below the other, in colour if stdout is a terminal that shows colours."""
     console = _console()
     with console.capture() as capture:
         for part in parts:

@@ -1,4 +1,4 @@
-"""`attngeo inspect`: what would be read, and why."""
+"""`attngeo inspect`: what `attngeo score` would read, and why."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def inspect(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show what would be read of a model, without reading any weights.
+    """Show what score would read of a model. Reads no weights.
 
-    Its stacks, layers and heads, the rule that found them, the tensors, and the bytes to read against the whole.
+    Lists the stacks, layers and heads, the rule that found them, the tensors, and the number of bytes to read.
 
     Examples:
         attngeo inspect demo:minilm
@@ -74,7 +74,7 @@ def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from .console import Terminal, fitted
+    from .console import Terminal, drop_columns
 
     console = Terminal(markup=False)
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""
@@ -90,7 +90,7 @@ def _print(found: dict[str, Any]) -> None:
     for stack, sites in stacks.items():
         sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
         table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
-    console.print(fitted(table, console, ["key heads", "head_dim"]))
+    console.print(drop_columns(table, console, ["key heads", "head_dim"]))
     for stack, sites in stacks.items():
         first = sites[0]
         console.print(f"{stack}: {first['rule']}", highlight=False, style="bold")

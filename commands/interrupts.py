@@ -1,4 +1,4 @@
-"""Ctrl-C, also where it falls into an import that swallows it or makes another error of it."""
+"""Ctrl-C, also during an import that swallows it or turns it into another error."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_asked: list[int] = []
+_requests: list[int] = []
 
 
 @contextmanager
-def remembered() -> Iterator[None]:
-    """Keep in mind that an interrupt was asked for. Where SIGINT is ignored, or handled by others, it stays so."""
-    _asked.clear()
+def remember() -> Iterator[None]:
+    """Remember interrupts inside the block. If SIGINT is ignored or has another handler, that stays so."""
+    _requests.clear()
     ours = (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
         and threading.current_thread() is threading.main_thread()
     )
     if ours:
-        signal.signal(signal.SIGINT, _remember)
+        signal.signal(signal.SIGINT, _record)
     try:
         yield
     finally:
@@ -28,11 +28,11 @@ def remembered() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def asked() -> bool:
-    """Whether an interrupt was asked for."""
-    return bool(_asked)
+def requested() -> bool:
+    """Whether the user asked for an interrupt."""
+    return bool(_requests)
 
 
-def _remember(number: int, _: Any) -> None:
-    _asked.append(number)
+def _record(number: int, _: Any) -> None:
+    _requests.append(number)
     raise KeyboardInterrupt

@@ -6,42 +6,26 @@ from typing import Annotated
 
 import typer
 
-from .embedding_options import (
-    EMBEDDING_HELP,
-    CandidatesOption,
-    CaseOption,
-    Centre,
-    ComposeOption,
-    Limit,
-    Normalise,
-    TableOption,
-    Whiten,
-)
+from attngeo.analogies.options import NearestOptions
+
+from .declare import take_options
 from .messages import printable, say
-from .options import Device, Format, Offline, Quiet, RowsFormat, Verbose, model_names
+from .options import EMBEDDING_HELP, Format, Offline, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import print_rows
 
 
+@take_options(NearestOptions)
 def nearest(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=model_names)
+        str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models)
     ],
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="WORDS", help="Words with + and - between them, spaces around those.", show_default=False
+            metavar="WORDS", help="Words joined by + and -, with spaces around the signs", show_default=False
         ),
     ],
-    top_k: Annotated[int, typer.Option("--top-k", help="How many words to show.")] = 10,
-    table: TableOption = "input",
-    candidates: CandidatesOption = "words",
-    case: CaseOption = "auto",
-    compose: ComposeOption = "none",
-    limit: Limit = None,
-    normalise: Normalise = False,
-    centre: Centre = False,
-    whiten: Whiten = 0,
-    device: Device = "auto",
+    options: NearestOptions,
     format: RowsFormat = Format.table,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -49,22 +33,18 @@ def nearest(
 ) -> None:
     """Show the words nearest to a sum of words.
 
-    Nearest by cosine, the words of the sum left out.
+    Nearest by cosine. The words of the sum are left out.
 
     Examples:
         attngeo nearest demo:minilm king - man + woman
         attngeo nearest glove.6B.300d.txt paris - france + italy --top-k 5
     """
-    from attngeo.analogies.nearest import nearest as nearest_words
+    from attngeo.analogies.nearest import nearest as find_nearest
 
     from .progress import Bar
 
     with Bar(model, quiet=quiet, verbose=verbose) as progress:
-        frame = nearest_words(
-            model, " ".join(words), table=table, candidates=candidates, case=case,
-            compose=compose, limit=limit, normalise=normalise, centre=centre, whiten=whiten, top_k=top_k, device=device,
-            offline=offline, progress=progress,
-        )  # fmt: skip
+        frame = find_nearest(model, " ".join(words), options=options, offline=offline, progress=progress)
     if not quiet:
         for note in frame.attrs["notes"]:
             say(f"note: {model}: {note}")
@@ -83,10 +63,6 @@ def nearest(
     for row in frame.to_dict("records"):
         grid.add_row(Text(printable(row["word"])), f"{row['cosine']:+.3f}")
     console = Terminal()
-    console.print(
-        printable(" · ".join([model, " ".join(words), *frame.attrs["how"]])),
-        style="bold",
-        highlight=False,
-        markup=False,
-    )
+    title = printable(" · ".join([model, " ".join(words), *frame.attrs["how"]]))
+    console.print(title, style="bold", highlight=False, markup=False)
     return console.print(grid)

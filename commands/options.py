@@ -8,33 +8,49 @@ from typing import Annotated, Literal
 
 import typer
 
-from attngeo.errors import UsageError
+from attngeo.options import RESULTS, RUNNING
 
-MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm."
+MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm"
+EMBEDDING_HELP = (
+    "A checkpoint as for score; a file of word vectors (GloVe, fastText .vec, word2vec, gensim; also .gz and .zip); or "
+    "cbow:TEXT, which trains CBOW on a text first"
+)
 
 
-def model_names(incomplete: str) -> list[str]:
-    """What a shell may complete a model's name to; nothing, for it to complete files, where nothing is typed yet."""
+def complete_models(incomplete: str) -> list[str]:
+    """The names of models that start with `incomplete`; none for an empty text, so that the shell completes files."""
     from attngeo.checkpoints.suggest import local_names
 
     return [name for name in local_names() if incomplete and name.startswith(incomplete)]
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=model_names)]
-Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the Hub's cache; connect to nothing.")]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda[:n]|mps", help="Where to compute.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Use only the Hub's cache; open no connection", rich_help_panel=RUNNING)
+]
 Output = Annotated[
     list[Path] | None,
     typer.Option(
         "-o",
         "--output",
         metavar="FILE",
-        help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated.",
+        help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated",
+        rich_help_panel=RESULTS,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes on stderr.")]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Print no progress and no notes on stderr", rich_help_panel=RUNNING)
+]
 Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Say on stderr what is read, from where, and how long it took.")
+    bool,
+    typer.Option(
+        "-v",
+        "--verbose",
+        help="Print on stderr what is read, from where, and how long it took",
+        rich_help_panel=RUNNING,
+    ),
 ]
 
 
@@ -47,18 +63,7 @@ class Format(StrEnum):
     markdown = "markdown"
 
 
-RowsFormat = Annotated[Format, typer.Option("--format", help="What to print.")]
-FindingsFormat = Annotated[Literal["table", "json"], typer.Option("--format", help="What to print.")]
-
-
-def parse_layers(text: str | None) -> list[int] | None:
-    """The layers of "0-3,7": [0, 1, 2, 3, 7]. None for None. Raises UsageError."""
-    if text is None:
-        return None
-    layers: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UsageError(f"--layers {text!r} is not a list of layers, expected something like 0-3,7")
-        layers.update(range(int(first), int(last or first) + 1))
-    return sorted(layers)
+RowsFormat = Annotated[Format, typer.Option("--format", help="Format on stdout", rich_help_panel=RESULTS)]
+FindingsFormat = Annotated[
+    Literal["table", "json"], typer.Option("--format", help="Format on stdout", rich_help_panel=RESULTS)
+]

@@ -1,4 +1,4 @@
-"""Where results go: files whose suffix names their format, and stdout in a format for programs."""
+"""The outputs of a command: files, whose suffix names their format, and stdout in a format for programs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: Iterable[str] = ()) -> None:
-    """Refuse files that could not be written, are named twice or are read, before any work is done.
+    """Refuse output files that cannot be written, are named twice, or are inputs, before any work is done.
 
-    paths: of tables. figures: of pictures. inputs: what is read, files among it or not.
+    paths: of tables. figures: of pictures. inputs: everything that is read, files or not.
     """
     from attngeo.figures.save import check_figure
     from attngeo.tables.write import check_output
@@ -33,11 +33,11 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
         raise UsageError("the same output file is given twice")
     for name in inputs:
         if Path(name).resolve() in places:
-            raise UsageError(f"{name} is read, expected another file to write to")
+            raise UsageError(f"{name} is an input, expected another file for the output")
 
 
 def print_rows(frame: pd.DataFrame, format: Format) -> None:
-    """The rows on stdout, for programs or for a Markdown page."""
+    """Print the rows on stdout, for programs or for a Markdown page."""
     from attngeo.tables import write as tables
 
     printers = {Format.csv: tables.to_csv, Format.json: tables.to_json, Format.markdown: tables.to_markdown}

@@ -1,4 +1,4 @@
-"""What goes to stderr while a command works."""
+"""What a command prints on stderr while it works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGGER = logging.getLogger("attngeo")
 
 
 class _Done(DownloadColumn):
-    """How much is done: bytes, or steps."""
+    """The amount done: bytes, or steps."""
 
     def render(self, task: Task) -> Text:
         if task.fields["unit"] == "bytes":
@@ -31,7 +31,7 @@ class _Done(DownloadColumn):
 
 
 class _Log(logging.Handler):
-    """What the library logs, a line each on stderr."""
+    """Prints each log record of the library as a line on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         say(record.getMessage())
@@ -40,10 +40,10 @@ class _Log(logging.Handler):
 
 
 class Bar:
-    """A progress bar: what is worked on, how much is done, time left. Silent if quiet or not on a terminal.
+    """A progress bar: the current step, the amount done, the time left. Silent if quiet or not on a terminal.
 
-    Training, which takes long, says where it is at every log even if there is no terminal. If verbose, what the library
-    logs is said as well.
+    Training takes long, so it prints a line at each log even without a terminal. If verbose, the log records of the
+    library are printed, too.
     """
 
     def __init__(self, name: str, *, quiet: bool, verbose: bool) -> None:
@@ -72,8 +72,8 @@ class Bar:
         return self
 
     def __call__(self, progress: Progress) -> None:
-        """Show how far it has got, and end where that was asked for. Downloads show huggingface_hub's own bars."""
-        if interrupts.asked() and progress.phase != "train":  # training saves a checkpoint, and ends by itself
+        """Show the progress, and stop if the user asked for it. Downloads show huggingface_hub's own bars."""
+        if interrupts.requested() and progress.phase != "train":  # training saves a checkpoint, and stops by itself
             raise KeyboardInterrupt
         if progress.phase == "download":
             return

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attngeo.choices import Convention, Precision
 from attngeo.errors import AttnGeoError
+from attngeo.options import RESULTS
+from attngeo.scores.options import ScoreOptions
 
-from .messages import TRACEBACK, say, unexpected
-from .options import MODEL_HELP, Device, Format, Offline, Output, Quiet, RowsFormat, Verbose, model_names, parse_layers
+from .declare import take_options
+from .messages import TRACEBACK, describe_unexpected, say
+from .options import MODEL_HELP, Format, Offline, Output, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -23,32 +26,12 @@ if TYPE_CHECKING:
 CHECK_FAILED, SEVERAL_FAILED = 1, 4
 
 
+@take_options(ScoreOptions)
 def score(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=model_names)
+        list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
     ],
-    per_head: Annotated[bool, typer.Option("--per-head", help="One row for each head, besides each layer's.")] = False,
-    stack: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only this stack: encoder, decoder, cross, text, vision … (see inspect)."),
-    ] = None,
-    layers: Annotated[str | None, typer.Option(metavar="LIST", help="Only these layers, such as 0-3,7.")] = None,
-    gamma: Annotated[float, typer.Option(help="Standard deviations above the mean that make a norm stand out.")] = 2.0,
-    convention: Annotated[
-        Convention, typer.Option(help="The definitions, or what the paper's tables S4 and S5 computed.")
-    ] = "corrected",
-    with_bias: Annotated[
-        bool, typer.Option("--with-bias", help="Count the biases, as one more input that is always 1.")
-    ] = False,
-    fold_norm: Annotated[
-        bool, typer.Option("--fold-norm", help="Fold in the gain of the normalisation in front of attention.")
-    ] = False,
-    rope_offset: Annotated[
-        int, typer.Option(metavar="Δ", help="Query position minus key position, for rotary embeddings.")
-    ] = 0,
-    precision: Annotated[
-        Precision, typer.Option(help="What to compute in; fast is bfloat16, norms to about 1e-3.")
-    ] = "float32",
+    options: ScoreOptions,
     output: Output = None,
     format: RowsFormat = Format.table,
     plot: Annotated[
@@ -56,7 +39,8 @@ def score(
         typer.Option(
             "--plot",
             metavar="FILE",
-            help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file; may be repeated.",
+            help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file; may be repeated",
+            rich_help_panel=RESULTS,
         ),
     ] = None,
     fail_if: Annotated[
@@ -64,10 +48,10 @@ def score(
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="Exit with 1 where this is so, such as 'symmetry.median < 0.2'; may be repeated.",
+            help="Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated",
+            rich_help_panel=RESULTS,
         ),
     ] = None,
-    device: Device = "auto",
     offline: Offline = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -75,7 +59,7 @@ def score(
     """Score how symmetric and how directional the query-key matrix of every layer is.
 
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
-    where a few columns dominate, positive where a few rows do.
+    if a few columns dominate, positive if a few rows do.
 
     Examples:
         attngeo score demo:minilm
@@ -83,62 +67,60 @@ def score(
         attngeo score ./checkpoint --plot heads.html --fail-if 'symmetry.median < 0.2'
     """
     outputs, figures = output or [], plot or []
-    conditions = _check(outputs, figures, fail_if or [], gamma, device)
-    options = {
-        "stack": stack, "layers": parse_layers(layers), "gamma": gamma, "convention": convention,
-        "with_bias": with_bias, "fold_norm": fold_norm, "rope_offset": rope_offset, "device": device,
-        "precision": precision, "offline": offline,
-    }  # fmt: skip
+    conditions = _check(outputs, figures, fail_if or [], options)
+    to_people, per_head = format is Format.table, options.per_head
     frames: list[pd.DataFrame] = []
     failures: list[str] = []
     for model in models:
         try:
-            frames.append(_score_one(model, options, quiet=quiet, verbose=verbose, to_people=format is Format.table))
+            frames.append(
+                _score_one(model, options, offline=offline, quiet=quiet, verbose=verbose, to_people=to_people)
+            )
         except Exception as error:
             if len(models) == 1 or os.environ.get(TRACEBACK):
                 raise
-            failures.append(str(error) if isinstance(error, AttnGeoError) else f"{model}: {unexpected(error)}")
+            known = isinstance(error, AttnGeoError)
+            failures.append(str(error) if known else f"{model}: {describe_unexpected(error)}")
     failed = False
     if frames:
         _deliver(frames, outputs, format, per_head=per_head, quiet=quiet)
         _draw(frames, figures)
-        failed = _fails(frames, conditions)
+        failed = _report_failed_checks(frames, conditions)
     for failure in failures:
         say(failure)
     if failures or failed:
         raise typer.Exit(SEVERAL_FAILED if failures else CHECK_FAILED)
 
 
-def _score_one(model: str, options: dict[str, Any], *, quiet: bool, verbose: bool, to_people: bool) -> pd.DataFrame:
-    """The rows of one model, heads included; says on stderr what they do not tell."""
+def _check(outputs: list[Path], figures: list[Path], conditions: list[str], options: ScoreOptions) -> list[Condition]:
+    """Refuse what cannot work, before anything is read. Returns the parsed conditions."""
+    check_outputs(outputs, figures)
+
+    from attngeo.devices import pick_device
+    from attngeo.scores.conditions import Condition
+
+    parsed = [Condition(condition) for condition in conditions]
+    pick_device(options.device)
+    return parsed
+
+
+def _score_one(
+    model: str, options: ScoreOptions, *, offline: bool, quiet: bool, verbose: bool, to_people: bool
+) -> pd.DataFrame:
+    """The rows of one model, heads included. Reports on stderr what the rows do not contain."""
     from attngeo.scores.scoring import score as score_model
+    from attngeo.scores.spec import score_names
 
     from .progress import Bar
 
     with Bar(model, quiet=quiet, verbose=verbose) as progress:
-        frame = score_model(model, per_head=True, progress=progress, **options)
+        frame = score_model(model, options=replace(options, per_head=True), offline=offline, progress=progress)
     if not quiet:
         for pattern in frame.attrs["skipped"]:
             say(f"{model}: left out, no known query-key form: {pattern}")
-        if not to_people and (empty := int(frame["symmetry"].isna().sum())):
-            say(f"{model}: {empty} of {len(frame)} layers and heads have no scores; their rows say why")
+        if not to_people and (empty := int(frame[score_names()[0]].isna().sum())):
+            say(f"{model}: {empty} of {len(frame)} layers and heads have no scores; the column note says why")
     return frame
-
-
-def _check(
-    outputs: list[Path], figures: list[Path], conditions: list[str], gamma: float, device: str
-) -> list[Condition]:
-    """Refuse what cannot work before anything is read."""
-    check_outputs(outputs, figures)
-
-    from attngeo.devices import pick_device
-    from attngeo.geometry.directionality import check_choices
-    from attngeo.scores.conditions import Condition
-
-    parsed = [Condition(condition) for condition in conditions]
-    check_choices(gamma, "corrected")
-    pick_device(device)
-    return parsed
 
 
 def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
@@ -152,8 +134,8 @@ def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
         save_figure(figure, path)
 
 
-def _fails(frames: list[pd.DataFrame], conditions: list[Condition]) -> bool:
-    """Say on stderr which models the conditions fail; whether there is one."""
+def _report_failed_checks(frames: list[pd.DataFrame], conditions: list[Condition]) -> bool:
+    """Report on stderr each model that fails a condition. Returns whether there is one."""
     from attngeo.scores.summary import summarise
 
     failed = [
@@ -169,17 +151,18 @@ def _fails(frames: list[pd.DataFrame], conditions: list[Condition]) -> bool:
 
 
 def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *, per_head: bool, quiet: bool) -> None:
-    """Print the results and write them to files; files first, so that a closed pipe loses nothing."""
+    """Write the files, then print, so that a closed pipe loses nothing."""
     import pandas as pd
 
-    from attngeo.tables import write as tables
+    from attngeo.tables.write import write_table
 
     rows = pd.concat(frames, ignore_index=True)
     if not per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
-    rows.attrs = frames[0].attrs | {"model": ", ".join(frame.attrs["model"] for frame in frames)}
+    models = ", ".join(frame.attrs["model"] for frame in frames)
+    rows.attrs = frames[0].attrs | {"model": models, "per_head": per_head}
     for path in outputs:
-        tables.write_table(rows, path)
+        write_table(rows, path)
     if format is Format.table:
         _print_tables(frames, per_head=per_head, quiet=quiet)
     else:
@@ -188,9 +171,9 @@ def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *,
 
 def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) -> None:
     from .console import Terminal
-    from .render import print_scores, summary
+    from .render_score import print_scores, tabulate_summary
 
     for frame in frames:
         print_scores(frame, per_head=per_head, quiet=quiet)
     if len(frames) > 1:
-        Terminal().print(summary(frames, name_models=True))
+        Terminal().print(tabulate_summary(frames, name_models=True))

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from attngeo.analogies.lexicon import Lexicon
-from attngeo.analogies.probe import DEFAULT_MEMORY, EncodedQuestions, ask
+from attngeo.analogies.lexicon import Lexicon, QuestionRows, open_lexicon
+from attngeo.analogies.options import GOOGLE, AnalogyOptions
+from attngeo.analogies.probe import EncodedQuestions, ask
 from attngeo.analogies.published import published_rows
-from attngeo.analogies.questions import GOOGLE, Question, QuestionSet, as_questions
-from attngeo.analogies.settings import ProbeSettings
+from attngeo.analogies.questions import Question, QuestionSet, as_questions
+from attngeo.analogies.space import describe_settings, open_space
 from attngeo.analogies.statistics import Bootstrap
-from attngeo.analogies.summary import COLUMNS, compare, summarise
-from attngeo.choices import Candidates, Case, Compose, Method, Table
+from attngeo.analogies.summary import COLUMNS, compare_models, summarise_answers
+from attngeo.devices import pick_device
 from attngeo.errors import QuestionError, UsageError
-from attngeo.progress import Progress
+from attngeo.options import accept_options
+from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ QUESTION_COLUMNS = (
 
 
 class AnalogyResult(NamedTuple):
-    """Three tables: `scores` with the columns of `summary.COLUMNS`, `comparisons` of every two models with those of
-    `summary.COMPARISON_COLUMNS`, and `questions`, one row per model and question, with `QUESTION_COLUMNS`.
+    """Three tables: `scores` with the columns `summary.COLUMNS`, `comparisons` of each two models with the columns
+    `summary.COMPARISON_COLUMNS`, and `questions` with `QUESTION_COLUMNS`, one row for each model and question.
     """
 
     scores: pd.DataFrame
@@ -43,41 +45,24 @@ class AnalogyResult(NamedTuple):
     questions: pd.DataFrame
 
 
+@accept_options(AnalogyOptions)
 def analogy(
     models: Any | Sequence[Any],
+    options: AnalogyOptions,
     *,
-    questions: str | Path | QuestionSet | Iterable[Sequence[str]] = GOOGLE,
-    keep_duplicates: bool = False,
-    table: Table = "input",
-    candidates: Candidates = "words",
-    case: Case = "auto",
-    compose: Compose = "none",
-    limit: int | None = None,
-    method: Method = "3cosadd",
-    normalise: bool = False,
-    centre: bool = False,
-    whiten: int = 0,
-    top_k: int = 5,
-    own: bool = False,
-    published: bool = False,
-    bootstrap: Bootstrap = Bootstrap(),
-    memory: int = DEFAULT_MEMORY,
-    device: str = "auto",
     offline: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: ProgressCallback | None = None,
 ) -> AnalogyResult:
     """Ask the embeddings of one or several models word analogies: a is to b as c is to which word?
 
-    models: each as for `embeddings.opening.open_embedding`: a checkpoint, a file of word vectors, `cbow:TEXT`, or an
-    Embedding. Several are compared on the questions that all of them know; own adds each one's on all that it knows.
-    questions: "google", a file, a folder of BATS, a list of fours of words, or a QuestionSet; asked once each unless
-    keep_duplicates. limit: only the first so many candidates of each table, which most have ordered by frequency.
-    table: a checkpoint's "input" embeddings or its "output" ones. candidates, case, compose: which vectors may be
-    answers and how words find theirs, see `lexicon.build_lexicon`. method: "3cosadd" is the largest cosine with
-    b + c − a, see `methods` for the others. normalise, centre, whiten: see `space.Treatment`; by default vectors are
-    taken as they are. top_k: best candidates that are kept of each question. published: add the rows of the paper's
-    Table 3. bootstrap: how intervals are made. memory: bytes for blocks of the computation. device: "auto", "cpu",
-    "cuda", "cuda:N" or "mps".
+    models: each as for `attngeo.open_embedding`: a checkpoint, a file of word vectors, `cbow:TEXT`, or an Embedding.
+    Several models are compared on the questions that all of them know.
+    {options}
+    offline: use only the Hub's cache. progress: called while tables are read and questions are asked.
+
+    questions may also be a list of fours of words, or a QuestionSet. How words are found in a table is described at
+    `lexicon.build_lexicon`, the methods in `methods`, the preparation of vectors at `space.Preprocessing`: by default
+    vectors are used as they are, and only whole words may be answers.
 
     Source: Wibisono and Wang 2023, section 4.1 and appendix F. Raises ModelUnavailableError, CheckpointError,
     QuestionError, UsageError.
@@ -91,71 +76,66 @@ def analogy(
     import pandas as pd
 
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
-    manner = ProbeSettings(
-        table=table, candidates=candidates, case=case, compose=compose, limit=limit, method=method, centre=centre,
-        whiten=whiten, normalise=normalise, device=device, offline=offline,
-    )  # fmt: skip
-    _check(references, published, questions, top_k)
-    asked = as_questions(questions)
-    asked = asked if keep_duplicates else asked.without_duplicates()
-    notes = list(asked.notes)
+    _check(references, options)
+    pick_device(options.device)
+    question_set = as_questions(options.questions)
+    if not options.keep_duplicates:
+        question_set = question_set.without_duplicates()
+    notes = list(question_set.notes)
+    bootstrap = Bootstrap(options.resample, options.draws, options.seed)
     frames = []
     with torch.inference_mode():
         for reference in references:
-            frame, own_notes = _ask_one(reference, asked, manner, top_k, memory, progress)
+            frame, own_notes = _ask_one(reference, question_set, options, offline, progress or ignore_progress)
             frames.append(frame)
             notes += own_notes
     if len({frame.attrs["model"] for frame in frames}) < len(frames):
         raise UsageError(f"{frames[-1].attrs['model']} is named twice, expected different models")
-    answered = pd.concat([frame.assign(common=_common(frames)) for frame in frames], ignore_index=True)
-    common = answered.assign(known=answered["common"])
+    answers = pd.concat([frame.assign(common=_common(frames)) for frame in frames], ignore_index=True)
+    common = answers.assign(known=answers["common"])
     several = len(frames) > 1
-    scores = [summarise(common, which="common", bootstrap=bootstrap)] if several else []
-    if own or not several:
-        scores.append(summarise(answered, bootstrap=bootstrap))
-    scores = [part.assign(note="; ".join(manner.described())) for part in scores]
-    if published:
+    scores = [summarise_answers(common, which="common", bootstrap=bootstrap)] if several else []
+    if options.own or not several:
+        scores.append(summarise_answers(answers, bootstrap=bootstrap))
+    scores = [part.assign(note="; ".join(describe_settings(options))) for part in scores]
+    if options.published:
         scores.append(pd.DataFrame(published_rows(), columns=list(COLUMNS)))
     result = AnalogyResult(
         pd.concat([part.astype({"asked": "Int64", "known": "Int64"}) for part in scores], ignore_index=True),
-        compare(common, bootstrap=bootstrap),
-        answered[list(QUESTION_COLUMNS)],
+        compare_models(common, bootstrap=bootstrap),
+        answers[list(QUESTION_COLUMNS)],
     )
-    about = _provenance(frames, asked, manner, top_k, bootstrap, notes)
+    about = _provenance(frames, question_set, options, notes)
     for part in result:
         part.attrs = about
     return result
 
 
 def _ask_one(
-    reference: Any,
-    asked: QuestionSet,
-    manner: ProbeSettings,
-    top_k: int,
-    memory: int,
-    progress: Callable[[Progress], None],
+    reference: Any, question_set: QuestionSet, options: AnalogyOptions, offline: bool, progress: ProgressCallback
 ) -> tuple[pd.DataFrame, list[str]]:
-    """One model's answer to every question, and notes about it. What it holds in memory is let go."""
-    words = (word for q in asked.questions for word in (q.a, q.b, q.c, *q.answers))
-    lexicon = manner.lexicon(reference, words, progress)
+    """One model's answer to each question, and notes about it. Its memory is free afterwards."""
+    questions = question_set.questions
+    words = (word for q in questions for word in (q.a, q.b, q.c, *q.answers))
+    lexicon = open_lexicon(reference, words, options, offline=offline, progress=progress)
     embedding = lexicon.embedding
-    rows = [lexicon.rows_of(question) for question in asked.questions]
+    rows = [lexicon.rows_of(question) for question in questions]
     known = [place for place, row in enumerate(rows) if row is not None]
     log.info(
-        "%s: %d vectors of %d dimensions, %d of them may be answers; %d of %d questions can be asked",
+        "%s: %d vectors of %d dimensions, %d candidates; %d of %d questions have only known words",
         embedding.ref, *embedding.matrix.shape, len(lexicon.candidates), len(known), len(rows),
     )  # fmt: skip
-    notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _case_notes(lexicon, asked.questions, len(known))
-    frame = _questions_frame(asked.questions, embedding.ref)
+    notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _case_notes(lexicon, questions, len(known))
+    frame = _questions_frame(questions, embedding.ref)
     frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}
     frame["known"] = [row is not None for row in rows]
     if known:
-        found = _as_rows([row for row in rows if row is not None])
-        space = manner.space(lexicon)
-        answered = ask(space, found, method=manner.method, top_k=top_k, memory=memory, progress=progress)
-        frame.loc[known, "rank"] = answered.rank.tolist()
-        frame.loc[known, "cosine"] = answered.cosine.tolist()
-        frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in answered.top.tolist()]
+        encoded = _encode([row for row in rows if row is not None])
+        space, memory = open_space(lexicon, options), int(options.memory)
+        result = ask(space, encoded, method=options.method, top_k=options.top_k, memory=memory, progress=progress)
+        frame.loc[known, "rank"] = result.rank.tolist()
+        frame.loc[known, "cosine"] = result.cosine.tolist()
+        frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
     return frame, notes
 
 
@@ -174,66 +154,59 @@ def _questions_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _as_rows(found: Sequence[tuple[int, int, int, list[int]]]) -> EncodedQuestions:
-    """Questions as tensors of rows, answers filled up with −1."""
-    most = max(len(answers) for *_, answers in found)
+def _encode(rows: Sequence[QuestionRows]) -> EncodedQuestions:
+    """Questions as tensors of rows; missing answers are −1."""
+    most = max(len(row.answers) for row in rows)
     return EncodedQuestions(
-        torch.tensor([terms for *terms, _ in found]),
-        torch.tensor([answers + [-1] * (most - len(answers)) for *_, answers in found]),
+        torch.tensor([[row.a, row.b, row.c] for row in rows]),
+        torch.tensor([row.answers + [-1] * (most - len(row.answers)) for row in rows]),
     )
 
 
 def _common(frames: Sequence[pd.DataFrame]) -> Any:
-    """Which questions every model knows, [questions]. Raises QuestionError where there is none."""
+    """Which questions every model knows, [questions]. Raises QuestionError if there is none."""
     common = frames[0]["known"].to_numpy().copy()
     for frame in frames[1:]:
         common &= frame["known"].to_numpy()
     if not common.any():
         counts = ", ".join(f"{frame.attrs['model']} knows {int(frame['known'].sum()):,}" for frame in frames)
+        who = "no question is known to all models" if len(frames) > 1 else "the model knows no question"
         raise QuestionError(
-            f"no question that {'all models know' if len(frames) > 1 else 'the model knows'} ({counts} of "
-            f"{len(common):,}); try --case ignore, --compose mean or --candidates all"
+            f"{who} ({counts} of {len(common):,}); try --case ignore, --compose mean or --candidates all"
         )
     return common
 
 
 def _case_notes(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
-    """A note where words that are asked for in lower case are not found, but would be as they are written."""
+    """A note if words are looked up in lower case, and more of them would be found as they are written."""
     if lexicon.case != "lower":
         return []
     kept = replace(lexicon, case="keep")
-    would = sum(kept.rows_of(question) is not None for question in questions)
-    return [
-        f"{lexicon.embedding.ref}: asked in lower case, it knows {known:,} questions; with --case keep {would:,}"
-    ] * (would > known)
+    with_keep = sum(kept.rows_of(question) is not None for question in questions)
+    if with_keep <= known:
+        return []
+    return [f"{lexicon.embedding.ref}: knows {known:,} questions in lower case; with --case keep {with_keep:,}"]
 
 
-def _check(references: Sequence[Any], published: bool, questions: Any, top_k: int) -> None:
-    """Refuse what cannot work before anything is read."""
+def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
+    """Refuse arguments that contradict each other, before any file is read."""
     if not references:
-        raise UsageError("no model is named, expected at least one")
+        raise UsageError("models is empty, expected at least one model")
     texts = [str(reference) for reference in references if isinstance(reference, str | Path)]
-    if twice := [text for text in texts if texts.count(text) > 1]:
-        raise UsageError(f"{twice[0]} is named twice, expected different models")
-    if top_k < 1:
-        raise UsageError(f"top-k is {top_k}, expected at least 1")
-    if published and questions != GOOGLE:
-        raise UsageError(f"the paper's Table 3 is about the {GOOGLE} questions; leave out --published")
+    if repeated := [text for text in texts if texts.count(text) > 1]:
+        raise UsageError(f"{repeated[0]} is named twice, expected different models")
+    if options.published and options.questions != GOOGLE:
+        raise UsageError(f"published is the paper's Table 3, which is about the {GOOGLE} questions; leave it out")
 
 
 def _provenance(
-    frames: Sequence[pd.DataFrame],
-    asked: QuestionSet,
-    manner: ProbeSettings,
-    top_k: int,
-    bootstrap: Bootstrap,
-    notes: list[str],
+    frames: Sequence[pd.DataFrame], question_set: QuestionSet, options: AnalogyOptions, notes: list[str]
 ) -> dict[Any, Any]:
     """How the tables were made, for reports."""
     return {
         "title": "Word analogies", **software(), **machine(),
         "model": ", ".join(str(frame.attrs["model"]) for frame in frames),
         "revision": ", ".join(str(frame.attrs["revision"]) for frame in frames if frame.attrs["revision"]),
-        "questions": asked.name, "asked": len(asked.questions), **manner.settings(), "top_k": top_k,
-        **{f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()}, "notes": notes,
+        **vars(options), "questions": question_set.name, "asked": len(question_set.questions),
+        "device": str(pick_device(options.device)), "notes": notes,
     }  # fmt: skip

@@ -1,28 +1,42 @@
-"""Which row of a table stands for a word of a question: candidates, case, and words of several tokens."""
+"""The row of a table that stands for a word of a question: candidates, case, and words of several tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question
 from attngeo.choices import Candidates, Case, Compose
 from attngeo.embeddings.embedding import Embedding
+from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError
+from attngeo.progress import ProgressCallback
 
 Tokens = tuple[int, ...]
 FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "ignore": str.casefold}
 
 
+class QuestionRows(NamedTuple):
+    """The rows of the words of one question."""
+
+    a: int
+    b: int
+    c: int
+    answers: list[int]
+
+
 @dataclass(frozen=True)
 class Lexicon:
-    """The vectors that may be answers, and how words find theirs.
+    """The candidates of a table, and the row of each word.
 
-    embedding: the table; composed: [m, width] vectors of words of several tokens, which follow its rows.
-    candidates: ascending rows of both. row_of: by the word as `fold` writes it. case: the rule, never "auto".
+    embedding: the table. composed: the vectors [m, width] of words of several tokens; their rows follow those of the
+    table. candidates: rows of both, ascending. row_of: word, folded by `FOLDS[case]`, → row. case: the rule, never
+    "auto".
     """
 
     embedding: Embedding
@@ -33,21 +47,32 @@ class Lexicon:
     case: str
 
     def row(self, word: str) -> int | None:
-        """The row of a word, None where the table does not know it."""
+        """The row of a word; None if the table does not know it."""
         return self.row_of.get(FOLDS[self.case](word))
 
     def label(self, row: int) -> str:
-        """What a row stands for."""
+        """The word or token that a row stands for."""
         rows = len(self.embedding.labels)
         return self.embedding.labels[row] if row < rows else self.composed_words[row - rows]
 
-    def rows_of(self, question: Question) -> tuple[int, int, int, list[int]] | None:
-        """The rows of a, b, c and the answers that are known; None unless all of a, b, c and one answer are."""
+    def rows_of(self, question: Question) -> QuestionRows | None:
+        """The rows of a, b, c and of the known answers; None unless a, b, c and at least one answer are known."""
         a, b, c = (self.row(word) for word in (question.a, question.b, question.c))
         answers = [row for row in map(self.row, question.answers) if row is not None]
         if a is None or b is None or c is None or not answers:
             return None
-        return a, b, c, answers
+        return QuestionRows(a, b, c, answers)
+
+
+def open_lexicon(
+    model: Any, words: Iterable[str], settings: ProbeSettings, *, offline: bool, progress: ProgressCallback
+) -> Lexicon:
+    """Open the table of a model, and build the lexicon of some words as the settings say."""
+    embedding = open_embedding(model, table=settings.table, offline=offline, progress=progress)
+    return build_lexicon(
+        embedding, words, candidates=settings.candidates, case=settings.case, compose=settings.compose,
+        limit=settings.limit,
+    )  # fmt: skip
 
 
 def build_lexicon(
@@ -59,13 +84,14 @@ def build_lexicon(
     compose: Compose = "none",
     limit: int | None = None,
 ) -> Lexicon:
-    """The lexicon of a table. `words` are those that are asked about: with `compose` they become candidates too.
+    """The lexicon of a table. words: those of the questions; with `compose` they become candidates, too.
 
-    candidates: "words" by the rules of `embeddings.words`, or "all" entries. case: "keep" asks for words as they are
-    written, "lower" in lower case, "ignore" takes the first word (in most tables the most frequent) that differs in
-    case only, and leaves the others out; "auto" is "lower" for an uncased vocabulary, else "keep". compose: "mean"
-    gives a word of several tokens the mean of their vectors. limit: only the first so many candidates, which in most
-    tables are the most frequent. Raises UsageError.
+    candidates: "words" by the rules of `embeddings.words`, or "all" entries.
+    case: "keep" looks words up as they are written, "lower" in lower case. "ignore" uses the first of the words (in
+    most tables the most frequent) that differ only in case, and leaves out the others. "auto" is "lower" for an
+    uncased vocabulary, else "keep".
+    compose: "mean" gives a word of several tokens the mean of their vectors.
+    limit: use only the first candidates, in most tables the most frequent. Raises UsageError.
     """
     rule = ("keep" if embedding.is_cased else "lower") if case == "auto" else case
     if limit is not None and limit < 1:
@@ -79,7 +105,7 @@ def build_lexicon(
         rows = torch.tensor(sorted(index.values()), dtype=torch.long)
     composed = _compose(embedding, words, index, rule) if compose == "mean" else {}
     first = len(embedding.labels)
-    # Words that are written with the same tokens are one candidate, under the name of the first.
+    # Words of the same tokens are one candidate, with the name of the first.
     names = {tokens: word for word, tokens in reversed(composed.items())}
     places = {tokens: first + place for place, tokens in enumerate(names)}
     index |= {word: places[tokens] for word, tokens in composed.items()}
@@ -90,12 +116,14 @@ def build_lexicon(
 
 
 def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str) -> dict[str, Tokens]:
-    """The tokens of each word that is no candidate by itself but can be written with several of them.
+    """The tokens of each word that is not a candidate, but consists of several tokens.
 
-    A word that the tokeniser turns into a candidate, by folding case or accents, is added to `index` as that.
+    A word that the tokeniser maps to one candidate, by folding case or accents, is added to `index`.
     """
     if embedding.pieces is None:
-        raise UsageError(f"{embedding.ref}: has no tokeniser to cut words into tokens; leave out --compose")
+        raise UsageError(
+            f"{embedding.ref}: --compose needs a tokeniser, and a file of word vectors has none; leave it out"
+        )
     candidates = set(index.values())
     found: dict[str, Tokens] = {}
     for word in dict.fromkeys(words):

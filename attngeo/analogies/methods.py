@@ -1,9 +1,8 @@
-"""How a candidate is scored as the fourth word of an analogy.
+"""The methods: how a candidate is scored as the fourth word of an analogy.
 
-All three need only the products of candidates with the words that are asked about. There are far fewer words than
-questions (Google's 19,544 questions are made of 905 words), so these products are taken once for a block of
-candidates, and each question adds up rows of them: less work than one product for each question, by orders of
-magnitude.
+All three need only the products of candidates with the words of the questions. There are far fewer words than questions
+(Google's 19,544 questions consist of 905 words). So the products are computed once per block of candidates, and each
+question adds rows of them, which is orders of magnitude less work than one product for each question.
 
 Source: Levy and Goldberg 2014, "Linguistic Regularities in Sparse and Explicit Word Representations", section 3 to 6.
 """

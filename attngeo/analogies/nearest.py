@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attngeo.analogies.lexicon import Lexicon
-from attngeo.analogies.probe import nearest as nearest_rows
-from attngeo.analogies.settings import ProbeSettings
-from attngeo.choices import Candidates, Case, Compose, Table
+from attngeo.analogies.lexicon import Lexicon, open_lexicon
+from attngeo.analogies.options import NearestOptions
+from attngeo.analogies.probe import nearest_rows
+from attngeo.analogies.space import describe_settings, open_space
+from attngeo.devices import pick_device
 from attngeo.errors import UsageError
-from attngeo.progress import Progress
+from attngeo.options import accept_options
+from attngeo.progress import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SIGNS = {"+": 1, "-": -1, "−": -1}
-# Words among which one that was meant is looked for.
+# Most frequent words among which a mistyped one is looked for.
 GUESSED_FROM = 100_000
 
 
+@accept_options(NearestOptions)
 def nearest(
     model: Any,
     words: str | Sequence[str],
+    options: NearestOptions,
     *,
     signs: Sequence[int] | None = None,
-    table: Table = "input",
-    candidates: Candidates = "words",
-    case: Case = "auto",
-    compose: Compose = "none",
-    limit: int | None = None,
-    normalise: bool = False,
-    centre: bool = False,
-    whiten: int = 0,
-    top_k: int = 10,
-    device: str = "auto",
     offline: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: ProgressCallback | None = None,
 ) -> pd.DataFrame:
-    """The words nearest to a sum of words, by cosine; those words themselves left out.
+    """The words nearest to a sum of words, by cosine; the words of the sum are left out.
 
-    words: the sum, such as "king - man + woman", with spaces around the signs; or its terms, and in `signs` +1 or −1
-    for each, by default all +1. The other arguments are those of `analogy`.
-    Returns a DataFrame with the columns rank, word and cosine. Raises UsageError for a word that the model does not
-    know, and what `analogy` raises.
+    model: as for `attngeo.open_embedding`. words: the sum, such as "king - man + woman", with spaces around the signs;
+    or a list of its terms. signs: 1 or -1 for each term of a list, by default all 1.
+    {options}
+    offline: use only the Hub's cache. progress: called while the table is read.
+
+    Returns a DataFrame with the columns rank, word and cosine. Raises UsageError if the model does not know a word, and
+    what `analogy` raises.
 
     >>> import attngeo
     >>> attngeo.nearest("demo:minilm", "king - man + woman", top_k=1).word.item()
@@ -55,31 +52,28 @@ def nearest(
     """
     import pandas as pd
 
-    terms, weights = _terms(words, signs)
-    manner = ProbeSettings(
-        table=table, candidates=candidates, case=case, compose=compose, limit=limit, centre=centre, whiten=whiten,
-        normalise=normalise, device=device, offline=offline,
-    )  # fmt: skip
+    terms, weights = _read_terms(words, signs)
+    pick_device(options.device)
     with torch.inference_mode():
-        lexicon = manner.lexicon(model, terms, progress)
+        lexicon = open_lexicon(model, terms, options, offline=offline, progress=progress or ignore_progress)
         rows = [lexicon.row(word) for word in terms]
         if unknown := [word for word, row in zip(terms, rows, strict=True) if row is None]:
             raise UsageError(_explain(unknown[0], lexicon))
-        space = manner.space(lexicon)
+        space = open_space(lexicon, options)
         places = torch.tensor(rows)
         if not sum(sign * vector for sign, vector in zip(weights, space.vectors(places), strict=True)).any():
-            raise UsageError(f"{' '.join(terms)}: the vectors of this sum cancel out, so nothing is nearest to it")
-        answered = nearest_rows(space, places, weights, top_k)
+            raise UsageError(f"{' '.join(terms)}: the vectors of this sum cancel out; expected a sum other than 0")
+        result = nearest_rows(space, places, weights, options.top_k)
     frame = pd.DataFrame({
-        "rank": range(1, top_k + 1),
-        "word": [lexicon.label(row) for row in answered.top[0].tolist()],
-        "cosine": answered.top_scores[0].tolist(),
+        "rank": range(1, options.top_k + 1),
+        "word": [lexicon.label(row) for row in result.top[0].tolist()],
+        "cosine": result.top_scores[0].tolist(),
     })  # fmt: skip
     embedding = lexicon.embedding
-    frame.attrs = {
+    frame.attrs = dict[Any, Any](vars(options)) | {
         "model": embedding.ref,
-        **manner.settings(),
-        "how": manner.described(),
+        "device": str(pick_device(options.device)),
+        "how": describe_settings(options),
         "notes": list(embedding.notes),
     }
     return frame
@@ -102,31 +96,33 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
             signs.append(sign)
             sign = None
         else:
-            raise UsageError(f"{text!r} is no sum of words, expected something like king - man + woman")
+            raise UsageError(f"{text!r} is not a sum of words, expected for example king - man + woman")
     if sign is not None:
-        raise UsageError(f"{text!r} ends without a word, expected something like king - man + woman")
+        raise UsageError(f"{text!r} ends without a word, expected for example king - man + woman")
     return terms, signs
 
 
-def _terms(words: str | Sequence[str], signs: Sequence[int] | None) -> tuple[list[str], tuple[int, ...]]:
+def _read_terms(words: str | Sequence[str], signs: Sequence[int] | None) -> tuple[list[str], tuple[int, ...]]:
     if isinstance(words, str):
         terms, found = parse_sum(words)
         return terms, tuple(found if signs is None else signs)
     chosen = tuple([1] * len(words) if signs is None else signs)
     if not words or len(chosen) != len(words) or not {*chosen} <= {1, -1}:
         raise UsageError(
-            f"{len(words)} words and the signs {list(chosen)}, expected at least one word, 1 or -1 for each"
+            f"{len(words)} words with the signs {list(chosen)}, expected at least one word, and 1 or -1 for each"
         )
     return list(words), chosen
 
 
 def _explain(word: str, lexicon: Lexicon) -> str:
-    """Why a word is not known, and what would help."""
+    """Why a word is unknown, and what would help."""
     embedding = lexicon.embedding
-    said = f"{embedding.ref} does not know {word!r}"
+    problem = f"{embedding.ref} does not know {word!r}"
     if word in embedding.labels:
-        return f"{said} as a word by the rules of --candidates words; try --candidates all"
+        return f"{problem} as a whole word; try --candidates all"
     if close := get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75):
-        said += f"; did you mean {close[0]!r}?"
-    pieces = embedding.pieces is not None and embedding.pieces(word)
-    return f"{said}; --compose mean makes it of {len(pieces)} tokens" if pieces and len(pieces) > 1 else said
+        problem += f"; did you mean {close[0]!r}?"
+    pieces = embedding.pieces(word) if embedding.pieces is not None else None
+    if pieces and len(pieces) > 1:
+        return f"{problem}; --compose mean uses the mean of its {len(pieces)} tokens"
+    return problem

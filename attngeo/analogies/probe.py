@@ -1,12 +1,11 @@
-"""Asking all questions of a space: the rank of each answer among the candidates, and the best candidates.
+"""All questions asked of one space: the rank of each answer among the candidates, and the best candidates.
 
-Works on a block of candidates and some questions at a time, small enough to stay in the processor's caches, in
-float64: ranks are exact, and candidates count as tied only where they are equal.
+A block of candidates and some questions are in work at a time, small enough to stay in the processor's caches. Products
+are float64: ranks are exact, and two candidates are tied only if their scores are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +14,11 @@ from torch import Tensor
 from attngeo.analogies.methods import CosAdd, Scorer, scorer_of
 from attngeo.analogies.space import Space
 from attngeo.errors import UsageError
-from attngeo.progress import Progress
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
 # Scores closer than this are a tie, by the precision that they are computed in.
 TIED = {torch.float64: 1e-10, torch.float32: 1e-5}
-# Questions and candidates that are worked on at once: what fits into caches, and what keeps a GPU busy.
+# Questions and candidates in work at a time: what fits into caches, and what keeps a GPU busy.
 SHAPES = {"cpu": (256, 2048), "cuda": (4096, 16384), "mps": (2048, 8192)}
 FEWEST = 16
 DEFAULT_MEMORY = 1 << 30
@@ -27,7 +26,7 @@ DEFAULT_MEMORY = 1 << 30
 
 @dataclass(frozen=True)
 class EncodedQuestions:
-    """Questions as rows of a lexicon: terms [n, 3] for a, b, c; answers [n, m], −1 where a question has fewer."""
+    """Questions as rows of a lexicon: terms [n, 3] for a, b, c; answers [n, m], −1 for an answer that is missing."""
 
     terms: Tensor
     answers: Tensor
@@ -45,25 +44,20 @@ class ProbeResult:
     top_scores: Tensor
 
 
-def precision_of(device: torch.device) -> torch.dtype:
-    """float64, which Apple's GPUs do not have."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 def ask(
     space: Space,
-    asked: EncodedQuestions,
+    questions: EncodedQuestions,
     *,
     method: str = "3cosadd",
     top_k: int = 5,
     memory: int = DEFAULT_MEMORY,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> ProbeResult:
-    """Answer every question. memory: bytes that blocks may take, beside the table itself. Raises UsageError."""
-    probe = _Probe(space, asked.terms, torch.cat([asked.terms, asked.answers], 1), top_k, memory)
-    places = probe.places(asked.answers)
-    terms = probe.places(asked.terms)
-    # Which columns are an answer that can be given at all: there, and not one of the words of the question.
+    """Answer every question. memory: bytes for the blocks, in addition to the table itself. Raises UsageError."""
+    probe = _Probe(space, questions.terms, torch.cat([questions.terms, questions.answers], 1), top_k, memory)
+    places = probe.places(questions.answers)
+    terms = probe.places(questions.terms)
+    # An answer is possible if it exists and is not one of the words of the question.
     possible = (places >= 0) & (places[:, :, None] != terms[:, None, :]).all(2)
     scorer = scorer_of(method, probe.vectors, terms)
     scores = probe.scores_at(scorer, places).masked_fill_(~possible, -torch.inf)
@@ -81,18 +75,18 @@ def ask(
     )
 
 
-def nearest(
+def nearest_rows(
     space: Space, terms: Tensor, signs: tuple[int, ...], top_k: int, memory: int = DEFAULT_MEMORY
 ) -> ProbeResult:
     """The candidates of largest cosine with Σ sign·term, other than the terms [n] themselves; ranks are not set."""
     probe = _Probe(space, terms[None], terms[None], top_k, memory)
     floor = torch.full((1,), torch.inf, dtype=probe.vectors.dtype, device=probe.vectors.device)
-    counts, top, scores = probe.run(CosAdd(probe.vectors, probe.places(terms[None]), signs), floor, lambda _: None)
+    counts, top, scores = probe.run(CosAdd(probe.vectors, probe.places(terms[None]), signs), floor, ignore_progress)
     return ProbeResult(counts.cpu(), floor.cpu(), top.cpu(), scores.cpu())
 
 
 class _Probe:
-    """The words that questions are made of, and the walk over all candidates."""
+    """The words of all questions, and the loop over all candidates."""
 
     def __init__(self, space: Space, terms: Tensor, rows: Tensor, top_k: int, memory: int) -> None:
         self._space = space
@@ -102,13 +96,13 @@ class _Probe:
         allowed = len(space.candidates) - terms.shape[1]
         if allowed < 1:
             raise UsageError(
-                f"{space.lexicon.embedding.ref} has {len(space.candidates)} candidates, none beside the words of a "
-                "question; expected a larger table, or --candidates all"
+                f"{space.lexicon.embedding.ref} has {len(space.candidates)} candidates, expected more than the words "
+                "of a question; use a larger table, or --candidates all"
             )
         if not 1 <= top_k <= allowed:
             raise UsageError(
-                f"top-k is {top_k}, expected from 1 to {allowed:,}: {space.lexicon.embedding.ref} has "
-                f"{len(space.candidates):,} candidates, less the words of a question"
+                f"top_k is {top_k}, expected from 1 to {allowed:,}: {space.lexicon.embedding.ref} has "
+                f"{len(space.candidates):,} candidates, minus the words of a question"
             )
         self._top_k = top_k
         # The place of each row among the candidates: a question's own words are no answers to it.
@@ -118,7 +112,7 @@ class _Probe:
         self._questions, self._block = _shape(device.type, self.vectors, len(terms), memory)
 
     def places(self, rows: Tensor) -> Tensor:
-        """Where rows stand among the words; −1 for −1."""
+        """The place of each row among the words; −1 for −1."""
         places = torch.searchsorted(self._words, rows.clamp(min=0).contiguous())
         return torch.where(rows >= 0, places, -1).to(self.vectors.device)
 
@@ -136,8 +130,8 @@ class _Probe:
                     found[start + here, columns] = scores[here, places[part][here, columns] - first]
         return found
 
-    def run(self, scorer: Scorer, floor: Tensor, progress: Callable[[Progress], None]) -> tuple[Tensor, Tensor, Tensor]:
-        """Over all candidates but a question's own words: how many score at least `floor` [n], and the best k."""
+    def run(self, scorer: Scorer, floor: Tensor, progress: ProgressCallback) -> tuple[Tensor, Tensor, Tensor]:
+        """Count candidates that score at least `floor` [n], and find the best k; a question's own words are left out."""
         count, total = len(floor), len(self._space.candidates)
         counts = torch.zeros(count, dtype=torch.long, device=floor.device)
         top_scores = torch.full((count, self._top_k), -torch.inf, dtype=floor.dtype, device=floor.device)
@@ -161,13 +155,13 @@ class _Probe:
 
 
 def _distinct(places: Tensor, possible: Tensor) -> Tensor:
-    """The columns that are possible and no repetition of one before: which answers are one candidate each."""
+    """The columns that are possible and repeat no earlier column: different candidates."""
     same = (places[:, :, None] == places[:, None, :]) & possible[:, None, :]
     return possible & ~torch.tril(same, diagonal=-1).any(2)
 
 
 def _shape(device: str, vectors: Tensor, questions: int, memory: int) -> tuple[int, int]:
-    """Questions and candidates at once, so that their blocks fit into `memory` bytes. Raises UsageError."""
+    """Questions and candidates per block, such that blocks fit into `memory` bytes. Raises UsageError."""
     most_questions, block = SHAPES[device]
     most_questions = min(most_questions, questions)
     words, width = vectors.shape

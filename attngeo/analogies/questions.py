@@ -1,4 +1,4 @@
-"""Question sets: Google's, which gensim carries, BATS, and any file of the same form."""
+"""Question sets: Google's, which gensim contains, BATS, and any file of the same form."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from attngeo.analogies.options import GOOGLE
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
-GOOGLE = "google"
 SHOWN = 20
 
 
 @dataclass(frozen=True)
 class Question:
-    """a is to b as c is to one of the answers. line: where it stands in its file.
+    """a is to b as c is to one of the answers. line: its line in the file.
 
-    pairs: what (a, b) and (c, answers) are known by within the category; the two roles of a pair share one name.
+    pairs: the names of (a, b) and (c, answers) within the category; a pair has the same name in both roles.
     """
 
     category: str
@@ -34,14 +34,14 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Questions in the order of their file, and notes about lines that are not among them."""
+    """Questions in the order of their file, and notes about lines that were left out."""
 
     name: str
     questions: Sequence[Question]
     notes: list[str] = field(default_factory=list)
 
     def without_duplicates(self) -> QuestionSet:
-        """Only the first of questions with the same words, and a note of how many were dropped."""
+        """The first of all questions with the same words, and a note with the number of those dropped."""
         seen: set[tuple[object, ...]] = set()
         kept = []
         for question in self.questions:
@@ -50,18 +50,18 @@ class QuestionSet:
                 seen.add(words)
                 kept.append(question)
         dropped = len(self.questions) - len(kept)
-        notes = [f"{self.name}: {dropped:,} questions that were asked before are dropped"] if dropped else []
+        notes = [f"{self.name}: {dropped:,} repeated questions are dropped"] if dropped else []
         return replace(self, questions=kept, notes=[*self.notes, *notes])
 
 
 def load_questions(source: str | Path) -> QuestionSet:
-    """`google`, a file of lines of four words under `: category` lines, or a folder of BATS files.
+    """Read `google`, a file of lines of four words under `: category` lines, or a folder of BATS files.
 
-    Google's set is that of Mikolov et al. 2013 (arXiv 1301.3781), 19,544 questions in 14 categories, of which those
-    named gram are syntactic. BATS is that of Gladkova et al. 2016 (https://vecto.space/projects/BATS): every two pairs
-    of a file make a question; of several answers to the first pair the first is used, to the second any counts.
+    Google's set is that of Mikolov et al. 2013 (arXiv 1301.3781): 19,544 questions in 14 categories; those named gram
+    are syntactic. BATS is that of Gladkova et al. 2016 (https://vecto.space/projects/BATS): each two pairs of a file
+    make a question. If a pair has several answers, b is the first of them, and each is a right answer to c.
 
-    Raises ModelNotFoundError, and QuestionError where there is no question.
+    Raises ModelNotFoundError; QuestionError if the set has no question.
     """
     if str(source) == GOOGLE:
         return read_file(google_path(), GOOGLE)
@@ -70,11 +70,11 @@ def load_questions(source: str | Path) -> QuestionSet:
         return read_bats(path)
     if path.is_file():
         return read_file(path, str(source))
-    raise ModelNotFoundError(f"{source}: no such question file or folder, expected {GOOGLE}, a file, or BATS's folder")
+    raise ModelNotFoundError(f"{source}: no such file or folder, expected {GOOGLE}, a file, or a folder of BATS")
 
 
 def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> QuestionSet:
-    """The set that is named, or one made of fours of words. Raises UsageError for what is neither."""
+    """The set that a name stands for, or a set of fours of words. Raises UsageError for anything else."""
     if isinstance(source, QuestionSet):
         return source
     if isinstance(source, str | Path):
@@ -85,22 +85,22 @@ def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> 
             raise UsageError(f"question {number} is {words!r}, expected four words")
         a, b, c, d = words
         found.append(Question("questions", "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
-    return _checked(QuestionSet("questions", found), "fours of words")
+    return _require_questions(QuestionSet("questions", found), "fours of words")
 
 
 def google_path() -> Path:
-    """Where gensim keeps Google's questions. Raises ModelNotFoundError where it was installed without its test data."""
+    """The path of Google's questions in gensim. Raises ModelNotFoundError if gensim lacks its test data."""
     spec = find_spec("gensim")
     path = Path(spec.origin).parent / "test/test_data/questions-words.txt" if spec and spec.origin else None
     if path is None or not path.is_file():
         raise ModelNotFoundError(
-            "google: the installed gensim does not carry questions-words.txt; run pip install gensim, or name the file"
+            "google: the installed gensim lacks questions-words.txt; run pip install gensim, or name the file"
         )
     return path
 
 
 def read_file(path: Path, name: str) -> QuestionSet:
-    """Lines of four words; `: category` before them. Other lines are left out, and a note gives their numbers."""
+    """Read lines of four words, after lines of `: category`. Other lines are left out; a note gives their numbers."""
     category, found, bad = path.stem, [], []
     for number, line in enumerate(_lines(path, name), 1):
         words = line.split()
@@ -111,11 +111,13 @@ def read_file(path: Path, name: str) -> QuestionSet:
             found.append(Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
         elif words:
             bad.append(number)
-    return _checked(QuestionSet(name, _typed(found), _account(name, bad, "four words")), "four words a line")
+    return _require_questions(
+        QuestionSet(name, _add_types(found), _note_left_out(name, bad, "four words")), "four words a line"
+    )
 
 
 def read_bats(folder: Path) -> QuestionSet:
-    """Every ordered two lines of each file: a word, white space, and its answers between slashes."""
+    """Read a folder of BATS. A line is a word, white space, and its answers separated by slashes."""
     found: list[Question] = []
     notes: list[str] = []
     paths = sorted(path for path in folder.rglob("*.txt") if not path.name.startswith("."))
@@ -129,7 +131,7 @@ def read_bats(folder: Path) -> QuestionSet:
                 pairs.append((number, parts[0], answers))
             elif parts:
                 bad.append(number)
-        notes += _account(path.name, bad, "a word and its answers")
+        notes += _note_left_out(path.name, bad, "a word and its answers")
         category = path.stem if names.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}"
         kind = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower() if path.parent != folder else ""
         found += [
@@ -138,11 +140,11 @@ def read_bats(folder: Path) -> QuestionSet:
             for number, c, d in pairs
             if first != number
         ]
-    return _checked(QuestionSet(str(folder), found, notes), "BATS's .txt files, a word and its answers a line")
+    return _require_questions(QuestionSet(str(folder), found, notes), ".txt files with a word and its answers a line")
 
 
-def _typed(questions: Sequence[Question]) -> list[Question]:
-    """Questions with the types of Google's set, where a category is named as its are."""
+def _add_types(questions: Sequence[Question]) -> list[Question]:
+    """Questions with the types of Google's set, if the names of categories are like its names."""
     if not any(question.category.startswith("gram") for question in questions):
         return list(questions)
     types = {True: "syntactic", False: "semantic"}
@@ -153,12 +155,12 @@ def _lines(path: Path, name: str) -> Iterable[str]:
     try:
         return path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise QuestionError(f"{name}: not a text in UTF-8, expected lines of four words") from None
+        raise QuestionError(f"{name}: not UTF-8 text, expected lines of four words") from None
     except OSError as error:
         raise ModelNotFoundError(f"{name}: cannot be read ({error.strerror})") from None
 
 
-def _account(name: str, bad: Sequence[int], expected: str) -> list[str]:
+def _note_left_out(name: str, bad: Sequence[int], expected: str) -> list[str]:
     if not bad:
         return []
     first = ", ".join(map(str, bad[:SHOWN])) + (", …" if len(bad) > SHOWN else "")
@@ -166,9 +168,9 @@ def _account(name: str, bad: Sequence[int], expected: str) -> list[str]:
     return [f"{name}: {lines} not {expected}, left out (line {first})"]
 
 
-def _checked(questions: QuestionSet, expected: str) -> QuestionSet:
+def _require_questions(questions: QuestionSet, expected: str) -> QuestionSet:
     if not questions.questions:
         raise QuestionError(
-            "; ".join([f"{questions.name}: no question in it, expected {expected}", *questions.notes[:1]])
+            "; ".join([f"{questions.name}: holds no question, expected {expected}", *questions.notes[:1]])
         )
     return questions

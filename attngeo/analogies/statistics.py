@@ -1,4 +1,4 @@
-"""How sure an accuracy is, and whether two models differ: bootstrap intervals and McNemar's test."""
+"""Bootstrap intervals of an accuracy, and McNemar's test of two models."""
 
 from __future__ import annotations
 
@@ -9,45 +9,36 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from attngeo.choices import Resample, one_of
-from attngeo.errors import UsageError
+from attngeo.choices import Resample
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVEL = 0.95
-MOST_DRAWS = 100_000
-# Weights of this many bytes are held at once.
+# Bytes of resampling weights in memory at a time.
 CHUNK = 1 << 26
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are made.
+    """How intervals are computed.
 
-    resample: "questions" draws questions as if each were an observation of its own. They are not: every pair of words
-    makes many of them (Google's capitals of common countries are 23 pairs and 506 questions), and a model that has
-    one pair wrong can have all its questions wrong. "pairs" draws the pairs of each category, and weighs a question by
-    how often its two pairs were drawn (Davezies, D'Haultfœuille and Guyonvarch 2021, Annals of Statistics 49(2),
-    for data on pairs of units).
-    draws: how often; 0 for no intervals. seed: of the random numbers.
+    resample: "questions" draws questions as if they were independent. They are not: each pair of words makes many
+    questions (Google's capitals of common countries are 23 pairs and 506 questions), and a model that gets one pair
+    wrong can get all of its questions wrong. "pairs" draws the pairs of each category; the weight of a question is the
+    product of the draws of its two pairs (Davezies, D'Haultfœuille and Guyonvarch 2021, Annals of Statistics 49(2), for
+    data on pairs of units).
+    draws: number of draws; 0 for no intervals. seed: of the random numbers.
     """
 
     resample: Resample = "pairs"
     draws: int = 2000
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        one_of("resample", self.resample, Resample)
-        if not 0 <= self.draws <= MOST_DRAWS:
-            raise UsageError(f"draws is {self.draws}, expected from 0 to {MOST_DRAWS:,}")
-        if self.seed < 0:
-            raise UsageError(f"seed is {self.seed}, expected 0 or more")
-
 
 def resampled_means(values: Array, first: Array, second: Array, how: Bootstrap, key: int) -> Array:
     """Numerators and denominators [2, columns, draws] of the mean of each column of `values` [questions, columns].
 
-    The questions are those of one category, and `first` and `second` what their two pairs are known by. Sums over
-    categories are those of a type. key: of the category, so that every model is resampled in the same way.
+    The questions are those of one category. first, second: the names of their two pairs, [questions]. The sum over
+    categories gives a type. key: number of the category, so that every model is resampled in the same way.
     """
     generator = np.random.default_rng([how.seed, key])
     count = len(values)
@@ -68,10 +59,9 @@ def resampled_means(values: Array, first: Array, second: Array, how: Bootstrap, 
 
 
 def interval(sums: Array) -> tuple[float, float]:
-    """The 95% percentile interval of the mean from numerators and denominators [2, draws].
+    """The 95% percentile interval of the mean, from numerators and denominators [2, draws].
 
-    NaN without draws, and where all of them agree: with nothing but right answers, or nothing but wrong ones, a
-    bootstrap cannot say how sure that is.
+    NaN without draws, and if all draws are equal: the bootstrap has no interval for an accuracy of 0 or 1.
     """
     numerators, denominators = sums
     means = numerators[denominators > 0] / denominators[denominators > 0]
@@ -82,17 +72,17 @@ def interval(sums: Array) -> tuple[float, float]:
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The exact two-sided p-value of McNemar's test: questions that only one of two models gets right.
+    """The exact two-sided p-value of McNemar's test, from the numbers of questions that only one model gets right.
 
-    Under the hypothesis that the models are equally accurate each such question is a fair coin; 1 if there is none.
-    It takes questions for independent, see `Bootstrap`. McNemar 1947, doi 10.1007/BF02295996.
+    If the models are equally accurate, each such question is a fair coin. 1 if there is none. The test assumes
+    independent questions, see `Bootstrap`. McNemar 1947, doi 10.1007/BF02295996.
     """
     discordant = only_first + only_second
     return float(binomtest(only_first, discordant).pvalue) if discordant else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number: rejecting those below α makes any false rejection at most α likely.
+    """Holm's correction of p-values for their number: the probability of any false rejection is at most α.
 
     Holm 1979, "A simple sequentially rejective multiple test procedure", https://www.jstor.org/stable/4615733.
 

@@ -1,4 +1,4 @@
-"""From one row per model and question to results per category, type and overall, and comparisons of models."""
+"""Results per category, type and overall, and comparisons of models, from one row for each model and question."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ COMPARISON_COLUMNS = (
 COUNTS = ("asked", "known", "both", "only_model", "only_other", "neither")
 
 
-def summarise(questions: pd.DataFrame, *, which: str = "own", bootstrap: Bootstrap = Bootstrap()) -> pd.DataFrame:
+def summarise_answers(
+    questions: pd.DataFrame, *, bootstrap: Bootstrap, which: str = "own"
+) -> pd.DataFrame:
     """Accuracy and the other measures of each model, per category, per type and overall.
 
-    questions: one row per model and question with the columns model, category, type, rank, cosine, known, first_pair
-    and second_pair. Measures are over the rows that are known. accuracy: rank 1. top5: rank 5 or better. mrr: mean of
-    1/rank. mean_cosine: of the answer with the target. accuracy_low, accuracy_high: 95% bootstrap interval.
-    which: goes into the column `questions`. Returns the columns `COLUMNS`; `note` is empty.
+    questions: one row for each model and question with the columns model, category, type, rank, cosine, known,
+    first_pair and second_pair. Measures are over the known questions. accuracy: share with rank 1. top5: share with
+    rank 5 or better. mrr: mean of 1/rank. mean_cosine: of the answer with the target. accuracy_low, accuracy_high: 95%
+    bootstrap interval. which: value of the column `questions`. Returns the columns `COLUMNS`; `note` is empty.
     """
     rows = []
     for model, own in questions.groupby("model", sort=False):
@@ -53,11 +55,11 @@ def summarise(questions: pd.DataFrame, *, which: str = "own", bootstrap: Bootstr
     return _frame(questions, rows, COLUMNS)
 
 
-def compare(questions: pd.DataFrame, *, bootstrap: Bootstrap = Bootstrap()) -> pd.DataFrame:
-    """Every two models on the questions that both know: McNemar's test, and the difference of their accuracies.
+def compare_models(questions: pd.DataFrame, *, bootstrap: Bootstrap) -> pd.DataFrame:
+    """Compare each two models on the questions that both know: McNemar's test, and the difference of their accuracies.
 
-    p_corrected is Holm's, over the pairs of models within each type, and overall. Returns `COMPARISON_COLUMNS`; no
-    row for a single model.
+    p_corrected is Holm's correction over the pairs of models, within each type and overall. Returns
+    `COMPARISON_COLUMNS`; no row for a single model.
     """
     by_model = {model: own.reset_index(drop=True) for model, own in questions.groupby("model", sort=False)}
     rows: list[dict[str, Any]] = []
@@ -89,7 +91,7 @@ def compare(questions: pd.DataFrame, *, bootstrap: Bootstrap = Bootstrap()) -> p
 
 
 def _levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
-    """Each category, type and the whole: level, name, and the categories that it is made of."""
+    """Each category, each type and the whole: level, name, and its categories."""
     categories = own[["category", "type"]].drop_duplicates("category")
     for category in categories["category"]:
         yield "category", category, [category]
@@ -99,9 +101,9 @@ def _levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
 
 
 def _resampled(own: pd.DataFrame, known: pd.DataFrame, values: Array, bootstrap: Bootstrap) -> dict[Any, Array]:
-    """Category → numerators and denominators of resampled means of `values`, whose rows are those of `known`.
+    """Category → numerators and denominators of resampled means of `values` [rows of `known`, columns].
 
-    Each category is drawn by its place among all categories of `own`, so that every model is resampled alike.
+    The key of a category is its place among all categories of `own`, so that every model is resampled alike.
     """
     keys = {category: key for key, category in enumerate(own["category"].unique())}
     return {

@@ -66,7 +66,7 @@ def refuse_repeated(rows: pd.DataFrame) -> None:
     if (repeated := rows.duplicated(list(IDENTITY))).any():
         row = rows[repeated].iloc[0]
         raise DataError(
-            f"layer {row['layer']} of {row['model']} ({row['stack']}) has two rows, expected one; give each model once, "
+            f"layer {row['layer']} of {row['model']} ({row['stack']}) has two rows, expected one; give a model once, "
             "or select rows with where, for example those with one note"
         )
 

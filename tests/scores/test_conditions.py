@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
 import attngeo
 from attngeo.errors import UsageError
-from attngeo.scores.conditions import NAMES, Condition, Outcome
+from attngeo.scores.conditions import Condition, Outcome, condition_names
 from attngeo.scores.summary import summarise
 
-VALUES = dict.fromkeys(NAMES, 0.25) | {"symmetry.median": 0.5, "layers": 6.0, "heads.directionality.min": -0.75}
+VALUES = dict.fromkeys(condition_names(), 0.25) | {
+    "symmetry.median": 0.5,
+    "layers": 6.0,
+    "heads.directionality.min": -0.75,
+}
 
 
 @pytest.mark.parametrize(
@@ -35,44 +40,45 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "message"),
+    ("expression", "fact"),
     [
-        ("", "is no condition"),
-        ("symmetry.median <", "is no condition"),
-        ("symmetry.median", "compares nothing"),
-        ("1", "compares nothing"),
-        ("symmetry.medain < 1", r"did you mean symmetry\.median\?"),
-        ("model < 1", "asks about 'model', which is not in the summary"),
-        ("__import__('os').system('true') < 1", "where a number or a name is expected"),
-        ("symmetry.median.__class__ < 1", "is not in the summary"),
-        ("symmetry['median'] < 1", "where a number or a name is expected"),
-        ("(lambda: 1)() < 1", "where a number or a name is expected"),
-        ("[x for x in ()] < 1", "where a number or a name is expected"),
-        ("symmetry.median < 'a'", "where a number or a name is expected"),
-        ("symmetry.median < True", "where a number or a name is expected"),
-        ("symmetry.median < 9**9**9", "where a number or a name is expected"),
-        ("symmetry.median < " + "9" * 400, "where a number or a name is expected"),
-        ("symmetry.median in (1, 2)", "where a comparison is expected"),
-        ("symmetry.median is 1", "where a comparison is expected"),
-        ("abs(1, 2) < 3", "where a number or a name is expected"),
-        ("layers < 1 and layers", "where a comparison is expected"),
-        ("layers < 1\nlayers < 2", "has the character '\\\\n'"),
-        ("layers < 1 # `<img src=x>`", "has the character '#'"),
-        ("layers < `1`", "has the character '`'"),
-        ("~" * 400 + "layers < 2", "has the character '~'"),
-        ("+" * 400 + "layers < 2", "is no condition"),
-        ("(" * 240 + "layers" + ")" * 240 + " < 2", "is no condition"),
-        ("1 < 2", "asks about no score"),
-        ("layers = 3", "is no condition; two numbers are compared with =="),
-        ("layers > 1 && heads > 1", "has the character '&', instead of which it takes and"),
-        ("symmetry < 0.3", r"did you mean symmetry\.median\?$"),
-        ("abs(layers, x=2) < 3", "where a number or a name is expected"),
-        ("1 < " * 200 + "2", "of 801 characters, expected at most 500"),
-        ("layers < 1; layers < 2", "is no condition"),
+        ("", "''"),
+        ("symmetry.median <", "symmetry.median <"),
+        ("symmetry.median", "symmetry.median"),
+        ("1", "'1'"),
+        ("symmetry.medain < 1", "symmetry.median"),
+        ("symmetry < 0.3", "symmetry.median"),
+        ("model < 1", "'model'"),
+        ("__import__('os').system('true') < 1", "__import__"),
+        ("symmetry.median.__class__ < 1", "symmetry.median.__class__"),
+        ("symmetry['median'] < 1", "symmetry["),
+        ("(lambda: 1)() < 1", "lambda"),
+        ("[x for x in ()] < 1", "for x in"),
+        ("symmetry.median < 'a'", "'a'"),
+        ("symmetry.median < True", "True"),
+        ("symmetry.median < 9**9**9", "9 ** 9 ** 9"),
+        ("symmetry.median < " + "9" * 400, "99999"),
+        ("symmetry.median in (1, 2)", "in (1, 2)"),
+        ("symmetry.median is 1", "is 1"),
+        ("abs(1, 2) < 3", "abs(1, 2)"),
+        ("abs(layers, x=2) < 3", "abs(layers, x=2)"),
+        ("layers < 1 and layers", "'layers'"),
+        ("layers < 1\nlayers < 2", "\\n"),
+        ("layers < 1; layers < 2", ";"),
+        ("layers < 1 # `<img src=x>`", "'#'"),
+        ("layers < `1`", "'`'"),
+        ("~" * 400 + "layers < 2", "'~'"),
+        ("+" * 400 + "layers < 2", "layers < 2"),
+        ("(" * 240 + "layers" + ")" * 240 + " < 2", "layers"),
+        ("1 < 2", "1 < 2"),
+        ("layers = 3", "=="),
+        ("layers > 1 && heads > 1", "and"),
+        ("layers > 1 || heads > 1", "or"),
+        ("1 < " * 200 + "2", "500"),
     ],
 )
-def test_anything_else_is_refused(expression: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as error:
+def test_anything_else_is_refused_in_one_line_that_names_it(expression: str, fact: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(fact)) as error:
         Condition(expression)
     assert "\n" not in str(error.value)
 
@@ -80,7 +86,8 @@ def test_anything_else_is_refused(expression: str, message: str) -> None:
 def test_missing_values_hold_nothing_and_fail() -> None:
     frame = attngeo.score("demo:minilm", layers=[0])  # no heads
     outcome = next(Condition("heads.symmetry.median > -2").outcomes(summarise(frame)))
-    assert (outcome.holds, outcome.failed, outcome.reason) == (None, True, "heads.symmetry.median is missing")
+    assert (outcome.holds, outcome.failed) == (None, True)
+    assert "heads.symmetry.median" in outcome.reason
     half = next(Condition("symmetry.median > 2 or heads.symmetry.median != 1").outcomes(summarise(frame)))
     assert (half.holds, half.failed) == (None, True)
     decided = next(Condition("symmetry.median > 2 and heads.symmetry.median != 1").outcomes(summarise(frame)))
@@ -95,7 +102,8 @@ def test_what_gives_no_number_fails(expression: str) -> None:
     """Neither a division by zero nor a difference of infinities lets a model slip by."""
     assert Condition(expression).holds(VALUES) is None
     outcome = Outcome(expression, "org/name", "encoder", None, {"layers": 6.0})
-    assert (outcome.failed, outcome.reason) == (True, "layers is 6, which gives no number")
+    assert outcome.failed
+    assert "layers is 6" in outcome.reason
 
 
 def test_infinities_are_compared() -> None:

@@ -1,0 +1,102 @@
+"""The options of `attngeo.analogy` and `attngeo.nearest`, each declared once: library, commands and recipes read them.
+
+Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from attngeo.choices import Candidates, Case, Compose, Method, Resample, Table
+from attngeo.errors import UsageError
+from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, option
+
+GOOGLE = "google"
+MOST_DRAWS = 100_000
+UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes of "2GB", "500 MB" or "1000000". Raises UsageError.
+
+    >>> parse_bytes("2GB"), parse_bytes("500 kb")
+    (2000000000, 500000)
+    """
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if found is None:
+        raise UsageError(f"memory is {text!r}, expected an amount such as 500MB or 2GB")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSettings(Options):
+    """How a table of vectors is asked: which rows, how they are prepared, where the products are computed.
+
+    Raises UsageError for a value that is no choice or outside its limits.
+    """
+
+    table: Table = option("input", "Table of a checkpoint: its input embeddings, or its unembedding", panel=INPUT)
+    candidates: Candidates = option("words", "Possible answers: whole words, or every entry of the table", panel=INPUT)
+    case: Case = option(
+        "auto", "Case of the words that are looked up; auto is lower for uncased vocabularies, else keep", panel=INPUT
+    )
+    compose: Compose = option(
+        "none", "Vector of a word of several tokens: none, or the mean of their vectors", panel=INPUT
+    )
+    limit: int | None = option(
+        None, "Use only the first N candidates, in most tables the most frequent", panel=INPUT, least=1
+    )
+    normalise: bool = option(
+        False, "Scale vectors to unit length first", panel=COMPUTATION, flags=("--normalise", "--normalize")
+    )
+    centre: bool = option(False, "Subtract the mean vector first", panel=COMPUTATION, flags=("--centre", "--center"))
+    remove_top: int = option(
+        0, "Subtract the mean and the N directions of largest variance first (all-but-the-top)", panel=COMPUTATION,
+        metavar="N", least=0,
+    )  # fmt: skip
+    device: str = option("auto", "Where to compute", panel=RUNNING, metavar="auto|cpu|cuda[:n]|mps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalogyOptions(ProbeSettings):
+    """Which analogies are asked, how candidates are scored, and how results are summarised."""
+
+    questions: Any = option(
+        GOOGLE, "Questions: google (19,544), a file of the same form, or a folder of BATS", panel=INPUT,
+        metavar="NAME|FILE|FOLDER", parse=str,
+    )  # fmt: skip
+    keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT)
+    method: Method = option("3cosadd", "Score of a candidate", panel=COMPUTATION)
+    top_k: int = option(
+        5, "Number of best candidates to keep for each question (--questions-output)", panel=COMPUTATION, least=1
+    )
+    own: bool = option(
+        False, "Report each model also on all questions that it knows, not only on the common ones", panel=COMPUTATION
+    )
+    resample: Resample = option(
+        "pairs", "What the bootstrap draws: pairs of words, or questions as if they were independent",
+        panel=COMPUTATION,
+    )  # fmt: skip
+    draws: int = option(
+        2000, "Number of bootstrap draws; 0 for no intervals", panel=COMPUTATION, least=0, most=MOST_DRAWS
+    )
+    seed: int = option(0, "Seed of the bootstrap", panel=COMPUTATION, least=0)
+    published: bool = option(False, "Add the paper's Table 3", panel=RESULTS)
+    memory: int | str = option(
+        "1GB", "Memory for blocks of the computation, in addition to the table", panel=RUNNING, metavar="SIZE",
+        parse=parse_bytes,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", parse_bytes(self.memory))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestOptions(ProbeSettings):
+    """Which words are nearest to a sum of words."""
+
+    top_k: int = option(10, "Number of words to show", panel=COMPUTATION, least=1)

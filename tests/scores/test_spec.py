@@ -1,0 +1,82 @@
+"""The table of scores: a new entry is found in every table, and chance levels agree with simulation."""
+
+from __future__ import annotations
+
+
+import pandas as pd
+import pytest
+import torch
+
+import attngeo
+from attngeo.geometry.chance import Chance
+from attngeo.geometry.factors import FormStatistics
+from attngeo.scores.conditions import Condition
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.scoring import score_columns
+from attngeo.scores.spec import SCORES, ScoreSpec
+from attngeo.scores.summary import statistics
+
+
+def _share_of_largest_row(form: FormStatistics, _: ScoreOptions) -> float:
+    return float(form.row_norms.max() / form.row_norms.sum())
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> ScoreSpec:
+    """A third score, which no module of the project knows."""
+    spec = ScoreSpec(
+        name="toy", label="share of the largest row", low=0.0, negative="spread over rows", positive="one row only",
+        compute=_share_of_largest_row, chance=lambda d_model: Chance(1 / d_model, 0.0), source="a test",
+    )  # fmt: skip
+    monkeypatch.setitem(SCORES, "toy", spec)
+    return spec
+
+
+def test_a_new_score_is_in_the_frame_the_summary_and_conditions(toy: ScoreSpec) -> None:
+    frame = attngeo.score("demo:encoder", per_head=True)
+    assert list(frame.columns) == list(score_columns())
+    assert frame[toy.name].between(0, 1).all()
+    summary = attngeo.summarise(frame)
+    layers = frame.loc[frame["head"].isna(), toy.name]
+    heads = frame.loc[frame["head"].notna(), toy.name]
+    assert summary["toy_median"].item() == layers.median()
+    assert summary["heads_toy_max"].item() == heads.max()
+    outcome = next(Condition("toy.median > 0 and heads.toy.max < 1").outcomes(summary))
+    assert outcome.holds
+    assert outcome.values["toy.median"] == layers.median()
+
+
+def test_a_new_score_is_in_the_terminal_table_and_in_files(toy: ScoreSpec, inside, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    run = inside(
+        "score", "demo:encoder", "-o", tmp_path / "s.csv", "--fail-if", "toy.max > 1", "--plot", tmp_path / "t.html",
+        COLUMNS="120",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert toy.label in run.stdout
+    assert pd.read_csv(tmp_path / "s.csv")["toy"].notna().all()
+
+
+def test_without_it_there_is_no_trace_of_it() -> None:
+    assert "toy" not in score_columns()
+    assert not any("toy" in name for name in statistics())
+
+
+@pytest.mark.parametrize("name", sorted(SCORES))
+def test_every_score_stays_in_its_range_and_names_its_ends(name: str) -> None:
+    spec = SCORES[name]
+    frame = attngeo.score("demo:minilm", per_head=True)
+    assert frame[name].between(spec.low, spec.high).all()
+    assert spec.negative in spec.axis_title
+    assert spec.positive in spec.axis_title
+    assert spec.source
+
+
+@pytest.mark.parametrize("name", sorted(SCORES))
+def test_chance_levels_agree_with_random_forms(name: str) -> None:
+    spec, d_model, count = SCORES[name], 128, 200
+    generator = torch.Generator().manual_seed(0)
+    wq, wk = (torch.randn(count, d_model, d_model, generator=generator) for _ in range(2))
+    values = getattr(attngeo, name)(wq, wk)
+    mean, deviation = spec.chance(d_model)
+    assert abs(float(values.mean()) - mean) < 4 * deviation / count**0.5
+    assert float(values.std()) == pytest.approx(deviation, rel=0.25)
