@@ -1,15 +1,16 @@
-"""CBOW, trained on a text with gensim: Mikolov et al. 2013, the model that the paper compares attention with."""
+"""CBOW, trained on a text with gensim: the model of Mikolov et al. 2013, which the paper compares with attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attngeo.embeddings.options import CbowOptions
 from attngeo.embeddings.streams import open_stream
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
-from attngeo.progress import Progress
+from attngeo.options import accept_options
+from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tables.atomic import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -20,39 +21,13 @@ SENTENCE = 1000
 LONGEST_TEXT_LINE = 1 << 20
 
 
-@dataclass(frozen=True)
-class CbowOptions:
-    """How CBOW is trained; the defaults are gensim's, but for 300 dimensions, which the paper's model has.
+@accept_options(CbowOptions)
+def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback = ignore_progress) -> KeyedVectors:
+    """Train word vectors by CBOW with negative sampling on a text: plain, .gz or .zip. Each line is a sentence.
 
-    dimensions: width of the vectors. window: words on each side. min_count: rarer words are left out. negative: words
-    drawn for each true one. workers: threads; only one gives the same vectors every time. lower: fold case.
-    tokenised: the words of the text are what stands between spaces; else they are its runs of letters and underscores.
-    """
+    {options}
 
-    dimensions: int = 300
-    window: int = 5
-    min_count: int = 5
-    negative: int = 5
-    epochs: int = 5
-    seed: int = 1
-    workers: int = 1
-    lower: bool = True
-    tokenised: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("dimensions", "window", "min_count", "negative", "epochs", "workers"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}, expected at least 1")
-        if not 0 <= self.seed < 1 << 32:
-            raise UsageError(f"seed is {self.seed}, expected from 0 to {(1 << 32) - 1}")
-
-
-def train_cbow(
-    path: Path, options: CbowOptions = CbowOptions(), progress: Callable[[Progress], None] = lambda _: None
-) -> KeyedVectors:
-    """Word vectors of CBOW with negative sampling over a text: plain, .gz or .zip, each line taken for a sentence.
-
-    Raises ModelNotFoundError, UsageError where no word is frequent enough, CorruptCheckpointError for what is no text.
+    Raises ModelNotFoundError; UsageError if no word is frequent enough; CorruptCheckpointError if the file is not text.
     """
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"
@@ -66,8 +41,8 @@ def train_cbow(
     model.build_vocab(_Sentences(path, options, progress))
     if not len(model.wv):
         raise UsageError(
-            f"{path}: none of its {model.corpus_total_words:,} words comes {options.min_count} times; "
-            "expected a longer text, or a lower --min-count"
+            f"{path}: none of its {model.corpus_total_words:,} words occurs {options.min_count} times; "
+            "use a longer text, or a lower --min-count"
         )
     model.train(
         _Sentences(path, options, progress, epochs=options.epochs),
@@ -78,7 +53,7 @@ def train_cbow(
 
 
 def check_vectors_output(path: Path) -> None:
-    """Raise OutputError unless word vectors could be written to `path`: done before the training."""
+    """Raise OutputError if word vectors cannot be written to `path`. Call it before the training."""
     check_writable(path, SUFFIXES)
 
 
@@ -96,11 +71,9 @@ def save_vectors(vectors: KeyedVectors, path: Path) -> None:
 
 
 class _Sentences:
-    """The words of each line, read anew each time they are asked for: once to count them, once in each epoch."""
+    """The words of each line. The text is read once to count words, and once in each epoch."""
 
-    def __init__(
-        self, path: Path, options: CbowOptions, progress: Callable[[Progress], None], *, epochs: int = 0
-    ) -> None:
+    def __init__(self, path: Path, options: CbowOptions, progress: ProgressCallback, *, epochs: int = 0) -> None:
         from gensim.utils import tokenize
 
         self._path, self._options, self._progress, self._epochs, self._passes = path, options, progress, epochs, 0
@@ -113,7 +86,7 @@ class _Sentences:
             rest = b""
             for chunk in stream.chunks():
                 *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > LONGEST_TEXT_LINE:  # a text may be one line; words that it is cut between are few
+                if len(rest) > LONGEST_TEXT_LINE:  # a text may be one long line, which is cut between two words
                     line, _, rest = rest.rpartition(b" ")
                     lines.append(line)
                 for line in lines:
@@ -124,8 +97,8 @@ class _Sentences:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
-            raise CorruptCheckpointError(f"{self._path}: not a text in UTF-8; convert it first") from None
-        words = list(self._tokenize(text.lower() if self._options.lower else text))
-        # gensim cuts longer sentences off; texts without line ends would otherwise lose most of their words.
+            raise CorruptCheckpointError(f"{self._path}: not UTF-8 text; convert it first") from None
+        words = list(self._tokenize(text if self._options.keep_case else text.lower()))
+        # gensim truncates longer sentences, so a text without line ends would lose most of its words.
         for start in range(0, len(words), SENTENCE):
             yield words[start : start + SENTENCE]

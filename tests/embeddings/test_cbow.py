@@ -34,32 +34,36 @@ def text(tmp_path: Path) -> Path:
 
 
 def test_words_used_alike_come_close(text: Path) -> None:
-    vectors = train_cbow(text, CbowOptions(dimensions=12, epochs=20))
+    vectors = train_cbow(text, options=CbowOptions(dimensions=12, epochs=20))
     assert vectors.similarity("cat", "dog") > vectors.similarity("cat", "moon")
     assert vectors.similarity("sun", "moon") > vectors.similarity("sun", "dog")
     assert "rare" not in vectors.key_to_index
 
 
 def test_the_same_text_and_seed_give_the_same_vectors(text: Path) -> None:
-    first, again = train_cbow(text, SMALL), train_cbow(text, SMALL)
+    first, again = train_cbow(text, options=SMALL), train_cbow(text, options=SMALL)
     np.testing.assert_array_equal(first.vectors, again.vectors)
     assert list(first.index_to_key) == list(again.index_to_key)
     packed = text.with_suffix(".gz")
     packed.write_bytes(gzip.compress(text.read_bytes()))
-    np.testing.assert_array_equal(train_cbow(packed, SMALL).vectors, first.vectors)
+    np.testing.assert_array_equal(train_cbow(packed, options=SMALL).vectors, first.vectors)
 
 
 def test_case_is_folded_unless_kept(text: Path) -> None:
     every = CbowOptions(dimensions=4, min_count=1, epochs=1)
-    assert {"the", "rare", "end"} <= train_cbow(text, every).key_to_index.keys()
-    assert {"The", "RARE"} <= train_cbow(text, CbowOptions(4, min_count=1, epochs=1, lower=False)).key_to_index.keys()
+    assert {"the", "rare", "end"} <= train_cbow(text, options=every).key_to_index.keys()
+    assert {"The", "RARE"} <= train_cbow(
+        text, options=CbowOptions(dimensions=4, min_count=1, epochs=1, keep_case=True)
+    ).key_to_index.keys()
 
 
 def test_words_are_runs_of_letters_or_what_stands_between_spaces(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The U.S. in 2001 don't <unk> man_made\n" * 3)
     options = {"dimensions": 4, "min_count": 1, "epochs": 1}
-    letters, spaces = (train_cbow(text, CbowOptions(**options, tokenised=cut)).key_to_index for cut in (False, True))  # type: ignore[arg-type]
+    letters, spaces = (
+        train_cbow(text, options=CbowOptions(**options, tokenised=cut)).key_to_index for cut in (False, True)
+    )  # type: ignore[arg-type]
     assert set(letters) == {"the", "u", "s", "in", "don", "t", "unk", "man_made"}
     assert set(spaces) == {"the", "u.s.", "in", "2001", "don't", "<unk>", "man_made"}
 
@@ -73,14 +77,16 @@ def test_a_text_of_one_line_gives_the_same_words(text: Path, tmp_path: Path, mon
     one.write_text(text.read_text().replace("\n", " "))
     counts = [
         {word: vectors.get_vecattr(word, "count") for word in vectors.index_to_key}
-        for vectors in (train_cbow(path, CbowOptions(4, min_count=1, epochs=1)) for path in (text, one))
+        for vectors in (
+            train_cbow(path, options=CbowOptions(dimensions=4, min_count=1, epochs=1)) for path in (text, one)
+        )
     ]
     assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("suffix", [".kv", ".txt", ".vec", ".bin"])
 def test_saved_vectors_are_read_back(text: Path, tmp_path: Path, suffix: str) -> None:
-    vectors = train_cbow(text, SMALL)
+    vectors = train_cbow(text, options=SMALL)
     path = tmp_path / f"vectors{suffix}"
     save_vectors(vectors, path)
     embedding = open_embedding(path)
@@ -99,7 +105,7 @@ def test_bad_texts_and_options(text: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="no such file"):
         train_cbow(tmp_path / "none.txt")
     with pytest.raises(UsageError, match="comes 99999 times"):
-        train_cbow(text, CbowOptions(min_count=99999))
+        train_cbow(text, options=CbowOptions(min_count=99999))
     with pytest.raises(UsageError, match="seed is -1"):
         CbowOptions(seed=-1)
     with pytest.raises(ModelNotFoundError, match="a folder, expected a text"):
@@ -112,4 +118,4 @@ def test_bad_texts_and_options(text: Path, tmp_path: Path) -> None:
         train_cbow(binary)
     for path in (tmp_path / "v.docx", tmp_path / "none" / "v.kv"):
         with pytest.raises(OutputError, match=r"there is no folder|no such format"):
-            save_vectors(train_cbow(text, SMALL), path)
+            save_vectors(train_cbow(text, options=SMALL), path)

@@ -1,0 +1,25 @@
+"""The options of CBOW training, each declared once. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attngeo.options import COMPUTATION, INPUT, MODEL, OPTIMISATION, RUNNING, Options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class CbowOptions(Options):
+    """How CBOW is trained. The defaults are gensim's, except 300 dimensions, which the paper's model has.
+
+    Raises UsageError for a value outside its limits.
+    """
+
+    dimensions: int = option(300, "Width of the vectors", panel=MODEL, least=1)
+    window: int = option(5, "Words on each side", panel=MODEL, least=1)
+    negative: int = option(5, "Negative samples for each word", panel=MODEL, least=1)
+    min_count: int = option(5, "Leave out words that occur less often", panel=INPUT, least=1)
+    keep_case: bool = option(False, "Keep upper case; without it, all words are lower case", panel=INPUT)
+    tokenised: bool = option(False, "Split words at spaces only; without it, words are runs of letters", panel=INPUT)
+    epochs: int = option(5, "Passes over the text", panel=OPTIMISATION, least=1)
+    seed: int = option(1, "Seed of the random numbers", panel=COMPUTATION, least=0, most=2**32 - 1)
+    workers: int = option(1, "Threads; only 1 gives the same vectors every time", panel=RUNNING, least=1)
