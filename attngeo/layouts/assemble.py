@@ -1,4 +1,4 @@
-"""The tensors of one site, cut into the projections of its heads. Pure: it is given the tensors."""
+"""From the tensors of one site to the projections of its heads. Reads nothing: the tensors are arguments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from attngeo.layouts.sites import AttentionSite
 
 
 class Projections(NamedTuple):
-    """q [heads, head_dim, d_model], k [key_heads, head_dim, d_model] and their biases [heads, head_dim], or None.
+    """The projections of one site.
 
-    q_gain, k_gain: [heads or 1, head_dim] of a normalisation after projection, or None.
+    q: [heads, head_dim, d_model]. k: [key_heads, head_dim, d_model]. q_bias, k_bias: [heads or key_heads, head_dim], or
+    None. q_gain, k_gain: gain of a normalisation after projection, [heads or 1, head_dim], or None.
     """
 
     q: Tensor
@@ -28,7 +29,11 @@ class Projections(NamedTuple):
 
 
 def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
-    """The projections of `site`; `tensors` is keyed by tensor name, cut to `site.reads`, in the dtype to compute in."""
+    """Cut the projections of `site` out of its tensors.
+
+    tensors: tensor name → the rows `site.reads` of that tensor, in the dtype to compute in. Raises
+    CorruptCheckpointError if a weight is missing, or has fewer rows than its heads need.
+    """
     gains = tuple(_gain(site, tensors, role) for role in ("q_gain", "k_gain"))
     if isinstance(site.layout, QKLayout):
         q, q_bias = (_heads(site, site.layout, tensors, role, "q") for role in ("q", "q_bias"))
@@ -46,14 +51,15 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
 
 
 def output_axis(site: AttentionSite) -> int:
-    """Which dimension of the stored query and key weights is their output: 0 of a Linear layer's, 1 of a Conv1D's."""
+    """The output dimension of the stored query and key weights: 0 for a Linear layer, 1 for a Conv1D."""
     return int(isinstance(site.layout, QKLayout) and site.layout.conv1d)
 
 
 def numbered_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
-    """The number that each output has in the stored weights: q [heads, head_dim], k [key_heads, head_dim]; and gains.
+    """The place of each output of the heads in the stored weights: q [heads, head_dim], k [key_heads, head_dim].
 
-    For writing weights back. Numbers are cut as weights are, and one input is enough. Not for latent attention.
+    For writing weights back; the gains are those of the site. It cuts numbered outputs as `assemble` cuts weights.
+    Works for `QKLayout` only.
     """
     axis, numbers = output_axis(site), dict(tensors)
     for name in (site.tensors["q"], site.tensors["k"]):
@@ -65,7 +71,7 @@ def numbered_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Proj
 def _heads(
     site: AttentionSite, layout: QKLayout, tensors: Mapping[str, Tensor], role: str, letter: str
 ) -> Tensor | None:
-    """The slots of queries or keys in the weight or bias that plays `role`; None where the site has no such tensor."""
+    """The slots of queries or keys in the weight or bias of this `role`; None if the site has no such tensor."""
     if role not in site.tensors:
         return None
     x = tensors[site.tensors[role]]
@@ -77,7 +83,7 @@ def _heads(
     blocks = layout.blocks if isinstance(layout.blocks, int) else site.key_heads
     if slots == letter:
         blocks = 1
-    # Rows past the last slot that is needed were not read, and what comes after it is not needed to cut it out.
+    # Only the rows up to the last slot of queries and keys were read, and cutting needs none after `letter`'s.
     if blocks == 1:
         slots = slots[: slots.index(letter) + 1]
         x = x[: site.rows(slots)]
@@ -94,7 +100,7 @@ def _same_layer(weight: str, bias: str) -> bool:
 
 
 def _gain(site: AttentionSite, tensors: Mapping[str, Tensor], role: str) -> Tensor | None:
-    """The gain [heads or 1, head_dim] of the normalisation of queries or keys: one tensor, or one for each head."""
+    """The gain [heads or 1, head_dim] of the normalisation of queries or keys, stored as one tensor or one per head."""
     parts = sorted((key for key in site.tensors if key.startswith(f"{role}.")), key=lambda key: int(key.split(".")[1]))
     found = [tensors[site.tensors[key]] for key in ([role] if role in site.tensors else parts)]
     if not found:

@@ -1,7 +1,6 @@
-"""The table of model families: data only, one short entry each, read off the modeling file named in `source`.
+"""The table of model families: data only, one short entry each, read from the modeling file that `source` names.
 
-`defaults` holds the configuration fields that a checkpoint may leave out, with the value transformers then uses;
-fields that are in every published configuration need no default. What an entry may say: see `Family`.
+`Family` in layout.py says what an entry may state. `README.md` in this folder says how to add one.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _vision(
 
 
 def _speech(name: str) -> Family:
-    """wav2vec 2.0 and its kin: pre-norm only in the variant with a stable layer norm."""
+    """wav2vec 2.0 and similar models: pre-norm only in the variant with a stable layer norm."""
     return Family(
         source=_file(name), stack="encoder", pre_norm=("layer_norm",), pre_norm_when={"do_stable_layer_norm": True},
         defaults={"num_attention_heads": 12, "do_stable_layer_norm": False},
@@ -70,6 +69,7 @@ def _seq2seq(name: str, heads: int, *, pre_norm: bool, **more: Any) -> Family:
 
 
 def _latent(name: str, heads: int) -> Family:
+    """Multi-head latent attention after an input norm."""
     return Family(
         source=_file(name), layouts=(LatentLayout(),), pre_norm=INPUT_NORM, rotary=LATENT_TAIL,
         defaults={
@@ -284,7 +284,7 @@ FAMILIES: dict[str, Family] = {
     "musicgen_decoder": Family(source=_file("musicgen"), **BART_NORMS, defaults={"num_attention_heads": 16}),
 }
 
-# Families that are nothing but the towers of other families: model type → what its parts are called in the table.
+# Families that consist of towers of other families: model type → names of its parts in the table.
 COMPOSITES: dict[str, tuple[str, ...]] = {
     "clip": ("clip_text_model", "clip_vision_model"),
     "siglip": ("siglip_text_model", "siglip_vision_model"),

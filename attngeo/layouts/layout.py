@@ -1,12 +1,12 @@
-"""The vocabulary in which a model family declares where its query and key projections are.
+"""The vocabulary of `families.py`: how a model family declares where its query and key projections are.
 
-The output axis of a projection is a row of slots, each `head_dim` wide. A layout gives the order of the slots as
-letters, the letters standing for runs of heads:
+The output axis of a projection is a row of slots, each `head_dim` wide. The letters of a layout give their order. Each
+letter stands for a run of heads:
 
     "q"  the H query heads     "k"  the K key heads     "v"  the K value heads
 
-in each of `blocks` equal blocks. So "qkv" in one block is Q…Q K…K V…V; in as many blocks as key heads it is
-(Q…Q K V) once per group, which with one query per group is the interleaving of GPT-NeoX and BLOOM.
+The order repeats in each of `blocks` equal blocks. "qkv" in one block is Q…Q K…K V…V. In as many blocks as there are
+key heads it is (Q…Q K V) for each group; with one query head per group, this is the interleaving of GPT-NeoX and BLOOM.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Blocks = int | Literal["key_heads"]
 
 @dataclass(frozen=True, kw_only=True)
 class QKLayout:
-    """Where one attention module keeps Wq and Wk: tensor names are relative to the module's own name.
+    """Where one attention module keeps Wq and Wk. Tensor names are relative to the module's name.
 
-    q, k: the weights; the same name where they are fused. q_bias, k_bias: their biases, which may be absent in a
-    checkpoint. slots, k_slots: order of the slots in each. blocks: how often the order repeats in a fused tensor.
-    conv1d: stored (in, out) instead of (out, in). when: configuration fields for which this layout holds.
-    key_heads: "config" as the configuration says, "one", or "heads" where it must be ignored.
-    width_from_rows: head_dim is the output width divided by heads, whatever the configuration says.
+    q, k: the weights; the same name if they are fused. q_bias, k_bias: their biases, which a checkpoint may lack.
+    slots, k_slots: order of the slots in each. blocks: number of times that the order repeats in a fused tensor, or
+    "key_heads" for once per key head. conv1d: stored as (in, out) instead of (out, in). when: values of configuration
+    fields that this layout requires. key_heads: the number of key heads: "config" for the configuration's, "one", or
+    "heads" for as many as query heads whatever the configuration says. width_from_rows: head_dim is the output width
+    divided by the number of heads, whatever the configuration says.
     """
 
     q: str
@@ -46,16 +47,16 @@ class QKLayout:
 
     @property
     def fused(self) -> bool:
-        """Whether queries and keys share one tensor."""
+        """Whether queries and keys are in one tensor."""
         return self.q == self.k
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatentLayout:
-    """Multi-head latent attention: queries and keys go through a low-rank, normalised latent.
+    """Multi-head latent attention: queries and keys pass through a normalised latent vector of low rank.
 
-    Wq = q_a·diag(q_norm)·q_b, or `q` alone where there is no query latent; Wk = kv_a·diag(kv_norm)·kv_b's key part;
-    the rows of `kv_a` after the latent are one more, rotary key that all heads share.
+    Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part of
+    kv_b). The rows of `kv_a` after the latent are a rotary key that all heads share.
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
     """
 
@@ -72,9 +73,10 @@ class LatentLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """Rotary position embeddings: how dimensions pair up, and where the configuration says how many turn.
+    """Rotary position embeddings: which dimensions of a head make a pair.
 
-    tail: the rotated dimensions are the last `qk_rope_head_dim` of a head, not its first.
+    interleaved: neighbours (2i, 2i + 1) make a pair; otherwise (i, i + half). tail: the rotated dimensions are the last
+    `qk_rope_head_dim` ones of a head, not the first ones.
     """
 
     interleaved: bool = False
@@ -83,9 +85,10 @@ class Rotary:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadNorm:
-    """A normalisation of queries and keys after projection; its tensors need not be in every checkpoint.
+    """A normalisation of queries and keys after projection (QK-norm). A checkpoint may lack its tensors.
 
-    centred: LayerNorm, which takes the mean off, rather than RMSNorm. gain_offset: 1 where the gain is stored as g − 1.
+    q, k: names of the two modules. centred: LayerNorm, which subtracts the mean, instead of RMSNorm. gain_offset: 1 if
+    the gain g is stored as g − 1.
     """
 
     q: str = "q_norm"
@@ -96,16 +99,17 @@ class HeadNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One model family. Whatever a rule finds by itself is left out.
+    """One model family. An entry states only what the rules do not find by themselves.
 
-    source: the modeling file it was read from. layouts: tried in order; empty for the rules of `RULES`.
-    stack: name of the self-attention stack where tensor names do not say. stacks: regular expression on the module's
-    name → stack, for what the general naming does not cover. pre_norm: names of the normalisation in front of
-    attention, in a pre-norm model, relative to any enclosing module; cross_norm: the same for cross-attention where it
-    has one of its own; pre_norm_when: configuration fields for which the model is pre-norm. input_gain_offset: 1 where
-    the gain is stored as g − 1. rotary, head_norm: see there. defaults: configuration fields that published checkpoints
-    may leave out. shared: configuration fields (layers, groups) of a family whose layers share weights. notes: caveats
-    for the user.
+    source: URL of the modeling file that the entry was read from; "" for a family that is not in the table.
+    layouts: tried in order; empty for `RULES`. stack: name of the self-attention stack if tensor names do not tell.
+    stacks: regular expression on a module's name → its stack, for names that the general rules do not cover.
+    pre_norm: names of the normalisation in front of attention, relative to an enclosing module; empty for a post-norm
+    model. cross_norm: the same for cross-attention, if it has another one. pre_norm_when: values of configuration
+    fields that a pre-norm model of the family has. input_gain_offset: 1 if the gain g is stored as g − 1.
+    rotary: see `Rotary`. head_norm: see `HeadNorm`. defaults: configuration fields that published checkpoints may leave
+    out, with the values that transformers then uses. shared: names of the configuration fields (layers, groups) of a
+    family whose layers share weights. notes: caveats for the user.
     """
 
     source: str
@@ -124,19 +128,19 @@ class Family:
 
 
 def separate(q: str, k: str, **more: Any) -> QKLayout:
-    """Queries and keys in two Linear layers named `q` and `k`."""
+    """A layout with queries and keys in two Linear layers, named `q` and `k`."""
     return QKLayout(q=f"{q}.weight", k=f"{k}.weight", q_bias=f"{q}.bias", k_bias=f"{k}.bias", **more)
 
 
 def fused(name: str, slots: str = "qkv", blocks: Blocks = 1, **more: Any) -> QKLayout:
-    """Queries and keys in one layer named `name`, with the given order of slots."""
+    """A layout with queries and keys in one layer, named `name`, in the given order of slots."""
     return QKLayout(
         q=f"{name}.weight", k=f"{name}.weight", q_bias=f"{name}.bias", k_bias=f"{name}.bias",
         slots=slots, k_slots=slots, blocks=blocks, **more,
     )  # fmt: skip
 
 
-# How attention modules name their projections, whatever the family; found by the end of a tensor's name.
+# How attention modules of any family name their projections. Each is compared with the ends of tensor names.
 RULES = (
     separate("q_proj", "k_proj"),
     separate("query", "key"),
@@ -154,7 +158,7 @@ RULES = (
 
 
 def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_dim: int, blocks: int) -> Tensor:
-    """The slots `letter` of x, [its heads, head_dim, ...] of a tensor [slots·head_dim, ...], in the order of heads."""
+    """Cut the slots `letter` out of x [slots·head_dim, ...]: [heads of that letter, head_dim, ...], in their order."""
     counts = {"q": heads, "k": key_heads, "v": key_heads}
     runs = [counts[slot] // blocks for slot in slots]
     start = sum(runs[: slots.index(letter)])
@@ -163,7 +167,7 @@ def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_
 
 
 def slot_rows(slots: str, *, heads: int, key_heads: int, head_dim: int) -> int:
-    """The output width of a projection with these slots."""
+    """The output width of a projection with these slots: their number times head_dim."""
     counts = {"q": heads, "k": key_heads, "v": key_heads}
     return sum(counts[slot] for slot in slots) * head_dim
 
@@ -171,10 +175,11 @@ def slot_rows(slots: str, *, heads: int, key_heads: int, head_dim: int) -> int:
 def latent_weights(
     tensors: Mapping[str, Tensor], *, heads: int, nope_dim: int, rope_dim: int, bias: bool
 ) -> tuple[Tensor, Tensor]:
-    """The q and k, [heads, nope_dim + rope_dim, d_model] each, of multi-head latent attention.
+    """The q and k of multi-head latent attention, [heads, nope_dim + rope_dim, d_model] each.
 
-    `tensors` is keyed by the fields of LatentLayout, already in the dtype to compute in. With `bias` the biases of the
-    down-projections are carried through instead, as [heads, nope_dim + rope_dim].
+    tensors: field of LatentLayout → tensor, in the dtype to compute in. nope_dim, rope_dim: number of dimensions of a
+    head without and with rotary embeddings. bias: return the biases that result from those of the down-projections
+    instead, [heads, nope_dim + rope_dim] each.
     """
 
     def down(name: str, rows: slice) -> Tensor:

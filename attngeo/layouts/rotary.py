@@ -1,4 +1,4 @@
-"""Rotary position embeddings: how far each pair of dimensions turns for one step, from the configuration."""
+"""From the configuration to rotary position embeddings: the angle that each pair of dimensions rotates per position."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from attngeo.layouts.layout import Family
 def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int, ref: str) -> Tensor:
     """Radians per position of each rotated pair, float64 [pairs], at one layer of a family with rotary embeddings.
 
-    Scaled variants are taken as they act within the trained context length. Raises UnsupportedModelError for a kind
-    of scaling that is not known. Source: Su et al. 2021 (arXiv 2104.09864); linear: Chen et al. 2023 (2306.15595);
-    yarn: Peng et al. 2023 (2309.00071); llama3: the Llama 3.1 release; longrope: Ding et al. 2024 (2402.13753).
+    section: the configuration of the part of the model. Scaled variants have the frequencies that they use within the
+    trained context length. Raises UnsupportedModelError for an unknown kind of scaling; other exceptions (KeyError,
+    ValueError, TypeError …) if the configuration makes no sense.
+    Source: Su et al. 2021 (arXiv 2104.09864); linear: Chen et al. 2023 (2306.15595); yarn: Peng et al. 2023
+    (2309.00071); llama3: the Llama 3.1 release; longrope: Ding et al. 2024 (2402.13753).
     """
     stated = {name: value for name, value in section.items() if value is not None}
     fields = {**family.defaults, **stated}
     rope = _parameters(stated, fields, layer)
-    size = _rotated_dims(fields, rope, family, head_dim)
+    size = _count_rotated(fields, rope, family, head_dim)
     base = float(rope["rope_theta"])
     plain: Tensor = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -45,7 +47,7 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
 
 
 def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
-    """The rotary parameters at one layer, from the configurations of transformers 5 (`rope_parameters`) or before."""
+    """The rotary parameters at one layer, from a configuration of transformers 5 (`rope_parameters`) or earlier."""
     rope = dict(fields.get("rope_parameters") or {})
     local = _is_local(fields, layer)
     by_type = {name: value for name, value in rope.items() if isinstance(value, Mapping)}
@@ -63,7 +65,7 @@ def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int
 
 
 def _is_local(fields: Mapping[str, Any], layer: int) -> bool:
-    """Whether the layer attends within a sliding window, in models that rotate differently there."""
+    """Whether the layer attends within a sliding window, in models whose such layers have a base of their own."""
     kinds = fields.get("layer_types")
     if isinstance(kinds, list) and layer < len(kinds):
         return bool(kinds[layer] == "sliding_attention")
@@ -73,7 +75,8 @@ def _is_local(fields: Mapping[str, Any], layer: int) -> bool:
     return pattern is not None and (layer + 1) % int(pattern) != 0
 
 
-def _rotated_dims(fields: Mapping[str, Any], rope: Mapping[str, Any], family: Family, head_dim: int) -> int:
+def _count_rotated(fields: Mapping[str, Any], rope: Mapping[str, Any], family: Family, head_dim: int) -> int:
+    """The number of dimensions of a head that rotate."""
     if family.rotary is not None and family.rotary.tail:
         return int(fields["qk_rope_head_dim"])
     if "rotary_dim" in fields:
@@ -83,7 +86,7 @@ def _rotated_dims(fields: Mapping[str, Any], rope: Mapping[str, Any], family: Fa
 
 
 def _llama3(plain: Tensor, rope: Mapping[str, Any]) -> Tensor:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    """Stretch long wavelengths by `factor`, keep short ones, and blend between."""
     turns = float(rope["original_max_position_embeddings"]) * plain / (2 * math.pi)
     low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
     kept = ((turns - low) / (high - low)).clamp(0, 1)
@@ -91,7 +94,7 @@ def _llama3(plain: Tensor, rope: Mapping[str, Any]) -> Tensor:
 
 
 def _yarn(plain: Tensor, rope: Mapping[str, Any], fields: Mapping[str, Any], base: float) -> Tensor:
-    """As llama3, blended linearly over the index of the pair instead."""
+    """As `_llama3`, but blend linearly over the index of the pair."""
     trained = rope.get("original_max_position_embeddings") or fields["max_position_embeddings"]
     factor, size = rope.get("factor") or fields["max_position_embeddings"] / trained, 2 * len(plain)
 
