@@ -1,4 +1,4 @@
-"""The names that options take, shared by the library and the command line. Imports nothing heavy."""
+"""The choices of options, shared by the library and the command line. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any, Literal, get_args
 
 from attngeo.errors import UsageError
 
-# Whose definition of the scores, and what their products are taken in; see scoring.
+# Formulas of the scores, and the number type of products; see scores.options.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]
-# Which table of a checkpoint: its input embeddings, or its unembedding.
+# A table of a checkpoint: its input embeddings, or its unembedding.
 Table = Literal["input", "output"]
-# Which rows of a table may be answers: whole words, or every entry.
+# The rows of a table that may be answers: whole words, or every entry.
 Candidates = Literal["words", "all"]
-# How words are looked up, and what stands for a word of several tokens; see analogies.lexicon.
+# Case of words that are looked up, and the vector of a word of several tokens; see analogies.lexicon.
 Case = Literal["auto", "keep", "lower", "ignore"]
 Compose = Literal["none", "mean"]
-# How a candidate is scored; see analogies.methods.
+# Score of a candidate; see analogies.methods.
 Method = Literal["3cosadd", "3cosmul", "pairdirection"]
-# What a bootstrap draws; see analogies.statistics.
+# Units that a bootstrap draws; see analogies.statistics.
 Resample = Literal["pairs", "questions"]
-# What is trained on, and to do what: predict masked tokens, or the next one; see pretrain.
+# Kind of training data, and objective: predict masked tokens, or the next one; see pretrain.
 Task = Literal["text", "image"]
 Objective = Literal["mlm", "clm"]
 TrainingPrecision = Literal["auto", "fp32", "bf16", "fp16"]

@@ -1,24 +1,24 @@
-"""Every error attngeo raises on purpose, and the exit code the command line gives it.
+"""The errors that attngeo raises, and their exit codes on the command line.
 
     AttnGeoError
-    ├── UsageError                   2   an argument cannot be meant as it stands
-    │   └── OutputError              2   a result file cannot be written where it was asked for
+    ├── UsageError                   2   an argument is invalid, or contradicts another
+    │   └── OutputError              2   a result file cannot be written
     ├── ModelUnavailableError        3   the model or a file of it cannot be found or reached
     │   ├── ModelNotFoundError
-    │   ├── AccessError                  private, or gated and no token given
+    │   ├── AccessError                  private, or gated and without a valid token
     │   └── NetworkError                 no connection, or offline mode
     ├── DataUnavailableError         3   a data set or a tokeniser cannot be found or reached
-    ├── QuestionError                4   there is no analogy question, or none that every model knows
+    ├── QuestionError                4   a question set is empty, or every model lacks some word of it
     ├── DataError                    4   a data set was found, but cannot be trained on
-    ├── TrainingError                4   training went wrong, such as a loss that is not a number
-    ├── InterruptedTrainingError   130   training was asked to stop; its checkpoint is saved
+    ├── TrainingError                4   training failed, for example the loss is not a number
+    ├── InterruptedTrainingError   130   training was interrupted; its checkpoint is saved
     └── CheckpointError              4   found, but cannot be scored
         ├── CorruptCheckpointError       truncated, inconsistent or malformed files
-        ├── UnsafeCheckpointError        reading it would run code
-        ├── ShapeError                   a tensor does not have the shape its configuration asks for
-        └── UnsupportedModelError        no attention, or a family or a quantisation that is not supported
+        ├── UnsafeCheckpointError        reading the file would run code
+        ├── ShapeError                   a tensor does not have the shape that its configuration requires
+        └── UnsupportedModelError        no attention, or an unsupported family or quantisation
 
-Messages are one line: what, where, expected, got, and what to do next. This module imports nothing.
+A message is one line: what happened: where: expected X, got Y. What to do. This module imports nothing.
 """
 
 
@@ -29,7 +29,7 @@ class AttnGeoError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says, in one line of at most 200 characters; its class where it says nothing."""
+    """The first line of another library's error, at most 200 characters; the error's class if it has no text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -40,7 +40,7 @@ class UsageError(AttnGeoError):
 
 
 class OutputError(UsageError):
-    """A result file cannot be written where it was asked for."""
+    """A result file cannot be written."""
 
 
 class ModelUnavailableError(AttnGeoError):
@@ -54,7 +54,7 @@ class ModelNotFoundError(ModelUnavailableError):
 
 
 class AccessError(ModelUnavailableError):
-    """The repository is private or gated and the token given, if any, does not open it."""
+    """The repository is private or gated, and the token is missing or gives no access."""
 
 
 class NetworkError(ModelUnavailableError):
@@ -62,25 +62,25 @@ class NetworkError(ModelUnavailableError):
 
 
 class QuestionError(AttnGeoError):
-    """A question set holds no question, or none whose words every model knows."""
+    """A question set is empty, or every question has a word that some model does not know."""
 
 
 class DataUnavailableError(AttnGeoError):
-    """A data set, or the tokeniser to cut it with, cannot be found or reached."""
+    """A data set, or its tokeniser, cannot be found or reached."""
 
     exit_code = 3
 
 
 class DataError(AttnGeoError):
-    """A data set is empty, too small for what is asked, or not of the kind that is expected."""
+    """A data set is empty, too small, or not of the expected kind."""
 
 
 class TrainingError(AttnGeoError):
-    """Training cannot go on: the loss is not a number, or a checkpoint to resume from is broken."""
+    """Training failed: the loss is not a number, or the checkpoint to resume from is broken."""
 
 
 class InterruptedTrainingError(AttnGeoError):
-    """Training was asked to stop and did, after saving a checkpoint."""
+    """Training was interrupted, and stopped after it saved a checkpoint."""
 
     exit_code = 130
 
@@ -94,12 +94,12 @@ class CorruptCheckpointError(CheckpointError):
 
 
 class UnsafeCheckpointError(CheckpointError):
-    """Reading the file would run code that it carries; attngeo refuses."""
+    """Reading the file would run code that it contains; attngeo refuses."""
 
 
 class ShapeError(CheckpointError):
-    """A tensor's shape is not the one that the configuration or the other operand asks for."""
+    """A tensor does not have the shape that the configuration or the other operand requires."""
 
 
 class UnsupportedModelError(CheckpointError):
-    """No query-key attention, an unknown layout, or a quantisation that is not supported."""
+    """No query-key attention, an unknown layout, or an unsupported quantisation."""

@@ -1,4 +1,4 @@
-"""With what software and on what machine a result was made."""
+"""The software and the machine that a result was made with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGES = ("torch", "transformers")
 
 
 def software() -> dict[str, str]:
-    """The versions of attngeo, Python and the packages that results may depend on; imports none of them."""
+    """The versions of attngeo, Python, and the packages that results may depend on. Imports none of them."""
     from attngeo import __version__
 
     return {"attngeo": __version__, "python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
@@ -24,7 +24,7 @@ def machine() -> dict[str, str | int | None]:
 
 
 def _processor() -> str:
-    """The processor's name; `platform` knows it on few systems, Linux not among them."""
+    """The name of the processor, which `platform` does not report on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

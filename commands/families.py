@@ -10,6 +10,8 @@ import typer
 
 from attngeo.options import RESULTS
 
+from attngeo.options import RESULTS
+
 if TYPE_CHECKING:
     from attngeo.layouts.layout import Family, LatentLayout, QKLayout
 

@@ -1,4 +1,4 @@
-"""One W_qk to look at: made smaller, with the norms of its rows and columns."""
+"""One W_qk for a picture: reduced in size, with the norms of its rows and columns."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from attngeo.scores.projections import Variants, key_heads_of, projections, read
 if TYPE_CHECKING:
     import pandas as pd
 
-# Squares along an edge: more than this a screen does not show.
+# Squares along an edge; a screen cannot show more.
 MOST_CELLS = 384
 
 
-class Matrix(NamedTuple):
-    """cells: the largest |entry| of every square of W_qk, rows and columns named after their first. norms: one row for
-    each row and column of W_qk, with the columns axis ("row" or "column"), index, norm and outlier.
+class QueryKeyMatrix(NamedTuple):
+    """A reduced W_qk.
+
+    cells: the largest |entry| of each square of W_qk; rows and columns are named after the first of the square. norms:
+    one row for each row and column of W_qk, with the columns axis ("row" or "column"), index, norm and outlier.
     """
 
     cells: pd.DataFrame
@@ -38,13 +40,13 @@ def query_key_matrix(
     gamma: float = 2.0,
     cells: int = MOST_CELLS,
     offline: bool = False,
-) -> Matrix:
-    """W_qk of one layer, or of one of its heads, made small enough to be drawn.
+) -> QueryKeyMatrix:
+    """W_qk of one layer, or of one of its heads, small enough to be drawn.
 
-    model, stack, offline: see `attngeo.score`; stack is the first one where it is None. gamma: a row or column is an
-    outlier where its norm exceeds the mean by so many standard deviations: these are what directionality sums.
-    cells: how many squares along an edge, at most. `attrs` of both tables say which matrix it is.
-    Raises ModelUnavailableError, CheckpointError, and UsageError for a layer or head that is not there.
+    model, stack, offline: as for `attngeo.score`; the default is the first stack. gamma: a row or column is an outlier
+    if its norm exceeds mean + gamma·std of the norms; directionality sums the outliers. cells: the most squares along an
+    edge. The `attrs` of both tables say which matrix it is.
+    Raises ModelUnavailableError and CheckpointError; UsageError for a layer or head that does not exist.
 
     >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
     >>> cells.shape, int(norms.outlier.sum())
@@ -61,7 +63,7 @@ def query_key_matrix(
         store.fetch(site.tensors.values())
         q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float64, ref=store.ref)
     if q.shape[-1] != k.shape[-1]:
-        raise CheckpointError(f"{store.ref}: {site.module} has no square form to show")
+        raise CheckpointError(f"{store.ref}: {site.module} has no square form, expected queries and keys of one width")
     key_head = key_heads_of(site, "corrected")
     q, k = layer_factors(q, k, key_head) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):
@@ -85,4 +87,4 @@ def query_key_matrix(
     }
     norms = pd.concat(parts, ignore_index=True)
     shown.attrs = norms.attrs = about
-    return Matrix(shown, norms)
+    return QueryKeyMatrix(shown, norms)

@@ -1,4 +1,4 @@
-"""From a model to the query and key weights of each attention site: joins checkpoints, layouts and variants."""
+"""The query and key projections of each attention site of a model: joins checkpoints, layouts and variants."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def attention_sites(
     dtype: torch.dtype = torch.float32,
     offline: bool = False,
 ) -> Iterator[SiteWeights]:
-    """Every attention site of `model` in turn, with its query and key weights; one site in memory at a time.
+    """Iterate over the attention sites of `model`, with their query and key weights. One site is in memory at a time.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-    stack, layers: only these. with_bias, fold_norm, rope_offset: see `score`. dtype: of the weights that come back.
+    stack, layers: select sites. with_bias, fold_norm, rope_offset: as for `score`. dtype: of the returned weights.
     Raises ModelUnavailableError, CheckpointError, UsageError.
 
     >>> import attngeo
@@ -82,9 +82,9 @@ def attention_sites(
 
 
 def sites_of(store: TensorStore, variants: Variants = Variants()) -> tuple[list[AttentionSite], list[str]]:
-    """The attention sites of an open checkpoint, and patterns of attention that no layout reads. Reads no weights.
+    """The attention sites of an open checkpoint, and name patterns of attention that no layout reads. Reads no weights.
 
-    A site lists the tensors that the variant needs, and no others.
+    A site lists only the tensors that the variant needs.
     """
     return find_sites(
         store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
@@ -111,12 +111,12 @@ def select(
 
 
 def read(store: TensorStore, site: AttentionSite) -> dict[str, Tensor]:
-    """The tensors of a site as they are stored, by name."""
+    """The tensors of a site by name, in the dtype of the file."""
     return {name: store.read(name, rows) for name, rows in site.reads.items()}
 
 
 def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
-    """The key head that each query head is paired with: its group's, or as the published tables had it, h mod K."""
+    """The key head of each query head h: that of its group, or h mod K by the published convention."""
     if convention == "published":
         return [head % site.key_heads for head in range(site.heads)]
     return [head // (site.heads // site.key_heads) for head in range(site.heads)]
@@ -151,70 +151,70 @@ def projections(
 
 
 def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> tuple[Projections, list[str]]:
-    """Fold the gain, and where biases count the shift, of the normalisation in front of attention into the weights."""
+    """Fold the normalisation before attention into the weights: its gain, and its shift into the biases."""
     if "pre_norm" not in site.tensors:
-        known = "no gain in front of attention to fold" if site.family.source else "input norm not known: not folded"
-        return parts, [known]
+        note = "no gain before attention to fold" if site.family.source else "input norm unknown: not folded"
+        return parts, [note]
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
 
-    def folded(w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def fold(w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if shift is not None:
             bias = input_shift(w, shift) + (0 if bias is None else bias)
         return fold_input_gain(w, gain), bias
 
-    q, q_bias = folded(parts.q, parts.q_bias)
+    q, q_bias = fold(parts.q, parts.q_bias)
     if site.is_cross:
         return parts._replace(q=q, q_bias=q_bias), ["gain folded into queries only: keys read another stack"]
-    k, k_bias = folded(parts.k, parts.k_bias)
+    k, k_bias = fold(parts.k, parts.k_bias)
     return parts._replace(q=q, k=k, q_bias=q_bias, k_bias=k_bias), ["input gain folded"]
 
 
 def _fold_head_norm(site: AttentionSite, parts: Projections) -> Projections:
-    """The linear part of QK-norm: its gain, and for LayerNorm its centring."""
+    """Fold the linear part of QK-norm: its gain, and the centring of a LayerNorm."""
     norm = site.family.head_norm
 
-    def folded(x: Tensor, gain: Tensor | None) -> Tensor:
+    def fold(x: Tensor, gain: Tensor | None) -> Tensor:
         return x if gain is None or norm is None else fold_head_norm(x, gain, centred=norm.centred)
 
     return parts._replace(
-        q=folded(parts.q, parts.q_gain),
-        k=folded(parts.k, parts.k_gain),
-        q_bias=None if parts.q_bias is None else folded(parts.q_bias, parts.q_gain),
-        k_bias=None if parts.k_bias is None else folded(parts.k_bias, parts.k_gain),
+        q=fold(parts.q, parts.q_gain),
+        k=fold(parts.k, parts.k_gain),
+        q_bias=None if parts.q_bias is None else fold(parts.q_bias, parts.q_gain),
+        k_bias=None if parts.k_bias is None else fold(parts.k_bias, parts.k_gain),
     )
 
 
 def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> tuple[Projections, list[str]]:
-    """Turn the queries by the relative offset, which is what rotary embeddings amount to between two positions."""
+    """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
     rotary = site.rotary
     if rotary is None:
         if offset and not site.family.source and any("rope" in name for name in site.section):
             raise UnsupportedModelError(
-                f"{ref}: how {site.section.get('model_type')!r} pairs its rotary dimensions is not known; "
+                f"{ref}: the order of the rotary dimensions of {site.section.get('model_type')!r} is unknown; "
                 "score without --rope-offset"
             )
-        return parts, ["no rotary embeddings: the offset changes nothing"] if offset else []
+        return parts, ["no rotary embeddings: the offset has no effect"] if offset else []
     notes = [f"rotary: relative offset {offset}"]
     if not offset:
         return parts, notes
     try:
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
         if not frequencies.isfinite().all():
-            raise ValueError("its frequencies are not finite")
+            raise ValueError("frequencies are not finite")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CorruptCheckpointError(
-            f"{ref}: config.json describes no rotary embedding ({type(error).__name__}: {error}); "
+            f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); "
             "score without --rope-offset"
         ) from None
     if 2 * len(frequencies) > site.head_dim:
-        raise ShapeError(f"{ref}: {2 * len(frequencies)} dimensions rotate, but a head has {site.head_dim}")
+        raise ShapeError(f"{ref}: {2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
     angles = offset * frequencies
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
     cosine, sine = angles.cos().to(parts.q), angles.sin().to(parts.q)
 
-    def turned(x: Tensor) -> Tensor:
+    def turn(x: Tensor) -> Tensor:
         return rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start)
 
-    bias = None if parts.q_bias is None else turned(parts.q_bias)
-    return parts._replace(q=turned(parts.q), q_bias=bias), notes
+    bias = None if parts.q_bias is None else turn(parts.q_bias)
+    return parts._replace(q=turn(parts.q), q_bias=bias), notes

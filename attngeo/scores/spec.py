@@ -100,3 +100,8 @@ def score_names() -> tuple[str, ...]:
 def z_columns() -> tuple[str, ...]:
     """The columns that count standard deviations above chance."""
     return tuple(f"{spec.name}_z" for spec in SCORES.values() if spec.chance_is_exact)
+
+
+def number_columns() -> tuple[str, ...]:
+    """The columns of scores and of their z; a reader of results files needs their names."""
+    return (*score_names(), *z_columns())

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from attngeo.errors import OutputError
 
 
 def check_writable(path: Path, suffixes: Collection[str]) -> None:
-    """Raise OutputError unless a file of one of these formats could be written: done before the work that fills it."""
+    """Raise OutputError if a file of one of these formats cannot be written. Call it before the work that fills it."""
     if path.suffix.lower() not in suffixes:
-        raise OutputError(f"{path}: no such format, expected a name ending in one of: {' '.join(suffixes)}")
+        raise OutputError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(suffixes)}")
     try:
         if path.is_dir():
             raise OutputError(f"{path} is a folder, expected a file name")
         if not path.parent.is_dir():
-            raise OutputError(f"{path}: there is no folder {path.parent}; create it first")
+            raise OutputError(f"{path}: folder {path.parent} does not exist; create it first")
     except OSError as error:
         raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
     if not os.access(path.parent, os.W_OK):
@@ -27,9 +27,9 @@ def check_writable(path: Path, suffixes: Collection[str]) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to, which takes its place when the block ends well. Raises OutputError.
+    """A temporary path in the same folder, which is renamed to `path` if the block succeeds. Raises OutputError.
 
-    What was there before stays until the new file is whole; what is left of a broken one is removed.
+    The old file stays until the new one is complete. If the block fails, the temporary file is removed.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

@@ -1,4 +1,4 @@
-"""Results files, as `-o` writes them, back into tables."""
+"""Tables from results files, as `-o` writes them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from attngeo.errors import DataError, DataUnavailableError, first_line
 if TYPE_CHECKING:
     import pandas as pd
 
-# What columns hold, for those that figures and summaries compute with.
+# The types of the columns that figures and summaries compute with.
 WHOLE, NUMBERS, TEXTS = "whole numbers", "numbers", "texts"
 WHOLE_NUMBERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters", "step", "seed", "asked", "known")
-REAL_NUMBERS = ("symmetry", "directionality", "frobenius_norm", "symmetry_z", "loss", "accuracy", "accuracy_low",
-                "accuracy_high")  # fmt: skip
+REAL_NUMBERS = ("frobenius_norm", "loss", "accuracy", "accuracy_low", "accuracy_high")
 NAMES = ("model", "stack")
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
-# Tables for people, which are written and not read back.
+# Formats for people, which are not read.
 NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
 
 
 def is_results(text: str) -> bool:
-    """Whether a text names a file of results rather than a model.
+    """Whether a text names a results file, not a model.
 
     >>> is_results("scores.csv"), is_results("demo:minilm"), is_results("org/name")
     (True, False, False)
@@ -32,11 +31,14 @@ def is_results(text: str) -> bool:
     return text.lower().endswith((*SUFFIXES, *NOT_READ))
 
 
-def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd.DataFrame:
+def read_results(
+    path: str | Path, columns: Collection[str], made_by: str, *, numbers: Collection[str] = ()
+) -> pd.DataFrame:
     """The rows of a .csv, .json, .jsonl or .parquet file.
 
-    columns: those that it must have. made_by: the command that writes such a file, for the error's advice.
-    Raises DataUnavailableError where there is none, DataError where it cannot be read or lacks a column.
+    columns: required columns. made_by: the command that writes such a file, for the advice in errors. numbers: further
+    columns of numbers, for example scores; all other unknown columns are text.
+    Raises DataUnavailableError if the file does not exist, DataError if it cannot be read or lacks a column.
     """
     import pandas as pd
 
@@ -50,26 +52,26 @@ def read_results(path: str | Path, columns: Collection[str], made_by: str) -> pd
         ".parquet": pd.read_parquet,
     }
     if path.suffix.lower() not in readers:
-        raise DataError(f"{path}: expected a file of results, ending in one of: {' '.join(SUFFIXES)}")
+        raise DataError(f"{path}: expected a results file, with a name that ends in one of: {' '.join(SUFFIXES)}")
     if not path.is_file():
         raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
     try:
         frame = readers[path.suffix.lower()](path)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = first_line(error)
-        raise DataError(f"{path} cannot be read ({reason}); write it anew with {made_by}") from error
-    return _typed(require_columns(frame, columns, str(path), made_by), str(path))
+        raise DataError(f"{path} cannot be read ({reason}); write it again with {made_by}") from error
+    return _set_types(require_columns(frame, columns, str(path), made_by), str(path), numbers)
 
 
-def _typed(frame: pd.DataFrame, path: str) -> pd.DataFrame:
-    """The columns that are known by name as what they are, whichever format they came from; all others as text."""
+def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.DataFrame:
+    """The frame with typed columns, the same from every format; columns of unknown name are text."""
     import pandas as pd
 
     columns = {}
     for name in frame.columns:
-        values, kind = frame[name], WHOLE if name in WHOLE_NUMBERS else NUMBERS if name in REAL_NUMBERS else TEXTS
+        values, kind = frame[name], _type_of(str(name), numbers)
         if name in NAMES and values.isna().any():
-            raise DataError(f"{path}: a row has no {name}, expected every row to name one")
+            raise DataError(f"{path}: a row has no {name}, expected a {name} in every row")
         if kind is TEXTS and (isinstance(values.dtype, pd.StringDtype) or values.dtype.kind in "iufb"):
             columns[name] = values
         elif kind is TEXTS:
@@ -82,22 +84,28 @@ def _typed(frame: pd.DataFrame, path: str) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def _type_of(name: str, numbers: Collection[str]) -> str:
+    if name in WHOLE_NUMBERS:
+        return WHOLE
+    return NUMBERS if name in REAL_NUMBERS or name in numbers else TEXTS
+
+
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
-    """The rows with these values, column by column. Raises DataError for a column that is not there, or no such row."""
+    """The rows with these values in these columns. Raises DataError if a column is missing, or no row has the value."""
     for column, value in where.items():
         if column not in rows:
             there = ", ".join(map(str, rows.columns[:20]))
-            raise DataError(f"{name} has no column {column!r} to choose by, expected one of: {there}")
+            raise DataError(f"{name} has no column {column!r}, expected one of: {there}")
         kept = rows[rows[column].astype(str) == str(value)]
         if kept.empty:
             there = ", ".join(map(str, rows[column].unique()[:20]))
-            raise DataError(f"{name} has no row where {column} is {value!r}, expected one of: {there}")
+            raise DataError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
         rows = kept
     return rows
 
 
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
-    """The frame, where it has rows and these columns. Raises DataError; what: its name in the message."""
+    """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages."""
     missing = [column for column in columns if column not in frame]
     if missing:
         there = ", ".join(map(str, frame.columns[:20]))

@@ -1,4 +1,4 @@
-"""A DataFrame to a file, in the format that its suffix names; and to text."""
+"""A DataFrame as text, and as a file in the format that its suffix names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attngeo.tables.atomic import atomic_write, check_writable
 if TYPE_CHECKING:
     import pandas as pd
 
-# Of scores in tables that are read; files for programs have them all.
+# Digits of scores in tables for people; files for programs have all digits.
 DIGITS = 6
 STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1c2024}"
@@ -32,12 +32,12 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 
 def to_json(frame: pd.DataFrame) -> str:
-    """A JSON array of one object for each row, numbers to the last digit; null for what is missing or not finite."""
+    """A JSON array with one object for each row. Numbers have all digits; missing or infinite values are null."""
     return json.dumps(_records(frame), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
 def to_jsonl(frame: pd.DataFrame) -> str:
-    """The same with one object a line."""
+    """One JSON object for each row, a line each."""
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str).encode
     return "".join(encode(row) + "\n" for row in _records(frame))
 
@@ -53,25 +53,25 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
-    """A pipe table, scores to so many digits."""
-    shown = for_people(frame, digits)
+    """A Markdown table; scores have `digits` digits."""
+    shown = format_for_people(frame, digits)
     sides = ["right" if numeric else "left" for numeric in numeric_columns(frame, shown)]
     return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 
 
 def to_latex(frame: pd.DataFrame) -> str:
-    """A booktabs tabular, scores to six digits."""
-    return for_people(frame).to_latex(index=False, escape=True) + "\n"
+    """A LaTeX tabular for booktabs; scores have six digits."""
+    return format_for_people(frame).to_latex(index=False, escape=True) + "\n"
 
 
 def to_html(frame: pd.DataFrame) -> str:
-    """A page of its own: the table under the title in its `attrs`, and how it was made."""
+    """A complete page: the title from `attrs`, the table, and its provenance from `attrs`."""
     made = "".join(
         f"<dt>{html.escape(str(name))}</dt><dd>{html.escape(str(value))}</dd>"
         for name, value in frame.attrs.items()
         if value not in (None, [], "") and name != "title"
     )
-    shown, title = for_people(frame), html.escape(str(frame.attrs.get("title", "attngeo")))
+    shown, title = format_for_people(frame), html.escape(str(frame.attrs.get("title", "attngeo")))
     texts = [place for place, numeric in enumerate(numeric_columns(frame, shown), 1) if not numeric]
     left = ",".join(f"td:nth-child({place}),th:nth-child({place})" for place in texts)
     style = STYLE + (f"{left}{{text-align:left}}" if left else "")
@@ -82,10 +82,10 @@ def to_html(frame: pd.DataFrame) -> str:
     )
 
 
-def for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: bool = False) -> pd.DataFrame:
-    """The frame as text: scores to so many digits, nothing for a missing value, no column that is empty throughout.
+def format_for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: bool = False) -> pd.DataFrame:
+    """The frame as text: scores have `digits` digits, missing values are empty, empty columns are left out.
 
-    separated: whole numbers with commas between thousands.
+    separated: whole numbers have commas between thousands.
     """
     columns = {}
     for name in frame.columns:
@@ -100,7 +100,7 @@ def for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: bool = F
 
 
 def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
-    """Which of the columns that are shown hold numbers, and so stand to the right."""
+    """Which of the shown columns hold numbers, and so are aligned to the right."""
     return [frame[name].dtype.kind in "iuf" for name in shown.columns]
 
 
@@ -122,12 +122,12 @@ SUFFIXES = (*WRITERS, ".parquet")
 
 
 def check_output(path: Path) -> None:
-    """Raise OutputError unless a table could be written to `path`: done before the work that fills it."""
+    """Raise OutputError if a table cannot be written to `path`. Call it before the work that fills the table."""
     check_writable(path, SUFFIXES)
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:
-    """Write `frame` to `path`, in the format of its suffix, whole or not at all. Raises OutputError."""
+    """Write `frame` to `path` in the format of its suffix, whole or not at all. Raises OutputError."""
     check_output(path)
     with atomic_write(path) as partial:
         if path.suffix.lower() == ".parquet":

@@ -1,4 +1,4 @@
-"""The scores that the paper published, to be shown beside computed ones: data and their errata."""
+"""The scores that the paper published, with their errata, for comparison with computed scores."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "scores.csv"
-# Who publishes the models that the tables name without their owner.
+# The owners of the models that the tables name without an owner.
 OWNERS = ("albert", "distilbert", "eleutherai", "google-bert", "openai-community")
 SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), tables S4 and S5 and the authors' stored results per layer"
 
 
 def published_scores() -> pd.DataFrame:
-    """The 223 published rows, some models' twice: median and quartiles over layers of both scores.
+    """The 223 published rows: median and quartiles over layers of both scores. Some models have two rows.
 
     Columns: model, family, modality (language, vision, audio), role (encoder, decoder), parameters, layers; symmetry
-    and directionality, each with _lower and _upper; erratum, empty where nothing is known to be wrong:
+    and directionality, each with _lower and _upper; erratum, empty if no mistake is known:
 
-    "query heads paired with key head h mod K"   where several query heads share a key head, its keys were repeated in
-                                                 the wrong order; symmetry is then near 0.
-    "fused projection cut in the wrong places"   queries and keys were taken to lie one after the other, where they
-                                                 alternate head by head.
+    "query heads paired with key head h mod K"   several query heads share a key head, and its keys were repeated in the
+                                                 wrong order; symmetry is then near 0.
+    "fused projection cut in the wrong places"   queries and keys were read as two blocks, but they alternate head by
+                                                 head.
     "weights randomly initialised"               the scores are those of untrained weights.
-    "directionality outside [-1, 1]"             the sums were not divided by anything.
+    "directionality outside [-1, 1]"             the sums were not normalised.
 
-    All directionalities are of the published convention, which sums how far norms exceed the threshold.
+    All directionalities follow the published convention, which sums the excess of norms over the threshold.
     Source: see SOURCE.
     """
     import pandas as pd
@@ -39,9 +39,9 @@ def published_scores() -> pd.DataFrame:
 
 
 def published_of(model: str, role: str) -> dict[str, Any] | None:
-    """The published row of a model by its reference, `owner/name[@revision]` or `name`; None where there is none.
+    """The published row of a model by its reference, `owner/name[@revision]` or `name`; None if there is none.
 
-    Rows without a known mistake come first. Where the tables leave out the owner, only the models' own owners match.
+    Rows without a known mistake come first. A row without an owner matches only the owners in `OWNERS`.
     """
     known = published_scores()
     name = model.partition("@")[0].lower()
