@@ -50,8 +50,8 @@ demo-models: $(INSTALLED)  ## Train demo:encoder and demo:decoder anew (half an 
 figures: $(INSTALLED)  ## Draw the pictures in reports/figures anew (needs a Chromium).
 	PATH="$(abspath $(BIN)):$$PATH" reports/figures.sh
 
-readme: $(INSTALLED)  ## Write the generated parts of README.md anew.
-	$(BIN)/python tests/support/readme.py README.md
+readme: $(INSTALLED)  ## Write the generated parts of the READMEs.
+	PYTHONPATH=tests $(BIN)/python tests/support/readme.py
 
 clean:  ## Remove the virtual environment and what tools left behind.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build *.egg-info

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from attngeo.scores.scoring import score as score
     from attngeo.scores.summary import summarise as summarise
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "AttnGeoError": "attngeo.errors",

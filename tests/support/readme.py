@@ -1,4 +1,4 @@
-"""The generated parts of README.md: `make readme` writes them, and a test checks that they are fresh."""
+"""The generated parts of the READMEs. `make readme` writes them; tests compare their structure and numbers."""
 
 from __future__ import annotations
 
@@ -6,44 +6,65 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from attngeo.commands.app import COMMANDS
 
-
-def generated() -> dict[str, str]:
-    """Marker name → the Markdown that belongs there."""
-    attngeo = str(Path(sys.executable).with_name("attngeo"))
-    commands = [(name,) for functions in COMMANDS.values() for name in (each.__name__ for each in functions)]
-    return {
-        "demo": f"```text\n{_output(attngeo, 'score', 'demo:minilm')}\n```",
-        "demos": f"```text\n{_output(attngeo, 'score', 'demo:encoder', 'demo:decoder')}\n```",
-        "analogy": f"```text\n{_output(attngeo, 'analogy', 'demo:minilm')}\n```",
-        "reference": "\n\n".join(_help(attngeo, *command) for command in ((), *commands)),
-        "families": _output(attngeo, "families", "--format", "markdown"),
-    }
+ROOT = Path(__file__).parents[2]
+PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
 
 
-def filled(readme: str) -> str:
-    """The text of the README with every generated part made anew."""
-    for name, text in generated().items():
-        pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        assert pattern.search(readme), f"README.md has no part {name!r}"
-        readme = pattern.sub(lambda match, text=text: f"{match[1]}\n{text}\n\n{match[2]}", readme)
-    return readme
+def generate(name: str) -> str:
+    """The Markdown of the part with this name."""
+    match name:
+        case "demo":
+            return _block("score", "demo:minilm")
+        case "demos":
+            return _block("score", "demo:encoder", "demo:decoder")
+        case "analogy":
+            return _block("analogy", "demo:minilm")
+        case "families":
+            return _output("families", "--format", "markdown")
+        case "reference":
+            names = [function.__name__ for functions in COMMANDS.values() for function in functions]
+            return "\n\n".join([_help(), *map(_help, names)])
+    raise ValueError(f"no generated part is named {name!r}")
 
 
-def _help(attngeo: str, *command: str) -> str:
-    title = " ".join(["attngeo", *command])
-    return f"### `{title}`\n\n```text\n{_output(attngeo, *command, '--help', columns=100)}\n```"
+def readmes() -> list[Path]:
+    """The READMEs of the project that have generated parts."""
+    folders = ("", "commands", "reports", *(f"attngeo/{each.name}" for each in (ROOT / "attngeo").iterdir()))
+    paths = (ROOT / folder / "README.md" for folder in folders)
+    return sorted(path for path in paths if path.is_file() and PART.search(path.read_text("utf-8")))
+
+
+def parts_of(path: Path) -> Iterator[tuple[str, str]]:
+    """The name and the text of each generated part of a README."""
+    for found in PART.finditer(path.read_text("utf-8")):
+        yield found["name"], found["text"].strip()
+
+
+def fill(text: str) -> str:
+    """The text of a README with every generated part made again."""
+    return PART.sub(lambda found: f"{found[1]}\n{generate(found['name'])}\n\n{found[4]}", text)
+
+
+def _help(*command: str) -> str:
+    return f"### `{' '.join(['attngeo', *command])}`\n\n```text\n{_output(*command, '--help', columns=100)}\n```"
+
+
+def _block(*command: str) -> str:
+    return f"```text\n{_output(*command)}\n```"
 
 
 def _output(*command: str, columns: int = 80) -> str:
-    environment = {**os.environ, "COLUMNS": str(columns), "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    attngeo = Path(sys.executable).with_name("attngeo")
+    environment = {**os.environ, "COLUMNS": str(columns), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([attngeo, *command], capture_output=True, text=True, check=True, env=environment)
     return "\n".join(line.rstrip() for line in run.stdout.strip().splitlines())
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(filled(path.read_text("utf-8")), "utf-8")
+    for readme in readmes():
+        readme.write_text(fill(readme.read_text("utf-8")), "utf-8")
