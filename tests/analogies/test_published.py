@@ -12,7 +12,7 @@ import attngeo
 from attngeo.analogies.published import COUNTS, TABLE_3, published_rows
 from attngeo.analogies.questions import load_questions
 from attngeo.analogies.statistics import Bootstrap
-from attngeo.analogies.summary import summarise
+from attngeo.analogies.summary import summarise_answers
 
 NO_DRAWS = Bootstrap(draws=0)
 stored = needs("published/analogy_bert_questions.csv")
@@ -36,7 +36,7 @@ def test_the_measures_are_the_published_ones(subset: str, count: int) -> None:
     rows = bert()
     rows = rows if subset.endswith("raw") else rows[rows["dup"] == 0]
     rows = rows if "bart" not in subset else rows[rows["in_bart"] == 1]
-    got = summarise(rows, bootstrap=NO_DRAWS).set_index("name")
+    got = summarise_answers(rows, bootstrap=NO_DRAWS).set_index("name")
     expected = pd.read_csv(DATA / "published" / "analogy_bert_by_category.csv").query("subset == @subset")
     assert got.loc["overall", "known"] == count
     assert len(expected) == len(got) == 17
@@ -54,7 +54,7 @@ def test_the_questions_that_bert_knows_are_the_published_ones() -> None:
     labels = sorted({word for task in rows["task"] for word in task.split()})
     embedding = table(np.random.default_rng(0).standard_normal((len(labels), 3)), labels)
     for keep, count in ((True, 12154), (False, 11983)):
-        result = attngeo.analogy(embedding, keep_duplicates=keep, candidates="all", bootstrap=NO_DRAWS)
+        result = attngeo.analogy(embedding, keep_duplicates=keep, candidates="all", draws=0)
         overall = result.scores.set_index("name").loc["overall"]
         assert (overall["known"], overall["asked"]) == (count, 19544 if keep else 19544 - 171)
         known = result.questions[result.questions["known"]]

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.messages import assert_states, refuses
 from support.vectors import write_questions
 
 from attngeo.analogies.questions import as_questions, load_questions
@@ -21,7 +22,8 @@ def test_googles_set_is_the_papers() -> None:
     assert (first.a, first.b, first.c, first.answers, first.line) == ("Athens", "Greece", "Baghdad", ("Iraq",), 2)
     once = asked.without_duplicates()
     assert len(once.questions) == 19544 - 171
-    assert once.notes == ["google: 171 questions that were asked before are dropped"]
+    (note,) = once.notes
+    assert_states(note, "google", 171)
     assert once.questions[0] is first
 
 
@@ -29,7 +31,8 @@ def test_bad_lines_are_left_out_with_their_numbers(tmp_path: Path) -> None:
     path = write_questions(tmp_path / "q.txt", {"one": ["a b c d", "a b c", "a b c d e", ""], "two": ["e f g h"]})
     asked = load_questions(path)
     assert [(q.category, q.a, q.line) for q in asked.questions] == [("one", "a", 2), ("two", "e", 7)]
-    assert asked.notes == [f"{path}: 2 lines are not four words, left out (line 3, 4)"]
+    (note,) = asked.notes
+    assert_states(note, path, 2, "line 3, 4")
     assert {q.type for q in asked.questions} == {""}
 
 
@@ -53,23 +56,27 @@ def test_bats(tmp_path: Path) -> None:
     ]
     assert len(asked.questions) == 6
     assert {(q.category, q.type) for q in asked.questions} == {("E01 [country - capital]", "encyclopedic semantics")}
-    assert asked.notes == ["E01 [country - capital].txt: 1 line is not a word and its answers, left out (line 3)"]
+    (note,) = asked.notes
+    assert_states(note, "E01 [country - capital].txt", 1, "line 3")
     # Both roles of a pair have one name, so that a bootstrap can draw pairs.
     assert {pair for q in asked.questions for pair in q.pairs} == {"line 1", "line 2", "line 4"}
 
 
-@pytest.mark.parametrize("content", [b"", b": category\n", b"one two\nthree\n", b"\xff\xfe\x00"])
-def test_a_file_without_a_question_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [(b"", []), (b": category\n", []), (b"one two\nthree\n", ["line 1, 2"]), (b"\xff\xfe\x00", ["UTF-8"])],
+)
+def test_a_file_without_a_question_is_refused(tmp_path: Path, content: bytes, facts: list[str]) -> None:
     path = tmp_path / "q.txt"
     path.write_bytes(content)
-    with pytest.raises(QuestionError, match=r"no question in it|not a text in UTF-8"):
+    with refuses(QuestionError, path, *facts):
         load_questions(path)
 
 
-def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="no such question file"):
+def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
+    with refuses(ModelNotFoundError, tmp_path / "none.txt", "google"):
         load_questions(tmp_path / "none.txt")
-    with pytest.raises(QuestionError, match="no question in it, expected BATS"):
+    with refuses(QuestionError, tmp_path, ".txt"):
         load_questions(tmp_path)
 
 
@@ -89,7 +96,7 @@ def test_fours_of_words_are_questions() -> None:
         ("a", ("d",)), ("e", ("h",)),
     ]  # fmt: skip
     for bad in ([("a", "b", "c")], ["a b c d"], [(1, 2, 3, 4)]):
-        with pytest.raises(UsageError, match=r"question 1 is .*, expected four words"):
+        with refuses(UsageError, 1, repr(bad[0])):
             as_questions(bad)  # type: ignore[arg-type]
-    with pytest.raises(QuestionError, match="no question in it"):
+    with refuses(QuestionError, "questions"):
         as_questions([])

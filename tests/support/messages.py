@@ -1,0 +1,35 @@
+"""What a message has to tell: the error class, the exit code and the facts, not the wording."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from attngeo.errors import AttnGeoError
+
+
+def assert_states(message: str, *facts: object) -> None:
+    """The message has one line and states each fact: a name, a number, a file or an option, as whole words."""
+    assert len(message.strip().splitlines()) == 1, message
+    for fact in facts:
+        assert re.search(rf"(?<![\w]){re.escape(str(fact))}(?![\w])", message), f"{fact!r} is not in {message!r}"
+
+
+@contextmanager
+def refuses(kind: type[AttnGeoError], *facts: object) -> Iterator[None]:
+    """The block raises an error of exactly this class, whose message states the facts."""
+    with pytest.raises(kind) as caught:
+        yield
+    assert type(caught.value) is kind
+    assert_states(str(caught.value), *facts)
+
+
+def assert_fails(run: subprocess.CompletedProcess[str], code: int, *facts: object) -> None:
+    """The command ended with this exit code, printed no results, and one line of `attngeo:` that states the facts."""
+    assert (run.returncode, run.stdout) == (code, ""), run.stderr
+    assert run.stderr.startswith("attngeo: "), run.stderr
+    assert_states(run.stderr, *facts)
