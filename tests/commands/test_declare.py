@@ -1,0 +1,46 @@
+"""Commands get their options from the options classes: every field, with its help, choices and default."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import Command
+
+from attngeo.analogies.options import AnalogyOptions, NearestOptions
+from attngeo.embeddings.options import CbowOptions
+from attngeo.options import Options, choices_of, options_of, type_of
+from attngeo.scores.options import ScoreOptions
+
+COMMANDS: dict[str, type[Options]] = {
+    "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_every_field_in_its_group(inside: Command, command: str) -> None:
+    run = inside(command, "--help", COLUMNS="200")
+    assert run.returncode == 0
+    text = " ".join(run.stdout.split())
+    groups = re.split(r"\n\n(?=\S)", run.stdout)
+    for name, declared in options_of(COMMANDS[command]).items():
+        flag = (declared.flags or (f"--{name.replace('_', '-')}",))[0]
+        assert declared.help in text, name
+        assert all(choice in text for choice in choices_of(declared, type_of(COMMANDS[command], name)))
+        group = next(group for group in groups if group.startswith(declared.panel))
+        assert flag in group, name
+
+
+def test_a_value_that_the_class_refuses_is_a_usage_error(inside: Command) -> None:
+    for arguments, facts in (
+        (["score", "demo:minilm", "--gamma", "nan"], ["gamma", "nan"]),
+        (["score", "demo:minilm", "--layers", "3-1"], ["layers", "3-1"]),
+        (["analogy", "demo:minilm", "--draws", "1000000"], ["draws", "1,000,000", "100,000"]),
+        (["analogy", "demo:minilm", "--memory", "much"], ["memory", "much"]),
+        (["nearest", "demo:minilm", "king", "--remove-top", "-1"], ["remove_top", "-1"]),
+        (["cbow", "text.txt", "-o", "v.kv", "--window", "0"], ["window", "0", "1"]),
+    ):
+        run = inside(*arguments)
+        assert run.returncode == 2, arguments
+        assert len(run.stderr.splitlines()) == 1
+        assert all(fact in run.stderr for fact in facts), run.stderr

@@ -1,0 +1,109 @@
+"""Options declared once: what a field declares is in the signature, the docstring, the command and the checks."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import pytest
+
+import attngeo
+from attngeo.analogies.options import AnalogyOptions, NearestOptions, parse_bytes
+from attngeo.embeddings.cbow import train_cbow
+from attngeo.embeddings.options import CbowOptions
+from attngeo.errors import UsageError
+from attngeo.options import PANELS, Options, accept_options, option, options_of
+from attngeo.scores.options import ScoreOptions, parse_layers
+
+FUNCTIONS = {
+    ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
+    CbowOptions: train_cbow,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Soup(Options):
+    """The options of an example."""
+
+    spoons: int = option(2, "Number of spoons", panel="Input", least=1, most=5)
+    heat: float = option(0.5, "Heat", panel="Computation")
+    taste: Literal["salty", "sweet"] = option("salty", "Taste", panel="Computation")
+    name: str | None = option(None, "Name", panel="Input")
+
+
+@accept_options(Soup)
+def cook(pot: str, options: Soup, *, lid: bool = False) -> tuple[str, Soup, bool]:
+    """Cook.
+
+    {options}
+    """
+    return pot, options, lid
+
+
+def test_a_function_takes_options_as_keywords_or_as_one_object() -> None:
+    assert cook("pot") == ("pot", Soup(), False)
+    assert cook("pot", spoons=3, lid=True) == ("pot", Soup(spoons=3), True)
+    assert cook("pot", options=Soup(heat=1.0), spoons=3) == ("pot", Soup(heat=1.0, spoons=3), False)
+    with pytest.raises(TypeError, match="forks"):
+        cook("pot", forks=1)
+
+
+def test_signature_and_docstring_list_every_option() -> None:
+    parameters = inspect.signature(cook).parameters
+    assert list(parameters) == ["pot", "spoons", "heat", "taste", "name", "lid", "options"]
+    assert (parameters["spoons"].default, parameters["taste"].default) == (2, "salty")
+    assert "Number of spoons" in str(cook.__doc__)
+    assert "salty" in str(cook.__doc__)
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        ({"spoons": 0}, ["spoons", "0", "1", "5"]),
+        ({"spoons": 6}, ["spoons", "6", "5"]),
+        ({"spoons": 2.5}, ["spoons", "2.5"]),
+        ({"spoons": True}, ["spoons", "True"]),
+        ({"heat": float("nan")}, ["heat", "nan"]),
+        ({"heat": "hot"}, ["heat", "hot"]),
+        ({"taste": "sour"}, ["taste", "sour", "salty", "sweet"]),
+    ],
+)
+def test_values_outside_the_declaration_are_refused(given: dict[str, object], facts: list[str]) -> None:
+    with pytest.raises(UsageError) as error:
+        Soup(**given)  # type: ignore[arg-type]
+    assert all(fact in str(error.value) for fact in facts)
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS, ids=lambda kind: kind.__name__)
+def test_every_field_is_an_option_of_the_library_function(kind: type[Options]) -> None:
+    declared = options_of(kind)
+    assert set(declared) == {each.name for each in fields(kind)}
+    parameters = inspect.signature(FUNCTIONS[kind]).parameters
+    for name, each in declared.items():
+        assert name in parameters
+        assert each.help in " ".join(str(FUNCTIONS[kind].__doc__).split())
+        assert each.panel in PANELS
+        assert each.help[0].isupper()
+        assert not each.help.endswith(".")
+
+
+def test_options_are_frozen_and_can_be_replaced() -> None:
+    options = ScoreOptions(gamma=3)
+    with pytest.raises(AttributeError):
+        options.gamma = 2  # type: ignore[misc]
+    assert replace(options, layers="0-2").layers == (0, 1, 2)
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1-", "-1", "1,,2", "0.5"])
+def test_a_list_of_layers_is_parsed_or_refused(text: str) -> None:
+    assert parse_layers(" 0-3, 7,2 ") == [0, 1, 2, 3, 7]
+    with pytest.raises(UsageError, match="layers"):
+        parse_layers(text)
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1GB", "1 PB", "1.2.3", "GB"])
+def test_an_amount_of_memory_is_parsed_or_refused(text: str) -> None:
+    assert [parse_bytes(each) for each in ("1GB", "1.5 mb", "12", "2KiB")] == [10**9, 1_500_000, 12, 2000]
+    with pytest.raises(UsageError, match="memory"):
+        parse_bytes(text)

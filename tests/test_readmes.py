@@ -1,0 +1,91 @@
+"""The READMEs: short, complete, with links that work on the package index; generated parts agree with the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.readme import ROOT, generate, parts_of, readmes
+
+from attngeo import errors
+from attngeo.analogies.summary import COLUMNS as ANALOGY_COLUMNS
+from attngeo.scores.scoring import score_columns
+
+PARTS = [(path, name) for path in readmes() for name, _ in parts_of(path)]
+IDS = [f"{path.parent.name}-{name}" for path, name in PARTS]
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+OWN_FILE = re.compile(r"https://(?:github|raw\.githubusercontent)\.com/attngeo/attngeo/(?:blob/|tree/)?main/(.+)")
+LONGEST_ROOT = 10_000
+
+
+def text_of(path: Path, name: str) -> str:
+    return dict(parts_of(path))[name]
+
+
+def numbers(text: str) -> list[float]:
+    return [float(found.replace(",", "")) for found in NUMBER.findall(text)]
+
+
+def blocks(reference: str) -> dict[str, set[str]]:
+    """Command → its options, as the reference lists them."""
+    sections = reference.split("### `")[1:]
+    return {section.partition("`")[0]: set(FLAG.findall(section)) for section in sections}
+
+
+@pytest.mark.parametrize(("path", "name"), PARTS, ids=IDS)
+def test_generated_parts_agree_with_the_code(path: Path, name: str) -> None:
+    written, made = text_of(path, name), generate(name)
+    if name == "reference":
+        assert blocks(written) == blocks(made), "run `make readme`"
+    elif name == "families":
+        first_cells = [{line.split("|")[1] for line in text.splitlines()} for text in (written, made)]
+        assert first_cells[0] == first_cells[1], "run `make readme`"
+    else:
+        assert numbers(written) == pytest.approx(numbers(made), rel=0.02, abs=0.002), "run `make readme`"
+
+
+def test_every_part_is_in_a_readme() -> None:
+    assert {name for _, name in PARTS} == {"demo", "demos", "analogy", "families", "reference"}
+
+
+def every_readme() -> Iterator[Path]:
+    for folder in ("attngeo", "commands", "reports"):
+        yield from (ROOT / folder).rglob("README.md")
+    yield from (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+
+
+def test_the_root_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8")) < LONGEST_ROOT
+
+
+@pytest.mark.parametrize("path", list(every_readme()), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_are_absolute_and_lead_to_files_that_exist(path: Path) -> None:
+    for link in LINK.findall(path.read_text("utf-8")):
+        assert link.startswith("https://"), (path, link)
+        own = re.match(
+            r"https://(?:github\.com|raw\.githubusercontent\.com)/attngeo/attngeo/(?:(?:blob|tree)/)?main/(.+)", link
+        )
+        if own:
+            assert (ROOT / own[1].partition("#")[0]).exists(), (path, link)
+
+
+def test_the_readmes_name_every_column_and_exit_code() -> None:
+    root = (ROOT / "README.md").read_text("utf-8")
+    assert all(f"`{column}`" in root for column in score_columns())
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    codes = {error.exit_code for error in classes}
+    assert codes == {2, 3, 4, 130}
+    assert all(f"| {code} | " in root for code in codes)
+    assert all(error.__name__ in str(errors.__doc__) for error in classes)
+    analogies = (ROOT / "attngeo/analogies/README.md").read_text("utf-8")
+    assert all(f"`{column}`" in analogies for column in ANALOGY_COLUMNS)
+
+
+def test_folders_that_users_read_about_have_a_readme() -> None:
+    for folder in ("commands", "attngeo/layouts", "attngeo/analogies", "attngeo/pretrain", "attngeo/reporting",
+                   "attngeo/scores/published", "reports"):  # fmt: skip
+        assert (ROOT / folder / "README.md").is_file(), folder
