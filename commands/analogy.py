@@ -12,7 +12,7 @@ from attngeo.options import RESULTS
 
 from .declare import take_options
 from .messages import say
-from .options import EMBEDDING_HELP, Format, Offline, Output, Quiet, RowsFormat, Verbose, complete_models
+from .options import EMBEDDING_HELP, Offline, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def analogy(
             rich_help_panel=RESULTS,
         ),
     ] = None,
-    format: RowsFormat = Format.table,
+    format: RowsFormat = OutputFormat.table,
     offline: Offline = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -77,13 +77,13 @@ def analogy(
             say(f"note: {note}")
 
 
-def _deliver(result: AnalogyResult, files: list[tuple[str, Path]], format: Format) -> None:
+def _deliver(result: AnalogyResult, files: list[tuple[str, Path]], format: OutputFormat) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
     from attngeo.tables.write import write_table
 
     for name, path in files:
         write_table(getattr(result, name), path)
-    if format is not Format.table:
+    if format is not OutputFormat.table:
         return print_rows(result.scores, format)
 
     from .render_analogy import print_result

@@ -10,7 +10,7 @@ from attngeo.analogies.options import NearestOptions
 
 from .declare import take_options
 from .messages import printable, say
-from .options import EMBEDDING_HELP, Format, Offline, Quiet, RowsFormat, Verbose, complete_models
+from .options import EMBEDDING_HELP, Offline, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import print_rows
 
 
@@ -26,7 +26,7 @@ def nearest(
         ),
     ],
     options: NearestOptions,
-    format: RowsFormat = Format.table,
+    format: RowsFormat = OutputFormat.table,
     offline: Offline = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -48,7 +48,7 @@ def nearest(
     if not quiet:
         for note in frame.attrs["notes"]:
             say(f"note: {model}: {note}")
-    if format is not Format.table:
+    if format is not OutputFormat.table:
         return print_rows(frame, format)
 
     from rich.box import SIMPLE_HEAD

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.errors import UsageError
 
-from .options import Format
+from .options import OutputFormat
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,9 +36,13 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
             raise UsageError(f"{name} is an input, expected another file for the output")
 
 
-def print_rows(frame: pd.DataFrame, format: Format) -> None:
+def print_rows(frame: pd.DataFrame, format: OutputFormat) -> None:
     """Print the rows on stdout, for programs or for a Markdown page."""
     from attngeo.tables import write as tables
 
-    printers = {Format.csv: tables.to_csv, Format.json: tables.to_json, Format.markdown: tables.to_markdown}
+    printers = {
+        OutputFormat.csv: tables.to_csv,
+        OutputFormat.json: tables.to_json,
+        OutputFormat.markdown: tables.to_markdown,
+    }
     sys.stdout.write(printers[format](frame))

@@ -15,7 +15,7 @@ from attngeo.scores.options import ScoreOptions
 
 from .declare import take_options
 from .messages import TRACEBACK, describe_unexpected, say
-from .options import MODEL_HELP, Format, Offline, Output, Quiet, RowsFormat, Verbose, complete_models
+from .options import MODEL_HELP, Offline, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def score(
     ],
     options: ScoreOptions,
     output: Output = None,
-    format: RowsFormat = Format.table,
+    format: RowsFormat = OutputFormat.table,
     plot: Annotated[
         list[Path] | None,
         typer.Option(
@@ -68,7 +68,7 @@ def score(
     """
     outputs, figures = output or [], plot or []
     conditions = _check(outputs, figures, fail_if or [], options)
-    to_people, per_head = format is Format.table, options.per_head
+    to_people, per_head = format is OutputFormat.table, options.per_head
     frames: list[pd.DataFrame] = []
     failures: list[str] = []
     for model in models:
@@ -150,7 +150,9 @@ def _report_failed_checks(frames: list[pd.DataFrame], conditions: list[Condition
     return bool(failed)
 
 
-def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *, per_head: bool, quiet: bool) -> None:
+def _deliver(
+    frames: list[pd.DataFrame], outputs: list[Path], format: OutputFormat, *, per_head: bool, quiet: bool
+) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
     import pandas as pd
 
@@ -163,7 +165,7 @@ def _deliver(frames: list[pd.DataFrame], outputs: list[Path], format: Format, *,
     rows.attrs = frames[0].attrs | {"model": models, "per_head": per_head}
     for path in outputs:
         write_table(rows, path)
-    if format is Format.table:
+    if format is OutputFormat.table:
         _print_tables(frames, per_head=per_head, quiet=quiet)
     else:
         print_rows(rows, format)
