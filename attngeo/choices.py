@@ -25,9 +25,6 @@ Task = Literal["text", "image"]
 Objective = Literal["mlm", "clm"]
 TrainingPrecision = Literal["auto", "fp32", "bf16", "fp16"]
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
-# What can be drawn, and which score of it; see plots.
-FigureKind = Literal["heatmap", "layers", "heads", "size", "matrix", "training", "training-layers", "analogies"]
-Shown = Literal["symmetry", "directionality", "loss"]
 
 
 def one_of(name: str, value: Any, choices: Any) -> Any:

@@ -92,8 +92,8 @@ class Options:
     """Base of the options of one question. Raises UsageError for a value that is no choice or outside its limits."""
 
     def __post_init__(self) -> None:
-        for name, declared in options_of(type(self)).items():
-            _check(name, getattr(self, name), declared, type_of(type(self), name))
+        for name in options_of(type(self)):
+            check_value(type(self), name, getattr(self, name))
 
 
 def options_of(kind: type[Options]) -> dict[str, Option]:
@@ -124,8 +124,9 @@ def choices_of(declared: Option, kind: Any) -> tuple[str, ...]:
     return get_args(literal) if literal is not None else ()
 
 
-def _check(name: str, value: Any, declared: Option, kind: Any) -> None:
-    """Raise UsageError for a value that the declaration does not allow; None means that nothing is asked for."""
+def check_value(options: type[Options], name: str, value: Any) -> None:
+    """Raise UsageError for a value that the declaration of an option does not allow."""
+    declared, kind = options_of(options)[name], type_of(options, name)
     if value is None and type(None) in get_args(kind):
         return
     if choices := choices_of(declared, kind):

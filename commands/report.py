@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from attngeo.errors import UsageError
+from attngeo.options import INPUT, RESULTS
 
 from .messages import say
 from .options import Offline, Quiet, Verbose
@@ -18,40 +19,49 @@ CHECK_FAILED = 1
 
 
 def report(
-    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE.toml", help="What to report.")] = None,
+    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE.toml", help="The recipe", show_default=False)] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FOLDER", help="Folder of the report.", show_default="the recipe's name"
+            "-o",
+            "--output",
+            metavar="FOLDER",
+            help="Folder of the report",
+            show_default="the recipe's name",
+            rich_help_panel=RESULTS,
         ),
     ] = None,
-    start: Annotated[bool, typer.Option("--init", help="Print a recipe to start from, or write it to -o.")] = False,
+    start: Annotated[
+        bool,
+        typer.Option("--init", help="Print a recipe to start from, or write it to -o", rich_help_panel=INPUT),
+    ] = False,
     offline: Offline = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Make a report: one page with figures, tables and checks that needs nothing else.
+    """Make a report: one page with figures, tables and checks, which opens offline.
 
-    The folder holds index.html, report.md for a pull request, tables as CSV and Parquet, and provenance.json. Exits
-    with 1 where a check of the recipe fails, and with a model's own code where one could not be had.
+    The folder has index.html, report.md for a pull request, tables as CSV and Parquet, and provenance.json. The exit
+    code is 1 if a check of the recipe fails, and the code of the first failure if a model, figure or table is missing.
+    A report that was interrupted is resumed by the same command.
 
     Examples:
         attngeo report --init -o recipe.toml
         attngeo report recipe.toml -o report
     """
     if start:
-        _start(recipe, output)
+        _write_starter(recipe, output)
         return
     if recipe is None:
         raise UsageError("no recipe is given; attngeo report --init -o recipe.toml writes one to start from")
 
-    from attngeo.reporting import report as make_report
+    from attngeo.reporting.report import build_report
 
     from .progress import Bar
 
     folder = output or Path(recipe.stem)
     with Bar(str(folder), quiet=quiet, verbose=verbose) as progress:
-        made = make_report(recipe, folder, offline=offline, progress=progress)
+        made = build_report(recipe, folder, offline=offline, progress=progress)
     sys.stdout.write(f"{made.page}\n")
     for failure in made.failures:
         say(f"missing from the report: {failure}")
@@ -64,8 +74,8 @@ def report(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _start(recipe: Path | None, output: Path | None) -> None:
-    """The starter recipe, to a file or to stdout; never over a file that is there."""
+def _write_starter(recipe: Path | None, output: Path | None) -> None:
+    """The starter recipe, to a new file or to stdout. Raises OutputError, and UsageError if the file exists."""
     from attngeo.tables.atomic import atomic_write, check_writable
 
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
@@ -75,6 +85,6 @@ def _start(recipe: Path | None, output: Path | None) -> None:
         return
     check_writable(path, (".toml",))
     if path.exists():
-        raise UsageError(f"{path} is there already; name another file")
+        raise UsageError(f"{path} exists; name another file")
     with atomic_write(path) as partial:
         partial.write_text(text, "utf-8")

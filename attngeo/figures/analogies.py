@@ -1,4 +1,4 @@
-"""Results of word analogies as bars."""
+"""Accuracy at word analogies as bars."""
 
 from __future__ import annotations
 
@@ -6,53 +6,63 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from attngeo.figures.common import finished, plain
+from attngeo.figures.common import escape_name, finish_figure
+from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import INTERVAL, MODELS
 
-LEVELS = {"overall": "all questions", "type": "types", "category": "categories"}
-BAR_HEIGHT, AROUND = 16, 160
-# Different numbers of questions that the title gives; with more of them, hovers do.
+# Which rows come first.
+LEVELS = ("overall", "type", "category")
+# Pixels.
+BAR_HEIGHT, BETWEEN, AROUND = 16, 8, 160
+# The title names the number of questions if there are no more different ones than this; the hovers always do.
 MOST_COUNTS = 2
 
 
-def analogy_bars(scores: pd.DataFrame) -> go.Figure:
+def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
     """Accuracy for all questions, each type and each category, with 95% intervals; a bar for each model.
 
-    scores: the rows of `attngeo.analogy`. Where several questions sets are reported, a model has a bar for each.
+    rows: of `attngeo.analogy`. If they are about several sets of questions, a model has a bar for each set.
     """
-    rows = scores[scores["accuracy"].notna()]
-    several = rows["questions"].nunique() > 1
+    rows = rows[rows["accuracy"].notna()]
+    several_sets = rows["questions"].nunique() > 1
     names = [name for level in LEVELS for name in dict.fromkeys(rows.loc[rows["level"] == level, "name"])]
     groups = list(rows.groupby(["model", "questions"], sort=False))
     colours = sample_colorscale(MODELS, [0.35 + 0.55 * i / max(len(groups) - 1, 1) for i in range(len(groups))])
     figure = go.Figure()
     for ((model, questions), own), colour in zip(groups, colours, strict=True):
-        middle = own["accuracy"]
-        figure.add_bar(
-            orientation="h", y=[_label(name) for name in own["name"]], x=middle, marker_color=colour,
-            name=plain(model) + f" ({plain(questions)} questions)" * several,
-            error_x={
-                "array": own["accuracy_high"] - middle, "arrayminus": middle - own["accuracy_low"],
-                "thickness": 1.5, "width": 3, "color": INTERVAL,
-            },
-            customdata=own[["known", "asked", "accuracy_low", "accuracy_high"]].astype(float),
-            hovertemplate=f"{plain(model)}<br>%{{y}}: %{{x:.1%}}<br>"
-            f"95%: %{{customdata[2]:.1%}} to %{{customdata[3]:.1%}}<br>"
-            "%{customdata[0]:,} of %{customdata[1]:,} questions known<extra></extra>",
-        )  # fmt: skip
+        name = f"{escape_name(model)} ({escape_name(questions)} questions)" if several_sets else escape_name(model)
+        _add_bars(figure, own, name, escape_name(model), colour)
     figure.update_xaxes(
         title="accuracy (share of known questions, with 95% intervals)", tickformat=".0%", rangemode="tozero"
     )
     figure.update_yaxes(
         categoryorder="array", categoryarray=[_label(name) for name in names], autorange="reversed", automargin=True
     )
-    figure.update_layout(height=len(names) * (BAR_HEIGHT * len(groups) + 8) + AROUND, barmode="group")
-    title = "word analogies" if len(groups) > 1 else f"{plain(rows['model'].iloc[0])}: word analogies"
-    overall = rows[rows["level"] == "overall"]
-    known = sorted({f"{int(count):,}" for count in overall["known"].dropna()})
-    details = f"of {' or '.join(known)} questions" if 0 < len(known) <= MOST_COUNTS else ""
-    return finished(figure, title, details)
+    figure.update_layout(height=len(names) * (BAR_HEIGHT * len(groups) + BETWEEN) + AROUND, barmode="group")
+    title = "word analogies" if len(groups) > 1 else f"{escape_name(rows['model'].iloc[0])}: word analogies"
+    return finish_figure(figure, title, _count_questions(rows))
+
+
+def _add_bars(figure: go.Figure, own: pd.DataFrame, name: str, model: str, colour: str) -> None:
+    middle = own["accuracy"]
+    figure.add_bar(
+        orientation="h", y=[_label(each) for each in own["name"]], x=middle, marker_color=colour, name=name,
+        error_x={
+            "array": own["accuracy_high"] - middle, "arrayminus": middle - own["accuracy_low"], "thickness": 1.5,
+            "width": 3, "color": INTERVAL,
+        },
+        customdata=own[["known", "asked", "accuracy_low", "accuracy_high"]].astype(float),
+        hovertemplate=f"{model}<br>%{{y}}: %{{x:.1%}}<br>95%: %{{customdata[2]:.1%}} to %{{customdata[3]:.1%}}<br>"
+        "%{customdata[0]:,} of %{customdata[1]:,} questions known<extra></extra>",
+    )  # fmt: skip
+
+
+def _count_questions(rows: pd.DataFrame) -> str:
+    """How many questions were known overall, if the models do not differ much in it."""
+    counts = sorted({f"{int(count):,}" for count in rows.loc[rows["level"] == "overall", "known"].dropna()})
+    return f"{' or '.join(counts)} questions" if 0 < len(counts) <= MOST_COUNTS else ""
 
 
 def _label(name: str) -> str:
-    return "<b>overall</b>" if name == "overall" else plain(name)
+    """The name of a bar; all questions together are in bold type."""
+    return "<b>overall</b>" if name == "overall" else escape_name(name)

@@ -1,60 +1,65 @@
-"""What all figures share: names as plain text, panels of models and stacks, legends."""
+"""What all figures share: names as plain text, panels of models and stacks, guides, titles and legends."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from typing import Literal
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from attngeo.figures.options import LOSS
 from attngeo.figures.palette import GUIDE
+from attngeo.scores.spec import SCORES
+from attngeo.scores.summary import QUANTILES, QUARTILES
 
-Score = Literal["symmetry", "directionality"]
-SCORES: tuple[Score, ...] = ("symmetry", "directionality")
-# What an end of each score's scale stands for.
-MEANING = {
-    "symmetry": "symmetry (1 symmetric, −1 skew-symmetric)",
-    "directionality": "directionality (−1 columns dominate, 1 rows)",
-}
-QUARTILES = {"lower": 0.25, "median": 0.5, "upper": 0.75}
 LONGEST_NAME = 60
+# The least number of ticks that need not be thinned out, and the distances between ticks of longer axes.
+MOST_TICKS = 20
+TICK_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
+# Chance levels of forms as wide as this are their limits, to the digits that a figure shows.
+WIDE = 2**20
+DIGITS = 3
 
 
-def plain(text: object, longest: int = LONGEST_NAME) -> str:
-    """A name as plotly shows it letter for letter: no mark-up, no templates, its middle left out where it is long."""
+def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
+    """A name as plotly shows it letter for letter: no mark-up, no templates; a long one loses its middle.
+
+    >>> escape_name("a<b>"), escape_name("abcdefgh", 6)
+    ('a&lt;b&gt;', 'ab…fgh')
+    """
     name = str(text)
     if len(name) > longest:
         name = f"{name[: longest // 2 - 1]}…{name[-(longest // 2) :]}"
     return html.escape("".join(c if c.isprintable() else "�" for c in name), quote=False).replace("{", "&#123;")
 
 
-def panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def split_panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Model, stack and rows of every stack of every model, in the order of the rows."""
     for (model, stack), own in rows.groupby(["model", "stack"], sort=False):
         yield str(model), str(stack), own
 
 
-def titled(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """What tells the panels apart: the stack, the model, or both; "" where there is one."""
-    pairs = [(model, stack) for model, stack, _ in panels(rows)]
-    models, stacks = ({pair[i] for pair in pairs} for i in (0, 1))
+def name_panels(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """(model, stack) → what tells this panel from the others: the stack, the model, or both; "" for a single panel."""
+    pairs = [(model, stack) for model, stack, _ in split_panels(rows)]
+    models, stacks = {model for model, _ in pairs}, {stack for _, stack in pairs}
     if len(models) == 1:
-        return {pair: plain(pair[1]) if len(stacks) > 1 else "" for pair in pairs}
-    one_each = len(models) == len(pairs)
-    return {pair: plain(pair[0]) if one_each else f"{plain(pair[0])} · {plain(pair[1])}" for pair in pairs}
+        return {(model, stack): escape_name(stack) if len(stacks) > 1 else "" for model, stack in pairs}
+    if len(models) == len(pairs):
+        return {(model, stack): escape_name(model) for model, stack in pairs}
+    return {(model, stack): f"{escape_name(model)} · {escape_name(stack)}" for model, stack in pairs}
 
 
-def heading(rows: pd.DataFrame, what: str) -> str:
-    """A title: the model where there is one, and what is shown."""
+def compose_title(rows: pd.DataFrame, shown: str) -> str:
+    """A title: what is shown, after the model's name if there is only one."""
     models = rows["model"].unique()
-    return f"{plain(models[0])}: {what}" if len(models) == 1 else what
+    return f"{escape_name(models[0])}: {shown}" if len(models) == 1 else shown
 
 
-def finished(figure: go.Figure, title: str, details: str = "") -> go.Figure:
-    """With a title, details below it, and a legend only where there is something to tell apart."""
-    text = title + f"<br><sup>{details}</sup>" * bool(details)
+def finish_figure(figure: go.Figure, title: str, details: str = "") -> go.Figure:
+    """The figure with a title, details in smaller type below it, and a legend if there are traces to tell apart."""
+    text = f"{title}<br><sup>{details}</sup>" if details else title
     named = sum(trace.showlegend is not False and bool(trace.name) for trace in figure.data)
     return figure.update_layout(
         title=text, template="plotly_white", showlegend=named > 1, margin={"t": 70, "r": 30},
@@ -62,13 +67,42 @@ def finished(figure: go.Figure, title: str, details: str = "") -> go.Figure:
     )  # fmt: skip
 
 
-def counted(numbers: pd.Index) -> dict[str, list[int]]:
-    """Ticks of an axis of layers or heads: whole numbers, not more than about twenty."""
+def choose_ticks(numbers: pd.Index) -> dict[str, list[int]]:
+    """Ticks of an axis of layers or heads: whole numbers from 0, about twenty at most."""
     last = int(numbers.max())
-    step = next(step for step in (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, last + 1) if last < 20 * step)
+    step = next(step for step in (*TICK_STEPS, last + 1) if last < MOST_TICKS * step)
     return {"tickvals": list(range(0, last + 1, step))}
 
 
-def zero_line(figure: go.Figure, **place: int) -> None:
-    """What chance gives: neither symmetric nor skew, neither rows nor columns."""
-    figure.add_hline(y=0, line={"color": GUIDE, "width": 1, "dash": "dot"}, **place)
+def label_of(score: str) -> str:
+    """How a figure calls a score, or the loss."""
+    return LOSS if score == LOSS else SCORES[score].label
+
+
+def axis_title_of(score: str) -> str:
+    """The title of an axis of a score, with the meaning of its ends, or of the loss."""
+    return "loss (nats per prediction)" if score == LOSS else SCORES[score].axis_title
+
+
+def number_format_of(score: str) -> str:
+    """The d3 format of a score: with a sign if it can be negative."""
+    return f"+.{DIGITS}f" if SCORES[score].low < 0 else f".{DIGITS}f"
+
+
+def chance_of(score: str) -> float:
+    """The score of random forms, in the limit of wide ones."""
+    return round(SCORES[score].chance(WIDE).mean, DIGITS)
+
+
+def add_chance_line(figure: go.Figure, score: str, axis: str = "y") -> None:
+    """Add a dotted line across the figure at the chance level of the score on this axis, "x" or "y"."""
+    line = {"color": GUIDE, "width": 1, "dash": "dot"}
+    if axis == "y":
+        figure.add_hline(y=chance_of(score), line=line)
+    else:
+        figure.add_vline(x=chance_of(score), line=line)
+
+
+def quartile_shares() -> dict[str, float]:
+    """lower, median, upper → the quantile that each is."""
+    return {place: QUANTILES[place] for place in QUARTILES}

@@ -7,19 +7,21 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from attngeo.figures.common import finished, plain
+from attngeo.figures.common import escape_name, finish_figure
+from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import GUIDE, MAGNITUDE, MARKED
 
-# Points of a margin's line; outliers are marked besides, each of them.
+# Points of the line in a margin; every outlier has a point of its own besides.
 MARGIN_POINTS = 1024
+# Where the shades end, so that a few large entries do not leave all others white.
+DARKEST = 0.995
 
 
-def matrix_map(cells: pd.DataFrame, norms: pd.DataFrame) -> go.Figure:
-    """|W_qk| as shades, row norms to its right and column norms above it, those that stand out marked.
+def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001
+    """|W_qk| as shades, with the norms of its rows at the right and of its columns on top; outliers are marked.
 
-    cells, norms: of `attngeo.scores.matrix.query_key_matrix`. Shades run to the 99.5th percentile, beyond which all is
-    black, so that a few large entries do not leave the rest white.
-    Source: Saponati et al. 2025, Fig. 2 (examples).
+    cells, norms: of `attngeo.scores.matrix.query_key_matrix`, whose `attrs` name the matrix. The shades end at the
+    99.5th percentile; larger entries are black, too. Source: Saponati et al. 2025, Fig. 2 (examples).
     """
     about = cells.attrs
     figure = make_subplots(
@@ -27,45 +29,48 @@ def matrix_map(cells: pd.DataFrame, norms: pd.DataFrame) -> go.Figure:
         horizontal_spacing=0.015, vertical_spacing=0.015,
     )  # fmt: skip
     edge = about["edge"]
-    span = f" and the {edge - 1} after it" if edge > 1 else ""
+    span = f" and the next {edge - 1}" if edge > 1 else ""
     figure.add_heatmap(
         z=cells.to_numpy(dtype="float32"), x=cells.columns, y=cells.index, colorscale=MAGNITUDE, zmin=0,
-        zmax=float(np.quantile(cells.to_numpy(), 0.995)), colorbar={"title": "largest |entry|", "x": 1.02},
+        zmax=float(np.quantile(cells.to_numpy(), DARKEST)), colorbar={"title": "largest |entry|", "x": 1.02},
         hovertemplate=f"row %{{y}}{span}<br>column %{{x}}{span}<br>largest |entry| %{{z:.3g}}<extra></extra>",
         row=2, col=1,
     )  # fmt: skip
     for axis, place in (("column", {"row": 1, "col": 1}), ("row", {"row": 2, "col": 2})):
-        own = norms[norms["axis"] == axis]
-        _margin(figure, own, axis, place)
-    side = "layer" if about["head"] is None else f"head {about['head']} of layer"
+        _add_margin(figure, norms[norms["axis"] == axis], axis, place)
+    width = len(cells) * edge
     figure.update_xaxes(title="column (key dimension)", row=2, col=1)
     figure.update_yaxes(title="row (query dimension)", row=2, col=1)
-    width = len(cells) * edge
     figure.update_xaxes(range=[-0.5, width - 0.5], col=1)
     figure.update_yaxes(range=[width - 0.5, -0.5], row=2)
-    # The 0 of this axis would lie on that of the rows.
+    # The label 0 of this axis would cover that of the rows.
     figure.update_yaxes(title="norm", rangemode="tozero", ticklabelshift=-7, row=1, col=1)
     figure.update_xaxes(title="norm", rangemode="tozero", row=2, col=2)
-    counts = {axis: int(norms.loc[norms["axis"] == axis, "outlier"].sum()) for axis in ("row", "column")}
     figure.update_layout(height=720)
-    return finished(
-        figure, f"{plain(about['model'])}: |W_qk| of {side} {about['layer']} ({plain(about['stack'])})",
-        f"{counts['row']} rows and {counts['column']} columns stand out, by {about['gamma']:g} standard deviations",
+    outliers = norms[norms["outlier"]]["axis"].value_counts()
+    return finish_figure(
+        figure, f"{escape_name(about['model'])}: |W_qk| of {_name_matrix(about)} ({escape_name(about['stack'])})",
+        f"outliers: {outliers.get('row', 0)} rows and {outliers.get('column', 0)} columns with a norm above "
+        f"mean + {about['gamma']:g}·std",
     )  # fmt: skip
 
 
-def _margin(figure: go.Figure, norms: pd.DataFrame, axis: str, place: dict[str, int]) -> None:
-    """The largest norm of every few, as a line, and every outlier as a point."""
+def _name_matrix(about: dict[str, object]) -> str:
+    """Which matrix of the model it is."""
+    return f"layer {about['layer']}" if about["head"] is None else f"head {about['head']} of layer {about['layer']}"
+
+
+def _add_margin(figure: go.Figure, norms: pd.DataFrame, axis: str, place: dict[str, int]) -> None:
+    """Norms as a line, of every few the largest, and each outlier as a point."""
     width = -(-len(norms) // MARGIN_POINTS)
     largest = norms.loc[norms.groupby(norms["index"] // width)["norm"].idxmax()]
-    outliers = norms[norms["outlier"]]
-    for some, look in (
+    for rows, look in (
         (largest, {"mode": "lines", "line": {"color": GUIDE, "width": 1}}),
-        (outliers, {"mode": "markers", "marker": {"color": MARKED, "size": 5}}),
+        (norms[norms["outlier"]], {"mode": "markers", "marker": {"color": MARKED, "size": 5}}),
     ):
-        at, norm = some["index"].to_numpy("int32"), some["norm"].to_numpy("float32")
-        x, y = (at, norm) if axis == "column" else (norm, at)
-        where, value = ("%{x}", "%{y:.4g}") if axis == "column" else ("%{y}", "%{x:.4g}")
-        figure.add_scatter(
-            x=x, y=y, showlegend=False, hovertemplate=f"{axis} {where}<br>norm {value}<extra></extra>", **look, **place
-        )
+        positions, values = rows["index"].to_numpy("int32"), rows["norm"].to_numpy("float32")
+        if axis == "column":
+            points = {"x": positions, "y": values, "hovertemplate": "column %{x}<br>norm %{y:.4g}<extra></extra>"}
+        else:
+            points = {"x": values, "y": positions, "hovertemplate": "row %{y}<br>norm %{x:.4g}<extra></extra>"}
+        figure.add_scatter(showlegend=False, **points, **look, **place)

@@ -1,4 +1,4 @@
-"""Colours, each with one meaning throughout, told apart by colour-blind readers too.
+"""Colours: each has one meaning in all figures, and colour-blind readers can tell them apart.
 
 Source: Okabe & Ito 2008, "Color Universal Design", https://jfly.uni-koeln.de/color/; indigo, wine and sand from
 Tol's notes, https://personal.sron.nl/~pault/.
@@ -14,24 +14,24 @@ OBJECTIVES = {"mlm": ROLES["encoder"], "clm": ROLES["decoder"], "image": ROLES["
 OBJECTIVE_NAMES = {"mlm": "encoder (mlm)", "clm": "decoder (clm)", "image": "vision"}
 INITIALISATIONS = {"default": "#56606B", "symmetric": "#D55E00", "identity": "#999933"}
 OTHER = "#000000"
-# Layers run from dark to light; so do models that are compared in something that has no role.
+# Colour scales, from dark to light: of layers, and of models compared in something that has no role.
 LAYERS, MODELS = "Cividis", "Viridis"
 # Scores from -1 to 1: purple, white, green (ColorBrewer's PRGn). Magnitudes from 0 up: white to black.
 SIGNED = ((0.0, "#762A83"), (0.25, "#C2A5CF"), (0.5, "#FFFFFF"), (0.75, "#A6DBA0"), (1.0, "#1B7837"))
 MAGNITUDE = ((0.0, "#FFFFFF"), (0.4, "#B5BAC1"), (1.0, "#14171A"))
-# What stands out, and what only guides the eye.
+# Outliers, lines that guide the eye, and missing values.
 MARKED = "#882255"
 GUIDE = "#9AA1AB"
 MISSING = "#D5D8DC"
 # An interval over a bar, whatever the bar's colour.
 INTERVAL = "#7F7F7F"
-# Symbols and dashes tell models of one colour apart.
+# Symbols and dashes distinguish models of one colour.
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def role_of(stack: str) -> str:
-    """The role that gives a stack of attention its colour, or the stack itself where it has none.
+    """The role that gives a stack of attention its colour, or the stack itself if it has none.
 
     >>> role_of("cross:decoder.layers"), role_of("vision")
     ('cross', 'vision')
@@ -45,7 +45,7 @@ def colour_of(stack: str) -> str:
     return ROLES.get(role_of(stack), OTHER)
 
 
-def faded(colour: str, opacity: float = 0.2) -> str:
-    """The colour as a band is filled with it."""
+def fade(colour: str, opacity: float = 0.2) -> str:
+    """The colour of a band around a line of this colour."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"

@@ -1,183 +1,166 @@
-"""The scores of attention: layer by layer, head by head, model by model.
+"""The scores of attention, layer by layer and head by head.
 
-Every function takes rows of `attngeo.score(model, per_head=True)`, of one model or of several put together.
+Every function takes rows of `attngeo.score(model, per_head=True)`, of one model or of several joined.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from attngeo.errors import DataError
 from attngeo.figures.common import (
-    MEANING,
-    QUARTILES,
-    Score,
-    counted,
-    finished,
-    heading,
-    panels,
-    plain,
-    titled,
-    zero_line,
+    add_chance_line,
+    axis_title_of,
+    chance_of,
+    choose_ticks,
+    compose_title,
+    escape_name,
+    finish_figure,
+    label_of,
+    name_panels,
+    number_format_of,
+    quartile_shares,
+    split_panels,
 )
-from attngeo.figures.palette import DASHES, GUIDE, MISSING, OTHER, ROLES, SIGNED, SYMBOLS, colour_of, faded, role_of
+from attngeo.figures.options import PlotOptions
+from attngeo.figures.palette import DASHES, MISSING, SIGNED, SYMBOLS, colour_of, fade, role_of
 
-# Pixels of a cell, and around the panel.
-CELL_HEIGHT, LEAST_HEIGHT, AROUND = 18, 160, 130
-# Points past which a browser draws on a canvas rather than one element each.
+# Pixels: the height of a cell, the least height of a panel, and the room between panels and around them.
+CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
+# With more points than this, a browser draws on a canvas instead of making one element for each.
 MANY_POINTS = 5_000
-# Models past which names beside points would cover one another, and the characters of a name.
-MOST_NAMED, MOST_OF_NAME = 12, 28
+# The column of a pivot table that holds whole layers, which have no head.
+WHOLE = -1
 
 
-def heat_map(rows: pd.DataFrame, score: Score) -> go.Figure:
-    """One score as a map of layers × heads, and of the whole layers beside it; a panel for each stack and model.
+def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+    """One score as a map of layers × heads, with the whole layers beside it; one panel for each stack and model.
 
-    The colours run from minus to plus the largest value there is, white being 0; missing scores are grey.
+    White is the chance level; the colours end at the value that is furthest from it. Missing scores are grey.
     """
-    titles = titled(rows)
-    shown = list(panels(rows))
-    heights = [max(own["layer"].nunique() * CELL_HEIGHT, LEAST_HEIGHT) for _, _, own in shown]
-    spacing = min(0.9 / max(len(shown) - 1, 1), 90 / (sum(heights) + AROUND))
+    score, names = options.score, name_panels(rows)
+    panels = list(split_panels(rows))
+    heights = [max(own["layer"].nunique() * CELL_HEIGHT, LEAST_HEIGHT) for _, _, own in panels]
     figure = make_subplots(
-        rows=len(shown), cols=2, column_widths=[0.06, 0.94], horizontal_spacing=0.012, vertical_spacing=spacing,
+        rows=len(panels), cols=2, column_widths=[0.06, 0.94], horizontal_spacing=0.012,
+        vertical_spacing=min(0.9 / max(len(panels) - 1, 1), 90 / (sum(heights) + AROUND)),
         row_heights=heights, shared_yaxes=True,
-        subplot_titles=[part for title in titles.values() for part in ("", title)],
+        subplot_titles=[part for name in names.values() for part in ("", name)],
     )  # fmt: skip
-    for row, (model, stack, own) in enumerate(shown, 1):
-        table = own.assign(head=own["head"].astype("Float64").fillna(-1)).pivot_table(
-            index="layer", columns="head", values=score, aggfunc="first", dropna=False
-        )
-        for column, part in ((1, table[[-1]] if -1 in table else None), (2, table.drop(columns=-1, errors="ignore"))):
-            if part is None or part.empty:
-                continue
-            name = "whole layer" if column == 1 else "head %{x}"
-            x = ["all"] if column == 1 else [int(head) for head in part.columns]
-            figure.add_heatmap(
-                z=part.to_numpy(dtype="float32", na_value=np.nan), x=x, y=[int(layer) for layer in part.index],
-                coloraxis="coloraxis", hoverongaps=False, row=row, col=column,
-                hovertemplate=f"{plain(model)}<br>{plain(stack)}, layer %{{y}}, {name}<br>{score} %{{z:+.3f}}"
-                "<extra></extra>",
-            )  # fmt: skip
-            ticks = counted(part.columns) if column == 2 else {"tickvals": ["all"]}
-            figure.update_xaxes(title="head" if column == 2 else None, showgrid=False, **ticks, row=row, col=column)
-        figure.update_yaxes(title="layer", **counted(table.index), row=row, col=1)
+    for row, (model, stack, own) in enumerate(panels, 1):
+        _add_map(figure, own, score, row, f"{escape_name(model)}<br>{escape_name(stack)}")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    largest = _largest(rows[score])
-    bar = {"title": {"text": score, "side": "right"}}
+    middle, reach = chance_of(score), _furthest(rows[score], chance_of(score))
     figure.update_layout(
-        coloraxis={"colorscale": SIGNED, "cmin": -largest, "cmax": largest, "colorbar": bar},
-        height=sum(heights) + AROUND + 70 * (len(shown) - 1), plot_bgcolor=MISSING,
+        coloraxis={
+            "colorscale": SIGNED, "cmin": middle - reach, "cmax": middle + reach,
+            "colorbar": {"title": {"text": label_of(score), "side": "right"}},
+        },
+        height=sum(heights) + AROUND + BETWEEN * (len(panels) - 1), plot_bgcolor=MISSING,
     )  # fmt: skip
-    return finished(figure, heading(rows, f"{score} of W_qk"))
+    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of W_qk"))
 
 
-def _largest(values: pd.Series) -> float:
-    """The largest magnitude, rounded up to a tenth; 1 where there is no value."""
-    largest = values.abs().max()
-    return 1.0 if not largest > 0 else math.ceil(float(largest) * 10) / 10
+def _add_map(figure: go.Figure, own: pd.DataFrame, score: str, row: int, name: str) -> None:
+    """The whole layers of one stack in the first column of subplots, its heads in the second."""
+    table = own.assign(head=own["head"].astype("Float64").fillna(WHOLE)).pivot_table(
+        index="layer", columns="head", values=score, aggfunc="first", dropna=False
+    )
+    layers, heads = table[table.columns.intersection([WHOLE])], table.drop(columns=WHOLE, errors="ignore")
+    for column, part in ((1, layers), (2, heads)):
+        if part.empty:
+            continue
+        hovered = "whole layer" if column == 1 else "head %{x}"
+        figure.add_heatmap(
+            z=part.to_numpy(dtype="float32", na_value=np.nan), y=[int(layer) for layer in part.index],
+            x=["all"] if column == 1 else [int(head) for head in part.columns],
+            coloraxis="coloraxis", hoverongaps=False, row=row, col=column,
+            hovertemplate=f"{name}, layer %{{y}}, {hovered}<br>{label_of(score)} %{{z:{number_format_of(score)}}}"
+            "<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(showgrid=False, tickvals=["all"], row=row, col=1)
+    if not heads.empty:
+        figure.update_xaxes(title="head", showgrid=False, **choose_ticks(heads.columns), row=row, col=2)
+    figure.update_yaxes(title="layer", **choose_ticks(table.index), row=row, col=1)
 
 
-def score_by_layer(rows: pd.DataFrame, score: Score) -> go.Figure:
-    """One score against the layer: a line for the whole layers of each stack, and a band for the quartiles of heads."""
-    names = titled(rows)
+def _furthest(values: pd.Series, middle: float) -> float:
+    """The largest distance from the middle, rounded up to a tenth; 1 if there is no value."""
+    largest = (values - middle).abs().max()
+    return math.ceil(float(largest) * 10) / 10 if largest > 0 else 1.0
+
+
+def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+    """One score against the layer: a line for the whole layers of each stack, a band for the quartiles of its heads."""
+    score, names = options.score, name_panels(rows)
     figure = go.Figure()
-    used: dict[str, int] = {}
-    for model, stack, own in panels(rows):
-        number = used[role_of(stack)] = used.get(role_of(stack), -1) + 1
-        colour, dash = colour_of(stack), DASHES[number % len(DASHES)]
-        name = names[model, stack] or plain(stack)
-        heads = own[own["head"].notna()].groupby("layer")[score].quantile(np.array(list(QUARTILES.values()))).unstack()
-        heads = heads.astype("float32")
-        edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": name}
-        if not heads.empty:
-            figure.add_scatter(x=heads.index, y=heads[0.75], **edge)
-            figure.add_scatter(x=heads.index, y=heads[0.25], fill="tonexty", fillcolor=faded(colour), **edge)
+    used: Counter[str] = Counter()
+    for model, stack, own in split_panels(rows):
+        dash = DASHES[used[role_of(stack)] % len(DASHES)]
+        used[role_of(stack)] += 1
+        name = names[model, stack] or escape_name(stack)
+        heads = _head_quartiles(own, score)
+        _add_head_band(figure, heads, colour_of(stack), name)
         layers = own[own["head"].isna()].set_index("layer")[score].astype("float32")
-        spread = heads.reindex(layers.index, columns=list(QUARTILES.values()))
+        number = number_format_of(score)
         figure.add_scatter(
             x=layers.index, y=layers, name=name, legendgroup=name, mode="lines+markers",
-            line={"color": colour, "width": 2.5, "dash": dash}, marker={"size": 6},
-            customdata=spread.to_numpy(dtype="float32", na_value=np.nan),
-            hovertemplate=f"{plain(model)}<br>{plain(stack)}, layer %{{x}}<br>{score} %{{y:+.3f}}<br>its heads: median "
-            "%{customdata[1]:+.3f}, quartiles %{customdata[0]:+.3f} to %{customdata[2]:+.3f}<extra></extra>",
+            line={"color": colour_of(stack), "width": 2.5, "dash": dash}, marker={"size": 6},
+            customdata=heads.reindex(layers.index).to_numpy(dtype="float32", na_value=np.nan),
+            hovertemplate=f"{escape_name(model)}<br>{escape_name(stack)}, layer %{{x}}<br>"
+            f"{label_of(score)} %{{y:{number}}}<br>its heads: median %{{customdata[1]:{number}}}, "
+            f"quartiles %{{customdata[0]:{number}}} to %{{customdata[2]:{number}}}<extra></extra>",
         )  # fmt: skip
-    zero_line(figure)
+    add_chance_line(figure, score)
     figure.update_layout(
-        xaxis={"title": "layer", **counted(pd.Index(rows["layer"]))}, yaxis={"title": MEANING[score]},
-    )  # fmt: skip
-    return finished(figure, heading(rows, f"{score} of each layer, and quartiles over its heads"))
-
-
-def symmetry_against_directionality(rows: pd.DataFrame) -> go.Figure:
-    """A point for each head: its directionality against its symmetry."""
-    names = titled(rows)
-    figure = go.Figure()
-    used: dict[str, int] = {}
-    heads = rows[rows["head"].notna()]
-    kind = go.Scattergl if len(heads) > MANY_POINTS else go.Scatter
-    for model, stack, own in panels(heads):
-        number = used[role_of(stack)] = used.get(role_of(stack), -1) + 1
-        figure.add_trace(kind(
-            x=own["symmetry"].astype("float32"), y=own["directionality"].astype("float32"), mode="markers",
-            name=names[model, stack] or plain(stack),
-            marker={"color": colour_of(stack), "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 7, "opacity": 0.65},
-            customdata=own[["layer", "head"]].to_numpy(dtype="int32"),
-            hovertemplate=f"{plain(model)}<br>{plain(stack)}, layer %{{customdata[0]}}, head %{{customdata[1]}}<br>"
-            "symmetry %{x:+.3f}<br>directionality %{y:+.3f}<extra></extra>",
-        ))  # fmt: skip
-    zero_line(figure)
-    figure.add_vline(x=0, line={"color": GUIDE, "width": 1, "dash": "dot"})
-    figure.update_layout(xaxis_title=MEANING["symmetry"], yaxis_title=MEANING["directionality"])
-    return finished(figure, heading(rows, "symmetry and directionality of each head"))
-
-
-def score_by_size(summary: pd.DataFrame, score: Score, published: pd.DataFrame | None = None) -> go.Figure:
-    """Median score over layers against the number of parameters, with quartiles; a point for each stack and model.
-
-    summary: rows of `attngeo.scores.summary.summarise`. published: rows of `published_scores`, shown faintly
-    behind, hollow where there is an erratum. Source: Saponati et al. 2025, Fig. 2 and S1.
-    """
-    figure = go.Figure()
-    if published is not None:
-        for role in map(str, published["role"].unique()):
-            own = published[published["role"] == role]
-            figure.add_scatter(
-                x=own["parameters"], y=own[score].clip(-1, 1), mode="markers", name=f"published {role}s",
-                marker={
-                    "color": ROLES[role], "size": 6, "opacity": 0.3,
-                    "symbol": ["circle-open" if erratum else "circle" for erratum in own["erratum"]],
-                },
-                customdata=[
-                    [plain(r.model), r.layers, "<br>" * bool(r.erratum) + str(r.erratum)] for r in own.itertuples()
-                ],
-                hovertemplate=f"%{{customdata[0]}}, published<br>%{{x:,}} parameters, %{{customdata[1]}} layers<br>"
-                f"{score} %{{y:+.3f}}%{{customdata[2]}}<extra></extra>",
-            )  # fmt: skip
-    sized = summary[summary["parameters"].notna()]
-    named = len(sized) <= MOST_NAMED
-    for stack, own in sized.groupby(sized["stack"].map(role_of), sort=False):
-        lower, middle, upper = (own[f"{score}_{place}"].astype("float32") for place in QUARTILES)
-        figure.add_scatter(
-            x=own["parameters"].astype("int64"), y=middle, mode="markers+text" if named else "markers",
-            text=[plain(r.model, MOST_OF_NAME) for r in own.itertuples()] if named else None,
-            textposition="top center", textfont={"size": 11}, cliponaxis=False, name=plain(stack),
-            marker={"color": ROLES.get(str(stack), OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
-            error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
-            customdata=[[plain(r.model), plain(r.stack), r.layers] for r in own.itertuples()],
-            hovertemplate="%{customdata[0]}<br>%{x:,} parameters<br>%{customdata[1]}, %{customdata[2]} layers<br>"
-            f"median {score} %{{y:+.3f}}<extra></extra>",
-        )  # fmt: skip
-    zero_line(figure)
-    figure.update_layout(
-        xaxis={"title": "parameters", "type": "log", "exponentformat": "B", "dtick": 1},
-        yaxis={"title": MEANING[score]},
-    )  # fmt: skip
-    details = "bars: quartiles over layers" + "; hollow: a published number with a known mistake" * (
-        published is not None
+        xaxis={"title": "layer", **choose_ticks(pd.Index(rows["layer"]))}, yaxis={"title": axis_title_of(score)}
     )
-    return finished(figure, f"median {score} over layers against the number of parameters", details)
+    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of each layer, with quartiles over its heads"))
+
+
+def _head_quartiles(own: pd.DataFrame, score: str) -> pd.DataFrame:
+    """The quartiles over the heads of each layer: columns lower, median and upper; empty without heads."""
+    by_layer = own[own["head"].notna()].groupby("layer")[score]
+    return pd.DataFrame({place: by_layer.quantile(share) for place, share in quartile_shares().items()}).astype(
+        "float32"
+    )
+
+
+def _add_head_band(figure: go.Figure, heads: pd.DataFrame, colour: str, group: str) -> None:
+    if heads.empty:
+        return
+    edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group}
+    figure.add_scatter(x=heads.index, y=heads["upper"], **edge)
+    figure.add_scatter(x=heads.index, y=heads["lower"], fill="tonexty", fillcolor=fade(colour), **edge)
+
+
+def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
+    """One point for each head: its directionality against its symmetry. Raises DataError if there are no heads."""
+    heads = rows[rows["head"].notna()]
+    if heads.empty:
+        raise DataError("the rows of heads are missing; write them with attngeo score --per-head")
+    names = name_panels(rows)
+    figure = go.Figure()
+    used: Counter[str] = Counter()
+    trace = go.Scattergl if len(heads) > MANY_POINTS else go.Scatter
+    for model, stack, own in split_panels(heads):
+        symbol = SYMBOLS[used[role_of(stack)] % len(SYMBOLS)]
+        used[role_of(stack)] += 1
+        figure.add_trace(trace(
+            x=own["symmetry"].astype("float32"), y=own["directionality"].astype("float32"), mode="markers",
+            name=names[model, stack] or escape_name(stack),
+            marker={"color": colour_of(stack), "symbol": symbol, "size": 7, "opacity": 0.65},
+            customdata=own[["layer", "head"]].to_numpy(dtype="int32"),
+            hovertemplate=f"{escape_name(model)}<br>{escape_name(stack)}, layer %{{customdata[0]}}, "
+            "head %{customdata[1]}<br>symmetry %{x:+.3f}<br>directionality %{y:+.3f}<extra></extra>",
+        ))  # fmt: skip
+    add_chance_line(figure, "directionality")
+    add_chance_line(figure, "symmetry", axis="x")
+    figure.update_layout(xaxis_title=axis_title_of("symmetry"), yaxis_title=axis_title_of("directionality"))
+    return finish_figure(figure, compose_title(rows, "symmetry and directionality of each head"))

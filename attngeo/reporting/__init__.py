@@ -1,6 +1,28 @@
-"""Reports: a recipe (TOML) in; a page, tables and provenance out."""
+"""Reports and figures: a recipe (TOML) becomes a page with tables and provenance; `attngeo.plot` draws one figure.
 
-from attngeo.reporting.recipe import read_recipe
-from attngeo.reporting.report import Report, report
+Names are imported when they are first used, so that `attngeo.plot` does not load what only reports need.
+"""
 
-__all__ = ["Report", "read_recipe", "report"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attngeo.reporting.plots import plot as plot
+    from attngeo.reporting.recipe import read_recipe as read_recipe
+    from attngeo.reporting.report import Report as Report
+    from attngeo.reporting.report import build_report as build_report
+
+_HOMES = {"Report": "report", "build_report": "report", "plot": "plots", "read_recipe": "recipe"}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attngeo.reporting' has no attribute {name!r}")
+    return getattr(import_module(f"attngeo.reporting.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

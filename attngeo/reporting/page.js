@@ -6,30 +6,19 @@
     return new Response(response.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
   };
 
-  // Figures: JSON in front, the arrays that it points to behind.
-  const ARRAYS = { f4: Float32Array, f8: Float64Array, i1: Int8Array, u1: Uint8Array, i2: Int16Array, i4: Int32Array };
-  let figures, buffer, start;
-  const flat = (where) => {
-    const count = where.shape.reduce((a, b) => a * b, 1);
-    const array = new ARRAYS[where.kind](buffer, start + where.at, count);
-    if (!where.scale) return array;
-    return Float32Array.from(array, (x) => (x === where.missing ? NaN : x * where.scale));
-  };
-  const restored = (part) => {
-    if (Array.isArray(part)) return part.map(restored);
-    if (part === null || typeof part !== "object") return part;
-    if ("at" in part && "kind" in part && "shape" in part) {
-      const array = flat(part);
-      if (part.shape.length === 1) return array;
-      const [rows, columns] = part.shape;
-      return Array.from({ length: rows }, (_, i) => array.subarray(i * columns, (i + 1) * columns));
+  // Figures: plotly's JSON, one a line. Each is parsed when it is drawn, so that drawing may change what it got.
+  let figures;
+  const parsed = (number) => {
+    const figure = JSON.parse(figures[number]);
+    for (const trace of figure.data) {
+      if (trace.meta?.thousandths) trace.z = trace.z.map((row) => row.map((score) => (score === null ? null : score / 1000)));
     }
-    return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, restored(value)]));
+    return figure;
   };
 
-  // Pixels of A4's width within its margins.
+  // Width of a sheet of A4 between its margins, in pixels.
   const SHEET = 690;
-  // Colours are the page's, light or dark.
+  // The colours of the page, light or dark.
   const colours = () => {
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
@@ -38,7 +27,7 @@
     const modebar = { bgcolor: clear, color: soft, activecolor: ink };
     return { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: ink }, modebar, xaxis: axis, yaxis: axis };
   };
-  // A title in lines that fit; its own line breaks and marks stay. Details, between <sup> and </sup>, are smaller.
+  // A title broken into lines that fit. Its own breaks and marks stay; details, between <sup> and </sup>, are smaller.
   const wrapped = (text, most) => text.split("<br>").map((part) => {
     const room = part.startsWith("<sup>") ? most * 1.4 : most, lines = [""];
     for (const word of part.replace(/<\/?sup>/g, "").split(" ")) {
@@ -52,9 +41,9 @@
     const number = Number(chart.dataset.figure);
     if (drawn.get(chart) === number) return;
     drawn.set(chart, number);
-    const { data, layout } = restored(figures[number]);
+    const { data, layout } = parsed(number);
     const narrow = chart.clientWidth < 600;
-    // What is faint on white would be lost on black.
+    // Faint points would be invisible on black.
     const dark = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim() !== "#fff";
     for (const { marker } of data) if (dark && marker?.opacity) marker.opacity = Math.min(1, marker.opacity * 1.6);
     layout.template = { layout: colours() };
@@ -63,7 +52,7 @@
     const text = wrapped(layout.title.text, chart.clientWidth / (0.56 * size)), lines = text.split("<br>").length;
     layout.title = {
       text, font: { size }, x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top",
-      pad: { t: lines > 1 ? 22 : 12, l: 4 }, // several lines begin higher than one
+      pad: { t: lines > 1 ? 22 : 12, l: 4 }, // several lines start higher than one
     };
     layout.margin = { ...layout.margin, t: Math.max(layout.margin?.t ?? 0, 24 + 1.35 * size * lines) };
     if (narrow) {
@@ -72,7 +61,7 @@
       if (layout.coloraxis) layout.coloraxis.colorbar = { ...layout.coloraxis.colorbar, thickness: 10 };
     }
     chart.style.minHeight = (layout.height || 450) + "px";
-    // On a small screen the tool bar would cover the title, and touching does what it is for.
+    // On a small screen the tool bar would cover the title; touch gestures replace it.
     await Plotly.react(chart, data, { ...layout, autosize: true }, { displaylogo: false, responsive: true, displayModeBar: narrow ? false : "hover" });
     chart.dataset.drawn = "yes";
   };
@@ -88,10 +77,7 @@
       tag.onload = resolve; tag.onerror = () => reject(new Error("plotly.js did not load"));
       document.head.append(tag);
     });
-    buffer = packed;
-    const length = Number(new DataView(buffer).getBigUint64(0, true));
-    figures = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
-    start = 8 + length;
+    figures = new TextDecoder().decode(packed).split("\n");
     const seen = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
     }, { rootMargin: "400px" });
@@ -104,14 +90,14 @@
       });
     }
     addEventListener("beforeprint", () => charts.forEach(draw));
-    // Charts that were drawn for the screen are as wide as that; a sheet does not wait for a responsive one.
+    // Charts have the width of the screen, and printing does not wait for them to adapt: set the width of the sheet.
     addEventListener("beforeprint", () => drawn.forEach((_, chart) => Plotly.relayout(chart, { autosize: false, width: SHEET })));
     addEventListener("afterprint", () => drawn.forEach((_, chart) => Plotly.relayout(chart, { autosize: true, width: null })));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     document.documentElement.dataset.ready = "yes";
   };
 
-  // Tables: a click on a heading sorts, numbers as numbers, what is missing last.
+  // Tables: a click on a heading sorts. Numbers are compared as numbers; missing values come last.
   const value = (row, column) => {
     const text = row.cells[column].textContent.trim();
     const number = Number(text.replaceAll(",", "").replace("−", "-"));
@@ -133,7 +119,7 @@
   // Light and dark.
   const themes = ["auto", "light", "dark"], button = element("theme");
   const kept = { get() { try { return localStorage.getItem("theme"); } catch { return null; } },
-                 set(theme) { try { localStorage.setItem("theme", theme); } catch { /* a page from a file may not keep anything */ } } };
+                 set(theme) { try { localStorage.setItem("theme", theme); } catch { /* a browser may refuse storage to a page from a file */ } } };
   const show = (theme) => {
     if (theme === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
     button.textContent = "Theme: " + theme;
@@ -148,6 +134,6 @@
 
   figuresReady().catch((error) => {
     console.error(error);
-    for (const chart of document.querySelectorAll(".chart")) chart.textContent = "This figure could not be drawn; its numbers are in the tables.";
+    for (const chart of document.querySelectorAll(".chart")) chart.textContent = "This figure could not be drawn. Its numbers are in the files of the folder tables.";
   });
 })();

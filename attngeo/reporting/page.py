@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs nothing else."""
+"""The page of a report: one HTML file that contains all it needs."""
 
 from __future__ import annotations
 
@@ -9,85 +9,91 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from attngeo.reporting.blocks import Drawn, Tabled
-from attngeo.reporting.payload import Payload, compressed
+from attngeo.reporting.blocks import ReportFigure, ReportTable
+from attngeo.reporting.payload import compress, pack_figures
 from attngeo.scores.conditions import Outcome
-from attngeo.tables.write import for_people, numeric_columns
+from attngeo.tables.write import format_for_people, numeric_columns
 
 if TYPE_CHECKING:
     import pandas as pd
+    from plotly.graph_objects import Figure
 
-# Rows of a table that a page shows; the files have them all.
+# Rows of a table that a page shows; the table's files have all rows.
 MOST_ROWS = 500
-# Of scores in tables: as many as tell models apart.
+# Significant digits of numbers in tables.
 DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Part:
-    """A section of a report, made."""
+class ReportSection:
+    """A section of a report with its figures and tables. text: Markdown."""
 
     title: str
     text: str
-    figures: list[Drawn]
-    tables: list[Tabled]
+    figures: list[ReportFigure]
+    tables: list[ReportTable]
 
 
 @dataclass(frozen=True)
-class Content:
-    """All that a report says. text: Markdown. failures: what is missing, a line each."""
+class ReportContent:
+    """All that a report shows. text: Markdown. failures: what is missing, one line each."""
 
     title: str
     text: str
-    parts: list[Part]
+    sections: list[ReportSection]
     checks: list[Outcome]
     failures: list[str]
     provenance: dict[str, Any]
 
 
-def page(content: Content) -> str:
-    """The page as HTML. Names and texts are shown letter for letter; Markdown may not hold HTML."""
+def render_page(content: ReportContent) -> str:
+    """The page as HTML. Names are shown letter for letter; HTML in Markdown texts is shown as text."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["breakable"] = lambda name: escape(name).replace("_", Markup("_<wbr>"))
-    script = _file("page.js")
-    payload = Payload()
-    sections = [_section(number, part, payload) for number, part in enumerate(content.parts, 1)]
-    drawn = any(section["figures"] for section in sections)
-    return environment.from_string(_file("page.html")).render(
-        title=content.title, text=Markup(_html(content.text)), sections=sections,
+    script = _read_file("page.js")
+    figures: list[Figure] = []
+    sections = [_describe_section(number, section, figures) for number, section in enumerate(content.sections, 1)]
+    return environment.from_string(_read_file("page.html")).render(
+        title=content.title, text=Markup(_to_html(content.text)), sections=sections,
         checks=content.checks, passed=sum(not check.failed for check in content.checks), failures=content.failures,
-        provenance=content.provenance, made=_made(content.provenance),
-        css=Markup(_file("page.css")), script=Markup(script), script_hash=Markup(_hash(script)),
-        plotly=_plotly() if drawn else "", figures=payload.encoded() if drawn else "",
+        provenance=content.provenance, made=_list_provenance(content.provenance),
+        css=Markup(_read_file("page.css")), script=Markup(script), script_hash=Markup(_hash(script)),
+        plotly=_pack_plotly() if figures else "", figures=pack_figures(figures) if figures else "",
     )  # fmt: skip
 
 
-def _section(number: int, part: Part, payload: Payload) -> dict[str, Any]:
+def _describe_section(number: int, section: ReportSection, figures: list[Figure]) -> dict[str, Any]:
+    """What the template shows of a section; its figures are added to `figures`, the template has their numbers."""
     from markupsafe import Markup
 
     return {
-        "id": f"section-{number}", "title": part.title, "text": Markup(_html(part.text)),
-        "figures": [_figure(f"figure-{number}-{i}", figure, payload) for i, figure in enumerate(part.figures, 1)],
-        "tables": [_table(table) for table in part.tables],
+        "id": f"section-{number}", "title": section.title, "text": Markup(_to_html(section.text)),
+        "figures": [
+            _describe_figure(f"figure-{number}-{i}", figure, figures) for i, figure in enumerate(section.figures, 1)
+        ],
+        "tables": [_describe_table(table) for table in section.tables],
     }  # fmt: skip
 
 
-def _figure(name: str, figure: Drawn, payload: Payload) -> dict[str, Any]:
-    variants = [(label, payload.add(each)) for label, each in figure.variants]
+def _describe_figure(name: str, figure: ReportFigure, figures: list[Figure]) -> dict[str, Any]:
+    variants = []
+    for label, each in figure.variants:
+        variants.append((label, len(figures)))
+        figures.append(each)
     return {
         "id": name, "caption": figure.caption, "variants": variants, "label": figure.label,
-        "file": f"tables/{figure.of}.csv" if figure.of else None,
+        "file": f"tables/{figure.source}.csv" if figure.source else None,
     }  # fmt: skip
 
 
-def _table(table: Tabled) -> dict[str, Any]:
+def _describe_table(table: ReportTable) -> dict[str, Any]:
     from markupsafe import Markup
 
     rows: pd.DataFrame = table.rows.head(MOST_ROWS)
-    shown = for_people(rows, DIGITS, separated=True)
+    shown = format_for_people(rows, DIGITS, separated=True)
     left = Markup(' class="text"')
     sides = ["" if numeric else left for numeric in numeric_columns(rows, shown)]
     return {
@@ -97,45 +103,45 @@ def _table(table: Tabled) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _made(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Provenance as lines: what was run, with what, on what."""
+def _list_provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and value of each line of provenance: date, command, software, machine, then each part of the results."""
     lines = [("date", provenance["date"]), ("command", provenance["command"]), ("recipe", provenance["recipe"])]
     for name in ("software", "machine"):
         lines += [(key, str(value)) for key, value in provenance[name].items()]
     common = {*provenance["software"], *provenance["machine"]}
     return lines + [
-        (f"{each['results']}: {each['command']}", _described(each, common)) for each in provenance["results"]
+        (f"{each['results']}: {each['command']}", _describe_part(each, common)) for each in provenance["results"]
     ]
 
 
-def _described(made: Mapping[str, Any], common: Collection[str]) -> str:
-    """The model and its commit, then every option; not what all have in common."""
+def _describe_part(made: Mapping[str, Any], common: Collection[str]) -> str:
+    """The model and its commit, then every option that is set; `common` is shown elsewhere."""
     elsewhere = ("results", "command", "title", "model", "revision", *common)
-    own = {key: value for key, value in made.items() if key not in elsewhere}
-    own = {
-        key: value for key, value in own.items() if value is not None and value is not False and value not in ("", [])
-    }
-    own = {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in own.items()}
+    options = []
+    for name, value in made.items():
+        if name in elsewhere or value is None or value is False or value in ("", []):
+            continue
+        options.append(f"{name} {'; '.join(map(str, value)) if isinstance(value, list) else value}")
     commit = f"@{made['revision']}" if made.get("revision") else ""
-    return f"{made.get('model', '')}{commit} · " + ", ".join(f"{key} {value}" for key, value in own.items())
+    return f"{made.get('model', '')}{commit} · {', '.join(options)}"
 
 
-def _html(markdown: str) -> str:
-    """Markdown as HTML; what looks like HTML in it is text, and links lead to the web or to places beside the page."""
+def _to_html(markdown: str) -> str:
+    """Markdown as HTML. HTML in it is shown as text."""
     from markdown_it import MarkdownIt
 
     return str(MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)) if markdown else ""
 
 
-def _plotly() -> str:
+def _pack_plotly() -> str:
     from plotly.offline import get_plotlyjs
 
-    return compressed(get_plotlyjs().encode())
+    return compress(get_plotlyjs().encode())
 
 
 def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def _file(name: str) -> str:
+def _read_file(name: str) -> str:
     return (files("attngeo.reporting") / name).read_text("utf-8")

@@ -1,28 +1,32 @@
-"""`attngeo report`: from a recipe to a folder with the page, its tables and how it was made."""
+"""From a recipe to the folder of a report: a page, its tables, and how they were made."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attngeo.errors import OutputError, UsageError
-from attngeo.progress import Progress
+from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-from attngeo.reporting.blocks import FILE_NAME, drawn, outcomes, tabled
-from attngeo.reporting.gathering import Failure, Gathered, failure, forget, gather
-from attngeo.reporting.markdown import markdown
-from attngeo.reporting.page import Content, Part, page
+from attngeo.reporting.blocks import FILE_NAME, build_figure, build_table, run_check
+from attngeo.reporting.markdown import render_markdown
+from attngeo.reporting.page import ReportContent, ReportSection, render_page
 from attngeo.reporting.recipe import RecipeFile, read_recipe
+from attngeo.reporting.results import CollectedResults, ReportFailure, Workplace, collect_results, remove_parts
 from attngeo.reporting.toml_lines import Place, name_of
 from attngeo.scores.conditions import Outcome
-from attngeo.tables import write as tables
 from attngeo.tables.atomic import atomic_write
+from attngeo.tables.write import write_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PAGE, SUMMARY, PROVENANCE, TABLES = "index.html", "report.md", "provenance.json", "tables"
 SUFFIXES = (".csv", ".parquet")
@@ -30,11 +34,11 @@ SUFFIXES = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Report:
-    """A finished report. checks: what each said of each model. failures: what could not be had, and why."""
+    """A finished report. checks: the outcome of each for each model. failures: what is missing, and why."""
 
     folder: Path
     checks: list[Outcome]
-    failures: list[Failure]
+    failures: list[ReportFailure]
 
     @property
     def page(self) -> Path:
@@ -42,38 +46,36 @@ class Report:
         return self.folder / PAGE
 
 
-def report(
-    recipe: str | Path,
-    folder: str | Path,
-    *,
-    offline: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+def build_report(
+    recipe: str | Path, folder: str | Path, *, offline: bool = False, progress: ProgressCallback | None = None
 ) -> Report:
     """Make the report of a recipe (a TOML file; see `attngeo report --init`) in `folder`.
 
-    Leaves `index.html`, which needs nothing else, `report.md`, `provenance.json`, and every table as CSV and Parquet in
-    `tables/`. An unfinished report there is gone on with. The same inputs give the same bytes, but for the date:
-    SOURCE_DATE_EPOCH where that is set. Results that cannot be had are listed in the report.
-    Raises DataUnavailableError and UsageError for the recipe, OutputError, and where nothing could be had, the reason.
+    Writes `index.html`, which opens offline, `report.md`, `provenance.json`, and every table as CSV and Parquet in
+    `tables/`. If `folder` has an unfinished report, it is resumed. The same inputs give the same bytes, except for the
+    date; SOURCE_DATE_EPOCH sets that. A model, figure or table that fails is listed in the report.
+    Raises DataUnavailableError or UsageError for the recipe, OutputError if `folder` cannot be written, and the first
+    failure if all results fail.
     """
-    file, folder, date = read_recipe(recipe), Path(folder), _date()
-    was_there = folder.exists()
-    _prepare(folder)
+    file, folder, date = read_recipe(recipe), Path(folder), _read_date()
+    existed = folder.exists()
+    _create(folder)
+    place = Workplace(base=file.path.parent, folder=folder, offline=offline, progress=progress or ignore_progress)
     try:
-        found = gather(file, folder, offline=offline, report=progress or (lambda _: None))
+        results = collect_results(file, place)
     except BaseException:
-        if not was_there:
+        if not existed:
             with suppress(OSError):
-                folder.rmdir()  # only where nothing lies in it to go on with
+                folder.rmdir()  # succeeds only if there is no part to resume from
         raise
-    content = _content(file, found, date, offline=offline)
-    _write(folder, content, found)
-    if not found.failures:
-        forget(folder)
-    return Report(folder, content.checks, found.failures)
+    content, tables = _build_content(file, results, place, date)
+    _write(folder, content, tables)
+    if not results.failures:
+        remove_parts(folder)
+    return Report(folder, content.checks, results.failures)
 
 
-def _prepare(folder: Path) -> None:
+def _create(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -82,52 +84,71 @@ def _prepare(folder: Path) -> None:
         raise OutputError(f"{folder}: no permission to write there")
 
 
-def _content(file: RecipeFile, found: Gathered, date: str, *, offline: bool) -> Content:
-    recipe, base = file.recipe, file.path.parent
-    parts, taken = [], dict(found.rows)
+def _build_content(
+    file: RecipeFile, results: CollectedResults, place: Workplace, date: str
+) -> tuple[ReportContent, dict[str, pd.DataFrame]]:
+    """What the report shows, and its tables by the names of their files: all results, and those of the sections."""
+    recipe, tables = file.recipe, dict(results.rows)
+    sections = []
     for i, section in enumerate(recipe.section):
         figures, shown = [], []
-        for j, block in enumerate(section.figures):
-            with _listed(file, ("section", i, "figures", j), found):
-                figures.append(drawn(block, found, base, offline=offline))
+        for j, figure in enumerate(section.figures):
+            with _list_failure(file, ("section", i, "figures", j), results):
+                figures.append(build_figure(figure, results, place))
         for j, table in enumerate(section.tables):
-            with _listed(file, ("section", i, "tables", j), found):
-                shown.append(tabled(table, found, taken))
-        parts.append(Part(section.title, section.text, figures, shown))
-    said: list[Outcome] = []
+            with _list_failure(file, ("section", i, "tables", j), results):
+                shown.append(build_table(table, results, tables))
+        sections.append(ReportSection(section.title, section.text, figures, shown))
+    outcomes: list[Outcome] = []
     for i, check in enumerate(recipe.check):
-        with _listed(file, ("check", i), found):
-            said += outcomes(check, recipe, found)
-    failures = list(map(str, found.failures))
+        with _list_failure(file, ("check", i), results):
+            outcomes += run_check(check, recipe, results)
     provenance = {
         "date": date, "command": f"attngeo report {file.path.name}",
         "recipe": f"{file.path.name}, sha256 {file.sha256}", "software": software(), "machine": machine(),
-        "results": found.made,
+        "results": results.made, "tables": sorted(tables),
     }  # fmt: skip
-    return Content(recipe.title, recipe.text, parts, said, failures, provenance)
+    failures = list(map(str, results.failures))
+    return ReportContent(recipe.title, recipe.text, sections, outcomes, failures, provenance), tables
 
 
 @contextmanager
-def _listed(file: RecipeFile, place: Place, found: Gathered) -> Iterator[None]:
-    """A figure, table or check that cannot be made is listed, with where the recipe asks for it; the rest is made."""
+def _list_failure(file: RecipeFile, place: Place, results: CollectedResults) -> Iterator[None]:
+    """List a figure, table or check that fails, with its line in the recipe; the report continues with the next."""
     try:
         yield
     except Exception as error:
-        found.failures.append(failure(f"{file.path.name}:{file.line_of(place)}", name_of(place), error))
+        where = f"{file.path.name}:{file.line_of(place)}"
+        results.failures.append(ReportFailure.of(where, name_of(place), error))
 
 
-def _date() -> str:
-    """Now, or when SOURCE_DATE_EPOCH says, in UTC. See https://reproducible-builds.org/specs/source-date-epoch/."""
+def _read_date() -> str:
+    """The time of SOURCE_DATE_EPOCH, or now, in UTC. See https://reproducible-builds.org/specs/source-date-epoch/."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     try:
-        when = datetime.now(UTC) if not epoch else datetime.fromtimestamp(int(epoch), UTC)
+        when = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
     except (ValueError, OverflowError, OSError):
         raise UsageError(f"SOURCE_DATE_EPOCH is {epoch!r:.60}, expected seconds since 1970") from None
     return when.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _clear(folder: Path) -> None:
-    """Take away the page that was here, and the tables that it was made with; nothing else."""
+def _write(folder: Path, content: ReportContent, tables: dict[str, pd.DataFrame]) -> None:
+    """Write the tables first and the page last: a page exists only if all that it links to exists."""
+    _remove_former(folder)
+    for name, rows in tables.items():
+        for suffix in SUFFIXES:
+            write_table(rows.reset_index(drop=True), folder / TABLES / f"{name}{suffix}")
+    for name, text in (
+        (PROVENANCE, json.dumps(content.provenance, indent=2, default=str) + "\n"),
+        (SUMMARY, render_markdown(content)),
+        (PAGE, render_page(content)),
+    ):
+        with atomic_write(folder / name) as partial:
+            partial.write_text(text, "utf-8")
+
+
+def _remove_former(folder: Path) -> None:
+    """Remove the page of a former report in this folder and the tables that it lists, and nothing else."""
     try:
         names = json.loads((folder / PROVENANCE).read_text("utf-8"))["tables"]
         former = [str(name) for name in names if re.fullmatch(FILE_NAME, str(name))]
@@ -141,20 +162,3 @@ def _clear(folder: Path) -> None:
                 (folder / TABLES / f"{name}{suffix}").unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
-
-
-def _write(folder: Path, content: Content, found: Gathered) -> None:
-    """The tables first, the page last: a page is there only when all that it links to is, and no table of another."""
-    shown = {table.name: table.rows for part in content.parts for table in part.tables}
-    _clear(folder)
-    for name, rows in (found.rows | shown).items():
-        for suffix in SUFFIXES:
-            tables.write_table(rows.reset_index(drop=True), folder / TABLES / f"{name}{suffix}")
-    content.provenance["tables"] = sorted(found.rows | shown)
-    for name, text in (
-        (PROVENANCE, json.dumps(content.provenance, indent=2, default=str) + "\n"),
-        (SUMMARY, markdown(content)),
-        (PAGE, page(content)),
-    ):
-        with atomic_write(folder / name) as partial:
-            partial.write_text(text, "utf-8")

@@ -1,4 +1,9 @@
-"""Where a key stands in a TOML file: tomllib does not say."""
+"""The line of a key in a TOML file, for error messages.
+
+No parser gives it: tomllib forgets lines, and so does tomlkit, which keeps the whole text but moves parts of a file
+whose tables alternate ([[section]], [[check]], [[section]]), so that lines cannot be counted in what it writes either.
+tomllib reads and checks the file; this scanner only looks for headers, keys and inline tables.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +20,21 @@ STRINGS = re.compile(r'"""(?:\\.|[^\\])*?"""|' r"'''.*?'''|" r'"(?:\\.|[^"\\\n])
 
 
 def line_of(text: str, place: Place) -> int:
-    r"""The line of a key in a TOML text, or of the nearest part around it, counted from 1.
+    r"""The line of a key in a TOML text, counted from 1; if it is missing, of the nearest part around it.
 
     >>> line_of("title = 'a'\n[[check]]\nof = 'x'\n[[check]]\nof = 'y'\n", ("check", 1, "of"))
     5
     """
     best, matched = 1, 0
-    for line, here in _places(text):
-        common = _common(here, place)
+    for line, here in _find_places(text):
+        common = _count_common(here, place)
         if common in (len(here), len(place)) and common > matched:
             best, matched = line, common
     return best
 
 
 def name_of(place: Place) -> str:
-    """A place as people write it, counted from 1.
+    """A place as messages write it, counted from 1.
 
     >>> name_of(("section", 1, "figures", 0, "kind"))
     'section[2].figures[1].kind'
@@ -37,16 +42,16 @@ def name_of(place: Place) -> str:
     return "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".") or "recipe"
 
 
-def _places(text: str) -> Iterator[tuple[int, Place]]:
-    """Every header, key and inline table of a list, with its line."""
+def _find_places(text: str) -> Iterator[tuple[int, Place]]:
+    """The line and the place of every header, key, and inline table in a list."""
     around: Place = ()
-    listed: Place = ()  # the key whose value is read
+    listed: Place = ()  # the key whose value is being read
     counts: Counter[Place] = Counter()
-    lists = tables = 0  # brackets and braces that are open
-    for number, line in enumerate(_bare(text).split("\n"), 1):
+    lists = tables = 0  # open brackets and braces
+    for number, line in enumerate(_blank_strings(text).split("\n"), 1):
         rest = line
         if not lists and (header := HEADER.match(line)):
-            around = _opened(header[2], header[1] == "[[", counts)
+            around = _open_header(header[2], header[1] == "[[", counts)
             yield number, around
             continue
         if not lists and (key := KEY.match(line)):
@@ -60,13 +65,13 @@ def _places(text: str) -> Iterator[tuple[int, Place]]:
             lists += 0 if tables else {"[": 1, "]": -1}.get(character, 0)
 
 
-def _bare(text: str) -> str:
-    """The text without what stands in strings and comments; its lines stay."""
+def _blank_strings(text: str) -> str:
+    """The text without the contents of strings and comments, with the same lines."""
     return STRINGS.sub(lambda found: "\n" * found[0].count("\n"), text)
 
 
-def _opened(name: str, repeated: bool, counts: Counter[Place]) -> Place:
-    """The place that a header opens."""
+def _open_header(name: str, repeated: bool, counts: Counter[Place]) -> Place:
+    """The place that a header opens; a repeated one, [[name]], is the next of its list."""
     place: Place = ()
     *outer, last = name.split(".")
     for part in outer:
@@ -80,5 +85,6 @@ def _opened(name: str, repeated: bool, counts: Counter[Place]) -> Place:
     return place
 
 
-def _common(one: Place, other: Place) -> int:
+def _count_common(one: Place, other: Place) -> int:
+    """How many parts two places have in common, from the start."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,0 +1,62 @@
+"""The options of a figure, each declared once: `attngeo.plot`, the command and recipes read them here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from attngeo.errors import UsageError
+from attngeo.options import DRAWING, Options, option
+from attngeo.scores.spec import score_names
+
+# Not a score, but drawn like one by the kinds that show training.
+LOSS = "loss"
+
+
+def drawable_scores() -> tuple[str, ...]:
+    """What the option `score` may name: every score, and the loss."""
+    return (*score_names(), LOSS)
+
+
+def parse_where(texts: Iterable[str]) -> dict[str, str]:
+    """Column → value of texts such as "layer=2". Raises UsageError.
+
+    >>> parse_where(["layer=2", "note=a=b"])
+    {'layer': '2', 'note': 'a=b'}
+    """
+    values = {}
+    for text in texts:
+        column, equals, value = text.partition("=")
+        if not (column and equals and value):
+            raise UsageError(f"where is {text!r}, expected COLUMN=VALUE")
+        values[column] = value
+    return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions(Options):
+    """What a figure shows of its inputs. Raises UsageError for a value that is no choice or outside its limits."""
+
+    score: str = option(
+        "symmetry", "Score to draw; loss only with training", panel=DRAWING, shown_default="symmetry",
+        choices=drawable_scores,
+    )  # fmt: skip
+    layer: int = option(0, "Layer of the matrix", panel=DRAWING, metavar="N", shown_default="0", least=0)
+    head: int | None = option(
+        None, "Head of the matrix", panel=DRAWING, metavar="N", shown_default="the whole layer", least=0
+    )
+    stack: str | None = option(
+        None, "Draw only this stack: encoder, decoder, cross, vision …", panel=DRAWING, metavar="NAME"
+    )
+    where: Mapping[str, object] | None = option(
+        None, "Draw only the rows with this value; may be repeated", panel=DRAWING, metavar="COLUMN=VALUE",
+        parse=parse_where, repeated=True,
+    )  # fmt: skip
+    published: bool = option(
+        True, "Show the 223 published models behind those drawn, with size", panel=DRAWING, shown_default="published"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.where is not None and not isinstance(self.where, Mapping):
+            raise UsageError(f"where is {self.where!r:.60}, expected a column and its value, such as {{'layer': 2}}")

@@ -1,0 +1,139 @@
+"""What is wrong with a recipe: pydantic's errors in our words, and parts that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from attngeo.figures.kinds import FrameName
+from attngeo.reporting.schema import (
+    COMMANDS,
+    OPTION_KEYS,
+    REQUESTS,
+    Check,
+    FigureBlock,
+    FileRequest,
+    Recipe,
+    Section,
+    TableBlock,
+)
+from attngeo.reporting.toml_lines import Place
+
+# The command whose results a figure is drawn from, by the frame that it takes first.
+COMMAND_OF_FRAME: dict[FrameName, str] = {"scores": "score", "summary": "score", "analogies": "analogy"}
+# The tables of a recipe that have a class of their own, by their key.
+TABLES: dict[str, type[BaseModel]] = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
+
+
+def find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
+    """Problems that only show when parts are put together: where each is, and what is wrong."""
+    names = [each.name for each in recipe.results]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            yield ("results", i, "name"), f"{name!r} is used twice, expected different names"
+    for i, section in enumerate(recipe.section):
+        for j, figure in enumerate(section.figures):
+            yield from _check_figure(recipe, ("section", i, "figures", j), figure)
+        for j, table in enumerate(section.tables):
+            command = None if table.show == "rows" else "score"
+            yield from _check_reference(recipe, ("section", i, "tables", j), table.of, command)
+    for i, check in enumerate(recipe.check):
+        yield from _check_reference(recipe, ("check", i), check.of, "score", check.models)
+
+
+def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
+    spec = figure.spec
+    source = ("model",) if spec.frames == ("matrix",) else ("of", "models")
+    known = (*spec.options, *source)
+    for name in type(figure).model_fields:
+        if name in figure.model_fields_set and name not in ("kind", "caption", *known):
+            yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(known)}"
+    if "score" in figure.given and figure.options.score not in spec.scores:
+        yield (*place, "score"), f"score is {figure.options.score!r}, expected one of: {', '.join(spec.scores)}"
+    if "model" in source:
+        if figure.model is None:
+            yield (*place, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
+    elif figure.of is None:
+        yield (*place, "of"), "expected the name of results"
+    else:
+        yield from _check_reference(recipe, place, figure.of, COMMAND_OF_FRAME[spec.frames[0]], figure.models)
+
+
+def _check_reference(
+    recipe: Recipe, place: Place, name: str, command: str | None, models: list[str] | None = None
+) -> Iterator[tuple[Place, str]]:
+    """Whether there are results of that name, of this command (None: any) or from a file, with these models."""
+    request = recipe.find_request(name)
+    if request is None:
+        known = ", ".join(each.name for each in recipe.results) or "(none)"
+        yield (*place, "of"), f"there are no results {name!r}, expected one of: {known}"
+    elif command is not None and request.command not in (command, "file"):
+        yield (*place, "of"), f"{name!r} are results of {request.command}, expected {command}"
+    elif not isinstance(request, FileRequest):
+        own = recipe.models_of(name)
+        for model in models or ():
+            if model not in own:
+                yield (*place, "models"), f"{name!r} has no model {model!r}, expected one of: {', '.join(own)}"
+
+
+def describe_problem(error: ValidationError) -> tuple[Place, str]:
+    """The place and the description of what pydantic found first.
+
+    A mistyped key makes the right one missing as well; the mistyped one says more.
+    """
+    problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    place = _locate(problem)
+    details = problem.get("ctx", {})
+    match problem["type"]:
+        case "extra_forbidden":
+            return place, _describe_unknown_key(place)
+        case "union_tag_not_found" | "union_tag_invalid":
+            got = f", got {details['tag']!r}" if "tag" in details else ""
+            return (*place, "command"), f"expected one of: {', '.join(COMMANDS)}{got}"
+        case "too_short":
+            return place, f"expected at least {details['min_length']}"
+        case "string_pattern_mismatch":
+            return place, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
+        case "model_type" | "dict_type":
+            return place, f"expected a table, got {problem['input']!r:.60}"
+        case "missing":
+            return place, "is missing"
+        case "value_error":
+            return place, problem["msg"].removeprefix("Value error, ")
+    message = problem["msg"].removeprefix("Input ")
+    return place, f"{message[0].lower()}{message[1:]}, got {problem['input']!r:.60}"
+
+
+def _locate(problem: ErrorDetails) -> Place:
+    """The keys that lead to a problem, without pydantic's names for the members of a union.
+
+    An error about several options begins with the name of one of them.
+    """
+    place = problem["loc"]
+    if place[:1] == ("results",) and len(place) > 2 and place[2] in COMMANDS:
+        place = (*place[:2], *place[3:])
+    if "where" in place:
+        place = place[: place.index("where") + 2]
+    named = problem["msg"].removeprefix("Value error, ").partition(" ")[0]
+    if place[-1:] == ("options",) and isinstance(problem["input"], dict) and named in problem["input"]:
+        place = (*place, named)
+    return place
+
+
+def _describe_unknown_key(place: Place) -> str:
+    known = _list_keys(place[:-1])
+    near = get_close_matches(str(place[-1]), known, 1)
+    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key, expected some of: {', '.join(known)}"
+
+
+def _list_keys(place: Place) -> list[str]:
+    """The keys that a table of a recipe may have."""
+    name = next((part for part in reversed(place) if isinstance(part, str)), "")
+    if name == "results":
+        return sorted({key for request in REQUESTS for key in request.model_fields})
+    if name == "options":
+        return sorted({key for keys in OPTION_KEYS.values() for key in keys.keys})
+    return list(TABLES.get(name, Recipe).model_fields)
