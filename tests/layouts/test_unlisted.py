@@ -41,7 +41,7 @@ def test_other_families_are_read_by_rule(name: str) -> None:
     assert len(sites) >= 2
     for site, wq, wk in sites:
         assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module])
-        assert f"{name} is not in the table of families, its names matched a rule" in site.notes
+        assert any(note.startswith(f"{name} is not in the table") for note in site.notes)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -59,19 +59,20 @@ def test_a_hybrid_scores_the_layers_that_attend(tmp_path: Path) -> None:
 def test_a_model_without_attention_is_refused_by_name(tmp_path: Path) -> None:
     config = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "use_mambapy": False}
     build(TinyModel("mamba", "MambaForCausalLM", config)).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match="no query-key attention in this 'mamba' model"):
+    with pytest.raises(UnsupportedModelError, match="'mamba'"):
         attngeo.score(tmp_path)
 
 
-def projections(prefix: str, d: int, rows: int | None = None, q: str = "q_proj", k: str = "k_proj") -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(len(prefix))
-    return {
-        f"{prefix}.{q}.weight": torch.randn(d, d, generator=generator),
-        f"{prefix}.{k}.weight": torch.randn(rows or d, d, generator=generator),
-    }
+def filled(*shape: int) -> torch.Tensor:
+    """A weight with seeded random values."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-# A configuration as a Hub repository has it, tensors with its names, and the sizes that must be found:
+def projections(prefix: str, d: int, q: str = "q_proj", k: str = "k_proj") -> dict[str, Any]:
+    return {f"{prefix}.{q}.weight": filled(d, d), f"{prefix}.{k}.weight": filled(d, d).flip(0)}
+
+
+# A configuration as a Hub repository has it, tensors with its names, and the expected sizes:
 # stack → (layers, heads, key heads, head_dim).
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, int, int, int]]]] = {
     # google/siglip-base-patch16-224 leaves every number to the defaults.
@@ -85,12 +86,12 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
         | projections("vision_model.encoder.layers.0.self_attn", 768),
         {"text": (1, 12, 12, 64), "vision": (1, 12, 12, 64)},
     ),
-    # google/gemma-3-4b-it says nothing of its text heads.
+    # google/gemma-3-4b-it states no text heads.
     "gemma3": (
         {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 64}},
         {
-            "language_model.model.layers.0.self_attn.q_proj.weight": torch.randn(8 * 256, 64),
-            "language_model.model.layers.0.self_attn.k_proj.weight": torch.randn(4 * 256, 64),
+            "language_model.model.layers.0.self_attn.q_proj.weight": filled(8 * 256, 64),
+            "language_model.model.layers.0.self_attn.k_proj.weight": filled(4 * 256, 64),
         },
         {"text": (1, 8, 4, 256)},
     ),
@@ -108,7 +109,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
     # facebook/sam-vit-base has sections whose model type is empty.
     "sam": (
         {"model_type": "sam", "vision_config": {"model_type": "", "num_attention_heads": 2}, "mask_decoder_config": {}},
-        {"vision_encoder.layers.0.attn.qkv.weight": torch.randn(96, 32)}
+        {"vision_encoder.layers.0.attn.qkv.weight": filled(96, 32)}
         | projections("mask_decoder.transformer.layers.0.self_attn", 32),
         {"vision": (1, 2, 2, 16), "decoder": (1, 8, 8, 4)},
     ),
@@ -124,7 +125,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
         | projections("decoder.bert.encoder.layer.0.crossattention.self", 16, q="query", k="key"),
         {"encoder": (1, 2, 2, 8), "decoder": (1, 4, 4, 4), "cross": (1, 4, 4, 4)},
     ),
-    # A layer past the last drafts tokens ahead and is no part of the model that answers.
+    # The layer after the last one drafts further tokens; it is not part of the model's stack.
     "multi-token prediction": (
         {"model_type": "qwen2", "num_attention_heads": 4, "num_hidden_layers": 1, "num_nextn_predict_layers": 1,
          "num_key_value_heads": 4},
@@ -146,7 +147,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
     "t5": (
         {"model_type": "t5"},
         {
-            f"encoder.block.0.layer.0.SelfAttention.{name}.weight": torch.randn(512, 32) for name in ("q", "k")
+            f"encoder.block.0.layer.0.SelfAttention.{name}.weight": filled(512, 32) for name in ("q", "k")
         },
         {"encoder": (1, 8, 8, 64)},
     ),
@@ -165,12 +166,13 @@ def test_published_configurations(name: str, tmp_path: Path) -> None:
     assert sizes == expected
 
 
-def test_a_tower_of_unknown_form_is_not_passed_over_in_silence(tmp_path: Path, attngeo: Callable[..., Any]) -> None:
-    tensors = projections("model.layers.0.self_attn", 16) | {"visual.blocks.0.attn.qkv.weight": torch.randn(48, 16)}
+def test_a_tower_of_unknown_form_is_reported(tmp_path: Path, attngeo: Callable[..., Any]) -> None:
+    tensors = projections("model.layers.0.self_attn", 16) | {"visual.blocks.0.attn.qkv.weight": filled(48, 16)}
     folder = write_single(tmp_path, tensors, {"model_type": "qwen2_vl", "num_attention_heads": 4})
     run = attngeo("score", folder, "--format", "csv")
     assert run.returncode == 0
-    assert run.stderr == f"attngeo: {folder}: left out, no known query-key form: visual.blocks.#.attn.qkv.weight\n"
+    assert run.stderr.startswith(f"attngeo: {folder}: ")
+    assert "visual.blocks.#.attn.qkv.weight" in run.stderr
     assert attngeo("score", folder, "--quiet", "--format", "csv").stderr == ""
 
 
@@ -199,18 +201,18 @@ def test_families_without_caveats_have_no_note(saved: Callable[[str], Path]) -> 
     assert attngeo.score(saved("bert"))["note"].tolist() == ["", ""]
 
 
-def test_what_is_not_known_of_a_family_is_said(tmp_path: Path) -> None:
-    """Rotary pairing and input norm cannot be read off names: no variant is made up, and none ignored in silence."""
+def test_what_is_not_known_about_a_family_is_refused_or_noted(tmp_path: Path) -> None:
+    """Names do not tell rotary pairing and input norm: a variant is neither guessed nor ignored without a note."""
     config = {"model_type": "mystery", "num_attention_heads": 4, "rope_theta": 10_000.0}
     folder = write_single(tmp_path, projections("model.layers.0.self_attn", 16), config)
-    with pytest.raises(UnsupportedModelError, match="how 'mystery' pairs its rotary dimensions is not known"):
+    with pytest.raises(UnsupportedModelError, match=r"'mystery'.*--rope-offset"):
         attngeo.score(folder, rope_offset=1)
-    assert "input norm not known: not folded" in attngeo.score(folder, fold_norm=True)["note"][0]
+    assert "input norm" in attngeo.score(folder, fold_norm=True)["note"][0]
 
 
-def test_variants_that_change_nothing_are_said(saved: Callable[[str], Path]) -> None:
+def test_variants_that_change_nothing_are_noted(saved: Callable[[str], Path]) -> None:
     plain = attngeo.score(saved("t5"))
     asked = attngeo.score(saved("t5"), with_bias=True, rope_offset=3)
     assert asked["symmetry"].tolist() == plain["symmetry"].tolist()
-    assert asked["note"][0] == "no rotary embeddings: the offset changes nothing; no biases to count"
-    assert "no gain in front of attention to fold" in attngeo.score(saved("bert"), fold_norm=True)["note"][0]
+    assert ["rotary" in asked["note"][0], "biases" in asked["note"][0]] == [True, True]
+    assert "gain" in attngeo.score(saved("bert"), fold_norm=True)["note"][0]

