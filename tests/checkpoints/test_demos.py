@@ -1,4 +1,4 @@
-"""The checkpoints that attngeo carries."""
+"""The demo models that attngeo contains."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 import attngeo
 from attngeo.pretrain.text.sources import open_text
 
-TEXT = next(open_text("austen").batches())
-
 
 @pytest.mark.parametrize(("name", "head"), [("encoder", AutoModelForMaskedLM), ("decoder", AutoModelForCausalLM)])
 def test_a_demo_is_small_and_has_learned_to_predict(name: str, head: type) -> None:
     folder = files("attngeo") / "demos" / name
     assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000  # type: ignore[attr-defined]
     model, tokeniser = head.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)  # type: ignore[attr-defined]
-    ids = torch.tensor(tokeniser(" ".join(TEXT[200:400]), add_special_tokens=False, verbose=False)["input_ids"])
+    text = " ".join(next(open_text("austen").read_batches())[200:400])
+    ids = torch.tensor(tokeniser(text, add_special_tokens=False, verbose=False)["input_ids"])
     ids = ids[: len(ids) // 32 * 32].reshape(-1, 32)
     with torch.no_grad():
         if name == "decoder":
