@@ -85,11 +85,11 @@ class SafetensorsFile:
         os.close(self._descriptor)
 
 
-def check_header(header: Any, data_size: int | None, where: str) -> dict[str, TensorInfo]:
+def check_header(header: Any, data_size: int, where: str) -> dict[str, TensorInfo]:
     """The table of contents of a parsed header. Raises CorruptCheckpointError if an entry is wrong.
 
-    The tensors must fill the data without gaps or overlaps. data_size: bytes of the file after the header; None if only
-    the header of a remote file was read. where: the file, for errors.
+    The tensors must fill the data without gaps or overlaps. data_size: bytes of the file after the header. where: the
+    file, for errors.
     """
     if not isinstance(header, dict):
         raise CorruptCheckpointError(
@@ -104,7 +104,7 @@ def check_header(header: Any, data_size: int | None, where: str) -> dict[str, Te
                 "download the file again"
             )
         end += info.nbytes
-    if data_size is not None and end != data_size:
+    if end != data_size:
         raise CorruptCheckpointError(
             f"{where}: the header describes {end:,} bytes of tensors, the file holds {data_size:,}; download it again"
         )

@@ -1,4 +1,4 @@
-"""Variants of the bilinear form: each changes the matrix that is scored, none changes a score's definition.
+"""Variants of the bilinear form: each changes the matrix that is scored, not the definition of a score.
 
 Shapes here: w is [heads, head_dim, d_model], a bias [heads, head_dim], as a Linear layer stores them.
 """

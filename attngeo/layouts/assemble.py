@@ -83,7 +83,7 @@ def _heads(
     blocks = layout.blocks if isinstance(layout.blocks, int) else site.key_heads
     if slots == letter:
         blocks = 1
-    # Only the rows up to the last slot of queries and keys were read, and cutting needs none after `letter`'s.
+    # Only the rows up to the last slot of queries and keys were read. Rows after the slots of `letter` are not needed.
     if blocks == 1:
         slots = slots[: slots.index(letter) + 1]
         x = x[: site.rows(slots)]

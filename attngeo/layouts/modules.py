@@ -37,7 +37,7 @@ class Module:
     """An attention module, known by its names only.
 
     name: its name in the checkpoint, "" for the model itself. section: the configuration of its part of the model.
-    tower: the name of that part, None for a model of one part. rule: how it was found, in words.
+    tower: the name of that part, None for a model of one part. rule: the family or rule that found it, and its names.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""References to models: what they mean, and what is meant by one that names nothing."""
+"""References to models: what they mean, and which name is suggested for one that names nothing."""
 
 from __future__ import annotations
 

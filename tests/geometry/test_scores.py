@@ -1,4 +1,4 @@
-"""The two scores: against the definitions, and by what must leave them unchanged."""
+"""The two scores: compared with their definitions, and what must not change them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_cancelling_factors_are_still_exact(d: int, rank: int) -> None:
 
 
 @given(pairs())
-def test_transposing_keeps_symmetry_and_turns_directionality_round(pair: tuple[Tensor, Tensor]) -> None:
+def test_transposing_keeps_symmetry_and_negates_directionality(pair: tuple[Tensor, Tensor]) -> None:
     wq, wk = pair
     assert symmetry(wk, wq).item() == pytest.approx(symmetry(wq, wk).item(), abs=1e-9)
     assert directionality(wk, wq).item() == pytest.approx(-directionality(wq, wk).item(), abs=1e-9)
@@ -79,7 +79,7 @@ def test_transposing_keeps_symmetry_and_turns_directionality_round(pair: tuple[T
 
 @given(pairs(), st.floats(-30, 30), st.floats(-30, 30))
 def test_scale_changes_nothing(pair: tuple[Tensor, Tensor], log_q: float, log_k: float) -> None:
-    """Also where fourth powers of the weights leave the range of float32."""
+    """Even if fourth powers of the weights leave the range of float32."""
     wq, wk = (w.float() for w in pair)
     big, small = wq * 10.0**log_q, wk * 10.0**log_k
     if big.isinf().any() or small.isinf().any() or (big.abs() < 1e-30).any() or (small.abs() < 1e-30).any():

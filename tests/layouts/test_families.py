@@ -1,4 +1,4 @@
-"""Every family against the running model: what it multiplies when it attends is what attngeo takes for Wq and Wk."""
+"""Every family against the running model: the weights that it multiplies are those that attngeo finds."""
 
 from __future__ import annotations
 
@@ -110,15 +110,15 @@ def test_fold_norm_is_the_form_in_front_of_the_gain(name: str, built: Build) -> 
 
 
 def rearranged_like(x: Tensor, normed: Tensor, plain: Tensor) -> Tensor:
-    """The tokens of `plain` in the order in which those of `normed` stand in x, which may be cut into windows."""
+    """The tokens of `plain`, in the order that those of `normed` have in x, which may be cut into windows."""
     tokens, known = (t.detach().reshape(-1, x.shape[-1]) for t in (x, normed))
     distances = torch.cdist(tokens, known, compute_mode="donot_use_mm_for_euclid_dist")
-    assert distances.min(dim=1).values.max() < 1e-4, "the norm is not what stands in front of attention"
+    assert distances.min(dim=1).values.max() < 1e-4, "the norm is not the one in front of attention"
     return plain.reshape(-1, x.shape[-1])[distances.argmin(dim=1)].reshape(x.shape)
 
 
 def without_gain(norm: torch.nn.Module, x: Tensor) -> Tensor:
-    """What the norm module makes of x with a gain of one and no shift."""
+    """The output of the norm module for x, with a gain of one and no shift."""
     kept = {name: parameter.detach().clone() for name, parameter in norm.named_parameters()}
     neutral = 0.0 if "Gemma" in type(norm).__name__ else 1.0
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_every_family_of_the_table_has_a_tiny_model() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"sam_mask_decoder"}))
 def test_defaults_are_those_of_transformers(name: str) -> None:
-    """A field that a configuration leaves out means what it means to transformers."""
+    """A field that a configuration leaves out has the value that transformers gives it."""
     from transformers import CONFIG_MAPPING
 
     config = CONFIG_MAPPING[name]()

@@ -1,4 +1,4 @@
-"""The definitions as they are printed, on a matrix that is really formed, in float64: the oracle for the fast forms."""
+"""The definitions as printed, on a matrix that is formed, in float64: the reference for the fast forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dense_symmetry(m: Matrix) -> float:
 
 
 def dense_directionality(m: Matrix, gamma: float = 2.0, convention: str = "corrected") -> float:
-    """(r̄ − c̄)/(r̄ + c̄), 0 where nothing stands out."""
+    """(r̄ − c̄)/(r̄ + c̄), 0 if there is no outlier."""
     sums = []
     for axis in (1, 0):
         norms = np.sqrt((m**2).sum(axis=axis))

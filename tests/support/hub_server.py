@@ -26,7 +26,7 @@ LIST = re.compile(
 
 @dataclass
 class Hub:
-    """What the server has, and what was asked of it: `requests` are (method, file, range, authorization)."""
+    """What the server offers, and the requests it got, as (method, file, range, authorization)."""
 
     url: str = ""
     repositories: dict[str, Path] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
             return self.send(path.read_bytes(), part, send_body=send_body)
 
         def list(self, root: Path, what: str | None, folder: str, repo: str) -> None:
-            """What HfApi.dataset_info and HfApi.list_repo_tree ask for; the tree is always the whole one."""
+            """The answers for HfApi.dataset_info and HfApi.list_repo_tree. The tree is always the whole one."""
             if what != "tree":
                 answer: object = {"id": repo.removeprefix("datasets/"), "sha": self.commit, "siblings": []}
             else:

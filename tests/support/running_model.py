@@ -1,8 +1,8 @@
-"""The oracle: what a running transformers model multiplies when it attends.
+"""The reference: what a running transformers model multiplies when it attends.
 
-`record(model, inputs)` runs the model and keeps, for every module that computes attention logits, the very
-operands of its first batched product (queries and keys, whatever the family did to get them) and the inputs that its
-Linear layers were given. Nothing here knows how a family lays out its weights.
+`record(model, inputs)` runs the model and keeps, for every module that computes attention logits, the
+operands of its first batched product (the queries and keys, after all that the family does to them) and the inputs of
+its Linear layers. Nothing here knows how a family lays out its weights.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ BATCHED = {torch.ops.aten.bmm.default: (0, 1), torch.ops.aten.baddbmm.default: (
 
 @dataclass
 class Attended:
-    """One module's first attention: query [n, tokens, width], key [n, tokens, width], n counting batch and heads.
+    """One module's first attention: query and key [n, tokens, width], n being batch size times heads.
 
-    inputs: name of a child layer → what it was given. arguments: the module's own tensor arguments.
+    inputs: name of a child layer → its input. arguments: the module's own tensor arguments.
     """
 
     query: Tensor | None = None
@@ -203,13 +203,13 @@ def assert_same_logits(
 
 
 def inputs_of(site: AttentionSite, ran: Attended) -> tuple[Tensor, Tensor]:
-    """What the site's query and key layers were given."""
+    """The inputs of the site's query and key layers."""
     roles = ("q", "k")
     if isinstance(site.layout, LatentLayout):
         roles = ("q_a" if "q_a" in site.tensors else "q", "kv_a")
     names = [site.tensors[role].removeprefix(f"{site.module}.").rpartition(".")[0] for role in roles]
     given = [ran.inputs.get(name) for name in names]
-    if given[0] is None:  # torch's attention function is given the weights: no layers of their own
+    if given[0] is None:  # torch's attention function takes the weights as arguments: there are no layers
         own = site.tensors["q"].endswith("in_proj_weight")  # nn.MultiheadAttention is called with query, key, value
         given = [ran.arguments[0], ran.arguments[1 if own else 0]]
     assert given[0] is not None

@@ -1,8 +1,7 @@
 """One tiny, randomly initialised transformers model per supported family, and inputs that run it.
 
-Widths differ from head counts times head widths wherever the family allows it, key heads are fewer than heads
-wherever it has grouped queries, and biases are on wherever it has them: a layout that is cut wrongly then
-cannot agree with the running model by accident.
+If the family allows it, the width differs from the number of heads times head_dim, key heads are fewer than heads, and
+there are biases: so a layout that is cut wrongly cannot agree with the running model by accident.
 """
 
 from __future__ import annotations
