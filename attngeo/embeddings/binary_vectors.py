@@ -1,6 +1,8 @@
-"""word2vec's binary format: a line of two integers, then each word, a space and its float32 numbers.
+"""word2vec's binary format: a line of two integers, then for each word the word, a space and its float32 numbers.
 
-https://github.com/tmikolov/word2vec/blob/master/word2vec.c
+gensim's reader is not used: it is no faster, reports neither progress nor the number of the broken vector, needs a path
+(no member of a .zip), and takes hours for gigabytes that are not word vectors.
+Source of the format: https://github.com/tmikolov/word2vec/blob/master/word2vec.c
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from attngeo.embeddings.embedding import Embedding
-from attngeo.embeddings.rows import Rows
+from attngeo.embeddings.rows import RowCollector
 from attngeo.embeddings.streams import Stream
 from attngeo.embeddings.text_vectors import HEADER
 from attngeo.errors import CorruptCheckpointError
@@ -17,16 +19,16 @@ LONGEST_WORD = 4096
 
 
 def read_binary(stream: Stream) -> Embedding:
-    """The vectors of a word2vec binary file. Raises CorruptCheckpointError where it ends early or is another format."""
+    """The vectors of a word2vec binary file. Raises CorruptCheckpointError if it ends early or is of another format."""
     line, _, _ = stream.head.partition(b"\n")
     header = HEADER.fullmatch(line)
     if header is None or not int(header[1]) or not int(header[2]):
         raise CorruptCheckpointError(
             f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "
-            "how many vectors there are and how wide"
+            "the number of vectors and their width"
         )
     announced, width = int(header[1]), int(header[2])
-    rows, size, record = Rows(stream.ref, width), 4 * width, 0
+    rows, size, record = RowCollector(stream.ref, width, "vector"), 4 * width, 0
     chunks = stream.chunks()
     buffer = next(chunks)[len(line) + 1 :]
     while True:
@@ -49,7 +51,6 @@ def read_binary(stream: Stream) -> Embedding:
         buffer = buffer[offset:] + chunk
     if record < announced:
         raise CorruptCheckpointError(
-            f"{stream.ref}: ends after {record:,} of the {announced:,} vectors that its first line announces; "
-            "download it again"
+            f"{stream.ref}: it ends after {record:,} vectors, its first line announces {announced:,}; download it again"
         )
-    return rows.embedding("vector")
+    return rows.finish()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gensim.models import KeyedVectors
 
 SUFFIXES = (".kv", ".txt", ".vec", ".bin")
-SENTENCE = 1000
+LONGEST_SENTENCE = 1000
 LONGEST_TEXT_LINE = 1 << 20
 
 
@@ -100,5 +100,5 @@ class _Sentences:
             raise CorruptCheckpointError(f"{self._path}: not UTF-8 text; convert it first") from None
         words = list(self._tokenize(text if self._options.keep_case else text.lower()))
         # gensim truncates longer sentences, so a text without line ends would lose most of its words.
-        for start in range(0, len(words), SENTENCE):
-            yield words[start : start + SENTENCE]
+        for start in range(0, len(words), LONGEST_SENTENCE):
+            yield words[start : start + LONGEST_SENTENCE]

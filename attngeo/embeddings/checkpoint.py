@@ -1,9 +1,9 @@
-"""The token embeddings of a checkpoint: one tensor of it, and its tokeniser."""
+"""The token embeddings of a checkpoint: one of its tensors, and its tokeniser."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -12,15 +12,15 @@ import torch
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
-from attngeo.embeddings.embedding import Embedding, finite_rows
+from attngeo.embeddings.embedding import Embedding, find_finite_rows
 from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
-from attngeo.embeddings.words import labels_of
+from attngeo.embeddings.words import label_tokens
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
-from attngeo.progress import Progress
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
-# How families call their tables, the surest first; each may have a prefix. `make test` compares them with what
-# transformers' get_input_embeddings and get_output_embeddings return for every family of the scoring side.
-NAMES: Mapping[Table, tuple[str, ...]] = {
+# How the known families name the tables; a prefix before the name is allowed. The first name that a model has counts.
+# The tests compare the choice with get_input_embeddings and get_output_embeddings of transformers for every family.
+TABLE_NAMES: Mapping[Table, tuple[str, ...]] = {
     "input": (
         "shared.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "wte.weight",
         "tokens_embed.weight", "embed_in.weight", "token_embedding.weight", "token_embeddings.weight",
@@ -34,8 +34,9 @@ NAMES: Mapping[Table, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 NOT_TEXT = re.compile(r"(^|\.)(vision|visual|image|audio)[\w]*\.")
-# Tables are padded to round sizes; with fewer tokens than this share of the rows, they are another model's tokens.
-LEAST_COVERED = 0.8
+# Tables are padded to round sizes. If fewer rows than this share have a token, the tokeniser is of another model.
+LEAST_COVERED_SHARE = 0.8
+SHOWN = 6
 
 
 def read_checkpoint(
@@ -44,12 +45,13 @@ def read_checkpoint(
     *,
     tokeniser: Any = None,
     offline: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> Embedding:
     """The input embeddings, or the unembedding, of a checkpoint or of a transformers model in memory.
 
-    Reads that one tensor. tokeniser: a fast one of transformers; the one beside the weights where None is given.
-    Raises ModelUnavailableError, CheckpointError; ShapeError where the tokeniser is another's.
+    Reads this one tensor only. tokeniser: one of transformers or tokenizers; None means the checkpoint's own.
+
+    Raises ModelUnavailableError, CheckpointError; ShapeError if the tokeniser belongs to another model.
     """
     with closing(open_store(model, offline=offline)) as store:
         name, notes = find_table(store, table)
@@ -60,14 +62,14 @@ def read_checkpoint(
         progress(Progress("read", name, 0, store.info(name).nbytes))
         matrix = store.read(name)
         ref, revision = store.ref, store.revision
-    labels, words = labels_of({n: text for n, text in own.tokens.items() if n < rows}, own.special)
+    labels, words = label_tokens({n: text for n, text in own.tokens.items() if n < rows}, own.special)
     is_word, is_entry = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.bool)
     is_word[list(words)], is_entry[list(labels)] = True, True
-    finite = finite_rows(matrix)
+    finite = find_finite_rows(matrix)
     if broken := int((is_entry & ~finite).sum()):
         if broken == len(labels):
-            raise CorruptCheckpointError(f"{ref}: {name} holds no finite row; download it again")
-        notes.append(f"{broken} tokens left out: NaN or Inf in their vectors")
+            raise CorruptCheckpointError(f"{ref}: no row of {name} is finite; download it again")
+        notes.append(f"tokens with NaN or Inf in their vectors, left out: {broken:,}")
     return Embedding(
         ref, matrix, [labels.get(row, "") for row in range(rows)], is_word & finite, is_entry & finite,
         revision=revision, pieces=own.pieces, notes=tuple(notes),
@@ -75,32 +77,43 @@ def read_checkpoint(
 
 
 def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
-    """The name of the tensor, and notes about the choice. Raises UnsupportedModelError with the names looked for."""
-    found = _find(store, NAMES["input"]) or _only_of_its_size(store)
+    """The name of the tensor, and notes about the choice.
+
+    Raises UnsupportedModelError with the names that were looked for.
+    """
+    found = _find_input(store)
     if table == "output":
-        for name in _matching(store, NAMES["output"]):
-            if found is None or _rows(store, name) >= LEAST_COVERED * _rows(store, found):
-                return name, []
-        if found and store.config.get("tie_word_embeddings") is not False:
-            return found, ["no unembedding of its own: tied to the input embeddings"]
-        raise UnsupportedModelError(
-            f"{store.ref}: no unembedding matrix, looked for {', '.join(NAMES['output'])}; use --table input"
-        )
+        return _find_output(store, found)
     if found is None:
-        hints = [name for name in store.names if re.search(r"emb", name)]
+        hints = [name for name in store.names if "emb" in name]
+        hint = f"names with 'emb' found: {', '.join(hints[:SHOWN])}" if hints else "no tensor name contains 'emb'"
         raise UnsupportedModelError(
-            f"{store.ref}: no token embeddings, looked for {', '.join(NAMES['input'])}; "
-            + (f"names with 'emb' found: {', '.join(hints[:6])}" if hints else "no tensor is named after embeddings")
+            f"{store.ref}: no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; {hint}"
         )
     return found, []
 
 
-def _find(store: TensorStore, names: tuple[str, ...]) -> str | None:
-    return next(iter(_matching(store, names)), None)
+def _find_input(store: TensorStore) -> str | None:
+    return next(iter(_match_names(store, TABLE_NAMES["input"])), None) or _find_by_size(store)
 
 
-def _matching(store: TensorStore, names: tuple[str, ...]) -> list[str]:
-    """The two-dimensional tensors of these names: in the order of `names`, then the encoder's first, not vision's."""
+def _find_output(store: TensorStore, input_name: str | None) -> tuple[str, list[str]]:
+    """The unembedding: a matrix with about as many rows as the input embeddings, or these if they are tied."""
+    for name in _match_names(store, TABLE_NAMES["output"]):
+        if input_name is None or _count_rows(store, name) >= LEAST_COVERED_SHARE * _count_rows(store, input_name):
+            return name, []
+    if input_name is not None and store.config.get("tie_word_embeddings") is not False:
+        return input_name, ["no unembedding of its own: tied to the input embeddings"]
+    raise UnsupportedModelError(
+        f"{store.ref}: no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; use --table input"
+    )
+
+
+def _match_names(store: TensorStore, names: tuple[str, ...]) -> list[str]:
+    """The two-dimensional tensors of these names, without those of vision or audio.
+
+    In the order of `names`; for one name, short prefixes come first, then those of an encoder.
+    """
     found = sorted(store.names, key=lambda own: (own.count("."), "encoder" not in own, own))
     return [
         own
@@ -110,12 +123,12 @@ def _matching(store: TensorStore, names: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _rows(store: TensorStore, name: str) -> int:
+def _count_rows(store: TensorStore, name: str) -> int:
     return store.info(name).shape[0]
 
 
-def _only_of_its_size(store: TensorStore) -> str | None:
-    """Of an unlisted family: the one table of embeddings that has as many rows as the configuration says."""
+def _find_by_size(store: TensorStore) -> str | None:
+    """The table of an unknown family: the one tensor of embeddings with as many rows as config.json states tokens."""
     size = store.config.get("vocab_size")
     sized = [
         name
@@ -129,18 +142,17 @@ def _only_of_its_size(store: TensorStore) -> str | None:
 
 
 def _check_match(tokeniser: Tokeniser, rows: int, name: str, store: TensorStore) -> list[str]:
-    """Refuse a tokeniser that cannot be this matrix's; notes about what does not meet otherwise."""
+    """Raise ShapeError if the tokeniser cannot belong to this matrix; else return notes about smaller differences."""
+    mismatch = f"{store.ref}: the tokeniser does not match {name}"
+    expected = "expected the tokeniser that the model was trained with"
     beyond = sorted(number for number in tokeniser.tokens if number >= rows)
     if trained := [number for number in beyond if number not in tokeniser.added]:
         raise ShapeError(
-            f"{store.ref}: the tokeniser does not match {name}: token {tokeniser.tokens[trained[0]]!r} has the id "
-            f"{trained[0]}, the matrix {rows:,} rows; expected the tokeniser that the model was trained with"
+            f"{mismatch}: the id of token {tokeniser.tokens[trained[0]]!r} is {trained[0]:,}, but the matrix has "
+            f"{rows:,} rows; {expected}"
         )
     named = len(tokeniser.tokens) - len(beyond)
-    if named < LEAST_COVERED * rows:
-        raise ShapeError(
-            f"{store.ref}: the tokeniser does not match {name}: it has {named:,} tokens, the matrix {rows:,} rows; "
-            "expected the tokeniser that the model was trained with"
-        )
-    notes = [f"{len(beyond)} added tokens have no vector"] if beyond else []
-    return [*notes, f"{rows - named} rows have no token"] if named < rows else notes
+    if named < LEAST_COVERED_SHARE * rows:
+        raise ShapeError(f"{mismatch}: it has {named:,} tokens, but the matrix has {rows:,} rows; {expected}")
+    notes = [f"added tokens without a vector: {len(beyond):,}"] if beyond else []
+    return [*notes, f"rows without a token: {rows - named:,}"] if named < rows else notes

@@ -1,8 +1,8 @@
-"""gensim's saved KeyedVectors (and the ones inside a saved Word2Vec), read without running what a pickle could run.
+"""gensim's saved KeyedVectors, also those inside a saved Word2Vec, read without running code of the file.
 
-gensim saves a pickle, and large arrays beside it as .npy files. Here no class or function that a pickle names is ever
-called: stand-ins take what it says of an array, which is checked before numpy sees it; gensim's own objects become
-inert records; and a file that names anything else is refused.
+gensim saves a pickle, and large arrays beside it as .npy files. gensim's own `load` calls whatever function a pickle
+names. This reader calls none: stand-ins record the description of an array, which is checked before numpy sees it;
+objects of gensim become records without behaviour; a file that names anything else is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
 FLOATS = ("f2", "f4", "f8")
-# Whose objects are kept as records: what gensim saves beside the vectors is not looked at.
+# Classes whose objects are kept as records. They hold what gensim saves beside the vectors, which is not read.
 INERT = re.compile(
     r"(gensim\.|numpy\.random\.|collections\.).*|(builtins|__builtin__)\.(int|long|hash|object|set)"
     r"|numpy\.ndarray|numpy(\._core|\.core)\.multiarray\.scalar"
@@ -26,7 +26,7 @@ INERT = re.compile(
 
 
 class Record(dict[Any, Any]):
-    """Stands in for an object of any class: takes its arguments, attributes and items, and does nothing with them."""
+    """A stand-in for an object of any class: keeps its arguments, attributes and items, and does nothing with them."""
 
     def __new__(cls, *_: Any, **__: Any) -> Record:  # noqa: D102
         return super().__new__(cls)
@@ -41,7 +41,7 @@ class Record(dict[Any, Any]):
 
 
 class SavedType(Record):
-    """Stands in for numpy.dtype: its name, such as f4, and its byte order."""
+    """A stand-in for numpy.dtype: its name, such as f4, and its byte order."""
 
     order = "<"
 
@@ -51,13 +51,13 @@ class SavedType(Record):
 
     @property
     def name(self) -> str | None:
-        """`<f4` and the like; None for a type that vectors do not have."""
+        """The type as numpy writes it, such as `<f4`; None for a type that vectors do not have."""
         code = self.arguments[0] if self.arguments else None
         return f"{self.order}{code}" if code in FLOATS else None
 
 
 class SavedArray(Record):
-    """Stands in for numpy.ndarray: what was saved of it, made an array when it is asked for."""
+    """A stand-in for numpy.ndarray: keeps the saved state, of which `array` makes an array."""
 
     state: Any = None
 
@@ -65,7 +65,7 @@ class SavedArray(Record):
         self.state = state
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The array. Raises ValueError where what was saved is none of numbers."""
+        """The array. Raises ValueError unless the saved state is an array of floating-point numbers."""
         match self.state:
             case (_, tuple(shape), SavedType(name=str(name)), fortran, bytes() | str() as raw):
                 data = raw.encode("latin1") if isinstance(raw, str) else raw  # Python 2 saved bytes as text
@@ -87,52 +87,59 @@ class _Unpickler(pickle.Unpickler):
             return STAND_INS[module, name]
         if INERT.fullmatch(f"{module}.{name}"):
             return Record
-        raise UnsafeCheckpointError(f"names {module}.{name}")
+        raise UnsafeCheckpointError(f"{module}.{name}")
 
 
 def read_keyed_vectors(path: Path, ref: str) -> Embedding:
     """The vectors of a file that gensim's KeyedVectors.save or Word2Vec.save wrote.
 
-    Raises UnsafeCheckpointError for a pickle that would do more, CorruptCheckpointError, UnsupportedModelError.
+    Raises UnsafeCheckpointError for a pickle that names other code, CorruptCheckpointError, UnsupportedModelError.
     """
     try:
         with path.open("rb") as file:
             saved = _Unpickler(file, encoding="latin1").load()
     except UnsafeCheckpointError as error:
         raise UnsafeCheckpointError(
-            f"{ref}: refused: it {error}, which is not part of saved word vectors, and loading it could run code; "
-            "ask for the word2vec text format"
+            f"{ref}: refused: it names {error}, which is not part of saved word vectors and could run code; "
+            "use a file in word2vec's text format"
         ) from None
-    except Exception as error:  # a forged pickle fails in any way it likes
-        raise CorruptCheckpointError(f"{ref}: not a readable gensim file ({type(error).__name__}: {error})") from None
+    except Exception as error:  # a forged pickle can raise anything
+        raise CorruptCheckpointError(
+            f"{ref}: not a readable gensim file ({type(error).__name__}: {error}); save it again"
+        ) from None
     fields, prefix = getattr(saved, "__dict__", {}), ""
     if isinstance(fields.get("wv"), Record):
         fields, prefix = fields["wv"].__dict__, "wv."
-    labels = _first(fields, "index_to_key", "index2word", "index2entity")
+    labels = _find_field(fields, "index_to_key", "index2word", "index2entity")
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise UnsupportedModelError(f"{ref}: holds no KeyedVectors; save them with gensim's KeyedVectors.save")
+        raise UnsupportedModelError(f"{ref}: it has no KeyedVectors; save them with gensim's KeyedVectors.save")
     if "vectors_ngrams" in fields:
         raise UnsupportedModelError(f"{ref}: a FastText model of gensim; save its vectors with save_word2vec_format")
     try:
-        matrix = _array(path, prefix, fields, ref)
+        matrix = _read_array(path, prefix, fields, ref)
     except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
-        raise CorruptCheckpointError(f"{ref}: its vectors are not readable ({error}); save it again") from None
-    return embedding_of(matrix, labels, ref)
+        raise CorruptCheckpointError(f"{ref}: its vectors cannot be read ({error}); save it again") from None
+    return build_embedding(matrix, labels, ref)
 
 
-def embedding_of(matrix: np.ndarray[Any, Any], labels: list[str], ref: str) -> Embedding:
-    """The table of gensim's vectors, in a file or in memory. Raises CorruptCheckpointError for what is none."""
+def build_embedding(matrix: np.ndarray[Any, Any], labels: list[str], ref: str) -> Embedding:
+    """The table of the vectors of gensim, [rows, width], and the words of its first rows.
+
+    Raises CorruptCheckpointError unless `matrix` has a floating-point row for each word.
+    """
     if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.str[1:] not in FLOATS:
         raise CorruptCheckpointError(
-            f"{ref}: {len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected a floating-point row "
+            f"{ref}: {len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected one floating-point row "
             "for each word; save it again"
         )
-    return Embedding.of_words(ref, np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("=")), labels)
+    return Embedding.from_words(
+        ref, np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("=")), labels
+    )
 
 
-def _array(path: Path, prefix: str, fields: dict[str, Any], ref: str) -> np.ndarray[Any, Any]:
-    """The vectors: in the pickle, or in the .npy file that gensim puts beside it."""
-    inside = _first(fields, "vectors", "syn0")
+def _read_array(path: Path, prefix: str, fields: dict[str, Any], ref: str) -> np.ndarray[Any, Any]:
+    """The vectors: in the pickle, or in the .npy file that gensim saves beside it."""
+    inside = _find_field(fields, "vectors", "syn0")
     if isinstance(inside, SavedArray):
         return inside.array()
     for name in ("vectors", "syn0"):
@@ -147,5 +154,5 @@ def _array(path: Path, prefix: str, fields: dict[str, Any], ref: str) -> np.ndar
     )
 
 
-def _first(fields: dict[str, Any], *names: str) -> Any:
+def _find_field(fields: dict[str, Any], *names: str) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)

@@ -1,8 +1,7 @@
-"""A reference to its table of vectors."""
+"""From a reference, or an object in memory, to its table of vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,15 @@ from attngeo.choices import Table
 from attngeo.embeddings.binary_vectors import read_binary
 from attngeo.embeddings.checkpoint import read_checkpoint
 from attngeo.embeddings.embedding import Embedding
-from attngeo.embeddings.keyed_vectors import embedding_of, read_keyed_vectors
-from attngeo.embeddings.streams import open_stream
+from attngeo.embeddings.keyed_vectors import build_embedding, read_keyed_vectors
+from attngeo.embeddings.streams import ZIP, open_stream
 from attngeo.embeddings.text_vectors import is_text, read_text
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
-from attngeo.progress import Progress
+from attngeo.progress import ProgressCallback, ignore_progress
 
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
 CBOW = "cbow:"
-ZIP, PICKLE, FASTTEXT = b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"
+PICKLE, FASTTEXT = b"\x80", b"\xba\x16\x4f\x2f"
 
 
 def open_embedding(
@@ -29,29 +28,30 @@ def open_embedding(
     table: Table = "input",
     tokeniser: Any = None,
     offline: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> Embedding:
-    """The vectors that `model` names, ready to be asked.
+    """Open a table of vectors.
 
-    model: a checkpoint as for `score`; a file of word vectors: GloVe's or fastText's text (plain, .gz, or .zip, where
-    `FILE.zip/MEMBER` picks one of several), word2vec's text or binary format, gensim's KeyedVectors; `cbow:TEXT` to
-    train CBOW on a text first; or, in memory, a transformers model, gensim's KeyedVectors or an Embedding.
-    table: a checkpoint's "input" embeddings, or its unembedding, "output".
-    tokeniser: for a model in memory, its fast tokeniser of transformers; a checkpoint's own is found beside it.
+    model: a checkpoint as for `score`; a file of word vectors: the text of GloVe or fastText (plain, .gz, or .zip, with
+    `FILE.zip/MEMBER` for one file of several), word2vec's text or binary format, gensim's KeyedVectors; `cbow:TEXT`,
+    which trains CBOW on a text first; or a transformers model, gensim's KeyedVectors or an Embedding in memory.
+    table: the "input" embeddings of a checkpoint, or its unembedding, "output".
+    tokeniser: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
+    offline: do not download anything.
 
     Raises ModelUnavailableError, CheckpointError, UsageError.
     """
     if isinstance(model, Embedding):
         return model
     if hasattr(model, "index_to_key") and hasattr(model, "vectors"):
-        return embedding_of(model.vectors, list(model.index_to_key), type(model).__name__)
+        return build_embedding(model.vectors, list(model.index_to_key), type(model).__name__)
     text = str(model) if isinstance(model, str | Path) else ""
     if text.startswith(CBOW):
         from attngeo.embeddings.cbow import train_cbow
 
         vectors = train_cbow(local_path(text.removeprefix(CBOW)), progress=progress)
-        return embedding_of(vectors.vectors, list(vectors.index_to_key), text)
-    found = _vectors_file(text)
+        return build_embedding(vectors.vectors, list(vectors.index_to_key), text)
+    found = _find_vectors_file(text)
     if found is None:
         return read_checkpoint(model, table, tokeniser=tokeniser, offline=offline, progress=progress)
     if table == "output":
@@ -59,8 +59,8 @@ def open_embedding(
     return _read_vectors(*found, text, progress)
 
 
-def _vectors_file(text: str) -> tuple[Path, str | None] | None:
-    """The file of word vectors that is meant, and the member of a .zip; None where it is a checkpoint."""
+def _find_vectors_file(text: str) -> tuple[Path, str | None] | None:
+    """The file of word vectors that `text` names, and the member of a .zip; None if it names a checkpoint."""
     if not text or text.startswith("demo:"):
         return None
     path, member, name = local_path(text), None, text.lower()
@@ -73,23 +73,24 @@ def _vectors_file(text: str) -> tuple[Path, str | None] | None:
     if not path.is_file():
         return None
     if name.endswith(".bin"):
-        magic = _magic(path, text)
+        magic = _read_magic(path, text)
         of_torch = magic.startswith(ZIP) or (magic.startswith(PICKLE) and path.with_name("config.json").is_file())
         return None if of_torch else (path, member)
     return None if path.name == "config.json" or is_weights(name) else (path, member)
 
 
-def _read_vectors(path: Path, member: str | None, ref: str, progress: Callable[[Progress], None]) -> Embedding:
-    magic = _magic(path, ref)
+def _read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:
+    magic = _read_magic(path, ref)
     if magic.startswith(PICKLE):
         return read_keyed_vectors(path, ref)
     if magic == FASTTEXT:
-        raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; give its .vec file")
+        raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; use its .vec file")
     with open_stream(path, member, ref, progress) as stream:
         return read_text(stream) if is_text(stream.head) else read_binary(stream)
 
 
-def _magic(path: Path, ref: str) -> bytes:
+def _read_magic(path: Path, ref: str) -> bytes:
+    """The first four bytes, which tell the format. Raises ModelNotFoundError."""
     try:
         with path.open("rb") as file:
             return file.read(4)

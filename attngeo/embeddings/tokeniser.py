@@ -1,13 +1,18 @@
-"""A checkpoint's tokeniser: its tokens by id, which of them are special, and the tokens of a word.
+"""The tokeniser of a checkpoint: its tokens by id, the ids of special tokens, and the tokens of a word.
 
-Read with `tokenizers` and `sentencepiece`, which run no code of the checkpoint.
+`tokenizers` reads tokenizer.json. AutoTokenizer of transformers does not: for many families it makes the tokeniser from
+the class of the family, and then loses rules that only the file has. AutoTokenizer reads every other form; it gets a
+local folder, does not use the network and may not run code of the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,21 +20,21 @@ from typing import Any
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.words import MARKS
-from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError
+from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
 
-SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm")
-LOOKED_FOR = ("tokenizer.json", "vocab.json", "vocab.txt", *SENTENCEPIECE)
-# By how much a family's ids are those of its SentencePiece file moved up. Some make room for fairseq's special tokens:
-# https://github.com/huggingface/transformers/blob/v4.57.0/src/transformers/models/xlm_roberta/tokenization_xlm_roberta.py
-# Others number pieces in ways of their own, so a family that is not listed is refused rather than guessed.
-MOVED = {
-    **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "mbart", "xglm"), 1),
-    **dict.fromkeys(
-        ("albert", "big_bird", "deberta-v2", "gemma", "gemma2", "gemma3", "gemma3_text", "llama", "mistral", "mixtral",
-         "mt5", "phi3", "rembert", "t5", "umt5", "xlnet"), 0,
-    ),
-}  # fmt: skip
-FAIRSEQ = {0: "<s>", 1: "<pad>", 2: "</s>", 3: "<unk>"}
+COMPLETE = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+# The files that transformers reads if there is no tokenizer.json: vocabularies, at least one of which is required, and
+# what some families keep beside them.
+VOCABULARIES = (
+    "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model",
+    "spm.model", "source.spm",
+)  # fmt: skip
+COMPANIONS = (CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt", "bpe.codes", "target.spm")
+ADVICE = (
+    "put the model's tokenizer.json beside its weights, which "
+    "AutoTokenizer.from_pretrained(…).save_pretrained(…) writes"
+)
 # A byte that no token covers, as SentencePiece writes it. Its vector says nothing about a word.
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -38,20 +43,22 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True)
 class Tokeniser:
-    """tokens: by id. special: ids that no text gives. added: ids that were added after training, special or not."""
+    """Tokens and the function that cuts texts into them.
+
+    tokens: by id. special: ids that no text gives, and the id of unknown tokens. added: ids of tokens that were added
+    after training, special or not. encode: the ids of a text, without special tokens around it; empty if it fails.
+    """
 
     tokens: Mapping[int, str]
     special: frozenset[int]
     added: frozenset[int]
-    encode: Encode | None
+    encode: Encode
 
     def pieces(self, word: str) -> list[int] | None:
-        """The ids of a word's tokens in running text; None where it cannot be written with them."""
-        if self.encode is None:
-            return None
+        """The ids of a word's tokens in running text. None if a part of the word has no token."""
         ids = self.encode(word)
         if not self._starts_word(ids):
-            # Byte-level tokenisers take a word without a space in front for the rest of another.
+            # Byte-level tokenisers need a space before a word; without it they take the word for the end of another.
             spaced = self.encode(f" {word}")
             ids = spaced if self._starts_word(spaced) else ids
         usable = ids and all(
@@ -66,67 +73,106 @@ class Tokeniser:
 
 
 def take_tokeniser(given: Any) -> Tokeniser:
-    """The tokeniser in a `transformers` or `tokenizers` object. Raises UsageError for what is neither."""
+    """The tokeniser of a `transformers` or `tokenizers` object. Raises UsageError for any other object."""
     library = getattr(given, "backend_tokenizer", given)
-    if not hasattr(library, "get_added_tokens_decoder"):
-        raise UsageError(
-            f"tokeniser is a {type(given).__name__}, expected a fast tokeniser of transformers, or one of tokenizers"
-        )
-    return _of_library(type(library).from_str(library.to_str()))  # a copy, whose settings are ours to change
+    if hasattr(library, "get_added_tokens_decoder"):
+        return _wrap_fast(type(library).from_str(library.to_str()))  # a copy: its settings are changed
+    if hasattr(given, "all_special_ids"):
+        return _wrap_slow(given)
+    raise UsageError(f"tokeniser is a {type(given).__name__}, expected a tokeniser of transformers or tokenizers")
 
 
 def read_tokeniser(store: TensorStore) -> Tokeniser:
-    """The tokeniser that comes with a checkpoint. Raises UnsupportedModelError without one, CorruptCheckpointError."""
-    for name in LOOKED_FOR:
-        path = store.file(name)
-        if path is None:
-            continue
-        try:
-            return _read(name, path, store)
-        except (UnsupportedModelError, CorruptCheckpointError):
-            raise
-        except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse
-            raise CorruptCheckpointError(
-                f"{store.ref}: {name} is not a readable tokeniser ({_line(error)}); download it again"
-            ) from None
+    """The tokeniser beside the weights of a checkpoint; downloads its files if necessary.
+
+    Raises UnsupportedModelError if there is none or if transformers cannot read it, CorruptCheckpointError for a broken
+    tokenizer.json, NetworkError in offline mode if the cache has none, UsageError for a model in memory.
+    """
     if isinstance(store, ModuleStore):
-        raise UsageError(f"{store.ref}: a model in memory brings no tokeniser; give open_embedding(model, tokeniser=…)")
+        raise UsageError(f"{store.ref}: a model in memory has no tokeniser; call open_embedding(model, tokeniser=…)")
+    complete = store.file(COMPLETE)
+    if complete is not None:
+        return _read_complete(complete, store.ref)
+    vocabularies = [path for path in map(store.file, VOCABULARIES) if path is not None]
+    if vocabularies:
+        return _read_with_transformers(vocabularies, store)
     if store.offline:
         raise NetworkError(f"{store.ref}: no tokeniser in the cache, and offline mode is on; run once without it")
     raise UnsupportedModelError(
-        f"{store.ref}: no tokeniser beside the weights, looked for {', '.join(LOOKED_FOR)}; put the model's own there"
+        f"{store.ref}: no tokeniser beside the weights, looked for {', '.join((COMPLETE, *VOCABULARIES))}; {ADVICE}"
     )
 
 
-def _read(name: str, path: Path, store: TensorStore) -> Tokeniser:
-    if name == "tokenizer.json":
-        from tokenizers import Tokenizer
+def _read_complete(path: Path, ref: str) -> Tokeniser:
+    from tokenizers import Tokenizer
 
-        return _of_library(Tokenizer.from_file(str(path)))
-    if name == "vocab.json":
-        return _read_vocab_json(path, store)
-    if name == "vocab.txt":
-        return _read_wordpiece(path, store)
-    model_type = str(store.config.get("model_type"))
-    if model_type not in MOVED:
+    try:
+        return _wrap_fast(Tokenizer.from_file(str(path)))
+    except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse
+        raise CorruptCheckpointError(
+            f"{ref}: {path.name} is not a readable tokeniser ({first_line(error)}); download it again"
+        ) from None
+
+
+def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tokeniser:
+    """The tokeniser in the folder of these files: the checkpoint's own, or the snapshot in the cache of the Hub."""
+    from transformers import AutoTokenizer
+
+    for name in COMPANIONS:
+        store.file(name)  # downloads it
+    folder = vocabularies[0].parent
+    config = folder / CONFIG
+    if config.is_file() and b'"auto_map"' in config.read_bytes():
+        raise UnsupportedModelError(f"{store.ref}: its tokeniser is code, which attngeo never runs; {ADVICE}")
+    try:
+        with _quiet():
+            # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
+            return take_tokeniser(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+    except Exception as error:  # the class that transformers chooses may raise anything
+        names, family = ", ".join(path.name for path in vocabularies), store.config.get("model_type")
         raise UnsupportedModelError(
-            f"{store.ref}: how {model_type!r} numbers the pieces of {name} is not known; put its tokenizer.json there, "
-            "which AutoTokenizer.from_pretrained(…).save_pretrained(…) writes"
-        )
-    return _read_sentencepiece(path, MOVED[model_type])
+            f"{store.ref}: transformers cannot read {names} as a tokeniser of {family!r} "
+            f"({_explain(error, vocabularies)}); {ADVICE}"
+        ) from None
 
 
-def _of_library(tokenizer: Any) -> Tokeniser:
+def _explain(error: Exception, vocabularies: list[Path]) -> str:
+    """The reason for an error. transformers reports a protobuf that does not fit as a missing tiktoken."""
+    if any(path.suffix == ".model" for path in vocabularies):
+        try:
+            import sentencepiece.sentencepiece_model_pb2  # noqa: F401
+        except Exception as cause:  # protobuf has an error class of its own, and a missing protobuf another
+            return f"protobuf is missing or does not fit sentencepiece: {first_line(cause)}"
+    return first_line(error)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the log and the warnings of transformers from the terminal."""
+    from transformers.utils import logging as transformers_logging
+
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers_logging.set_verbosity(level)
+
+
+def _wrap_fast(tokenizer: Any) -> Tokeniser:
+    """A tokeniser of `tokenizers`; its truncation and padding are switched off."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     added = tokenizer.get_added_tokens_decoder()
     tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
-    special = {number for number, token in added.items() if token.special} | _unknown(tokenizer)
+    special = {number for number, token in added.items() if token.special} | _find_unknown(tokenizer)
 
     def encode(text: str) -> list[int]:
         try:
             encoding = tokenizer.encode(text, add_special_tokens=False)
-        except Exception:  # what the library raises, bare, where a model without an unknown token meets one
+        except Exception:  # what the library raises, bare, if a model without an unknown token meets one
             return []
         covered = {place for start, stop in encoding.offsets for place in range(start, stop)}
         # A BPE without an unknown token drops what it does not know.
@@ -136,82 +182,21 @@ def _of_library(tokenizer: Any) -> Tokeniser:
     return Tokeniser(tokens, frozenset(special), frozenset(added), encode)
 
 
-def _unknown(tokenizer: Any) -> set[int]:
-    """The id that stands for what a vocabulary does not have, special or not."""
+def _wrap_slow(tokenizer: Any) -> Tokeniser:
+    """A tokeniser of transformers that is written in Python."""
+    tokens = {number: token for token, number in tokenizer.get_vocab().items()}
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    return Tokeniser(tokens, frozenset(tokenizer.all_special_ids), frozenset(tokenizer.added_tokens_decoder), encode)
+
+
+def _find_unknown(tokenizer: Any) -> set[int]:
+    """The id of unknown tokens, special or not; an empty set if the model has none."""
     token = getattr(tokenizer.model, "unk_token", None)
     if token is not None:
         number = tokenizer.token_to_id(token)
     else:  # a Unigram model has a number instead, which only its JSON tells
         number = json.loads(tokenizer.to_str())["model"].get("unk_id")
     return set() if number is None else {number}
-
-
-def _read_vocab_json(path: Path, store: TensorStore) -> Tokeniser:
-    """GPT-2's pair of files; or without merges a plain list of tokens, cut by a SentencePiece model if there is one."""
-    vocabulary = json.loads(path.read_text("utf-8"))
-    if not isinstance(vocabulary, dict) or not all(type(n) is int and n >= 0 for n in vocabulary.values()):
-        raise CorruptCheckpointError(f"{store.ref}: vocab.json is no object of token → id; download it again")
-    vocabulary = {token.encode("utf-8", "replace").decode("utf-8"): number for token, number in vocabulary.items()}
-    ends_words = any(token.endswith("</w>") for token in vocabulary)  # CLIP's kind, which is cut in another way
-    if (merges := store.file("merges.txt")) is not None and not ends_words:
-        from tokenizers import ByteLevelBPETokenizer
-
-        library = ByteLevelBPETokenizer(str(path), str(merges), add_prefix_space=False)
-        read = _of_library(library._tokenizer)
-        return Tokeniser(read.tokens, _looks_special(read.tokens), read.added, read.encode)
-    tokens = {number: token for token, number in vocabulary.items()}
-    encode: Encode | None = None
-    if (model := next(filter(None, map(store.file, SENTENCEPIECE)), None)) is not None:
-        processor = _sentencepiece(model)
-
-        def encode(text: str) -> list[int]:
-            return [vocabulary.get(piece, -1) for piece in processor.encode(text, out_type=str)]
-
-    return Tokeniser(tokens, _looks_special(tokens), frozenset(), encode)
-
-
-def _read_wordpiece(path: Path, store: TensorStore) -> Tokeniser:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordPiece
-    from tokenizers.normalizers import BertNormalizer
-    from tokenizers.pre_tokenizers import BertPreTokenizer
-
-    tokens = dict(enumerate(path.read_text("utf-8").removesuffix("\n").split("\n")))
-    vocabulary = {token: number for number, token in tokens.items()}
-    stated = store.file("tokenizer_config.json")
-    settings = json.loads(stated.read_text("utf-8")) if stated is not None else {}
-    lowercase = settings.get("do_lower_case", True) if isinstance(settings, dict) else True
-    library = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
-    library.normalizer = BertNormalizer(lowercase=bool(lowercase))
-    library.pre_tokenizer = BertPreTokenizer()
-    encode = _of_library(library).encode if "[UNK]" in vocabulary else None
-    return Tokeniser(tokens, _looks_special(tokens), frozenset(), encode)
-
-
-def _read_sentencepiece(path: Path, moved: int) -> Tokeniser:
-    processor = _sentencepiece(path)
-    count = processor.get_piece_size()
-    special = {n + moved for n in range(count) if processor.is_control(n) or processor.is_unused(n)}
-    special |= {processor.unk_id() + moved}
-    tokens = {n + moved: processor.id_to_piece(n) for n in range(count)}
-    if moved:
-        tokens |= FAIRSEQ
-        special |= set(FAIRSEQ)
-    return Tokeniser(
-        tokens, frozenset(special), frozenset(), lambda text: [n + moved for n in processor.encode(text, out_type=int)]
-    )
-
-
-def _sentencepiece(path: Path) -> Any:
-    from sentencepiece import SentencePieceProcessor
-
-    return SentencePieceProcessor(model_file=str(path))
-
-
-def _looks_special(tokens: Mapping[int, str]) -> frozenset[int]:
-    """The ids of tokens in brackets, where no file says which are special."""
-    return frozenset(number for number, token in tokens.items() if re.fullmatch(r"<[^>]+>|\[[^\]]+\]", token))
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__

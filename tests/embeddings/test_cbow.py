@@ -102,20 +102,20 @@ def test_a_reference_trains_with_the_defaults(text: Path) -> None:
 
 
 def test_bad_texts_and_options(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="no such file"):
+    with pytest.raises(ModelNotFoundError, match=r"none\.txt"):
         train_cbow(tmp_path / "none.txt")
-    with pytest.raises(UsageError, match="comes 99999 times"):
+    with pytest.raises(UsageError, match="99999"):
         train_cbow(text, options=CbowOptions(min_count=99999))
     with pytest.raises(UsageError, match="seed is -1"):
         CbowOptions(seed=-1)
-    with pytest.raises(ModelNotFoundError, match="a folder, expected a text"):
+    with pytest.raises(ModelNotFoundError, match="a folder"):
         train_cbow(tmp_path)
-    with pytest.raises(UsageError, match="dimensions is 0, expected at least 1"):
+    with pytest.raises(UsageError, match="dimensions is 0"):
         CbowOptions(dimensions=0)
     binary = tmp_path / "binary.txt"
     binary.write_bytes(b"\xff\xfe\x00" * 99)
-    with pytest.raises(CorruptCheckpointError, match="not a text in UTF-8"):
+    with pytest.raises(CorruptCheckpointError, match="UTF-8"):
         train_cbow(binary)
     for path in (tmp_path / "v.docx", tmp_path / "none" / "v.kv"):
-        with pytest.raises(OutputError, match=r"there is no folder|no such format"):
+        with pytest.raises(OutputError, match=path.name):
             save_vectors(train_cbow(text, options=SMALL), path)

@@ -1,9 +1,10 @@
-"""Files of word vectors, read as gensim reads them, and what is wrong with bad ones."""
+"""Files of word vectors, read as gensim reads them, and the errors for bad ones."""
 
 from __future__ import annotations
 
 import gzip
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -126,22 +127,18 @@ def test_bad_lines_are_left_out_and_named(tmp_path: Path) -> None:
     kept = [i for i in range(20) if i not in (3, 5, 7, 9, 11, 13)]
     assert [label for label in embedding.labels if " " not in label] == [LABELS[i] for i in kept]
     (note,) = embedding.notes
-    assert note.startswith("5 lines left out: ")
-    for part in (
-        "1 a word again (line 10)",
-        "2 not finite (line 8, 14)",
-        "without 7 numbers (line 4)",
-        "not numbers (line 12)",
-    ):
-        assert part in note
-    # With one number more, the first is taken for a part of the word, as in GloVe's words with spaces.
+    assert note.startswith("5 lines ")
+    for fact in (r"1 \D*repeated\D* 10\b", r"2 \D*NaN\D* 8, 14\b", r"1 \D*7 numbers\D* 4\b", r"1 \D*text\D* 12\b"):
+        assert re.search(fact, note), fact
+    # The first of eight numbers is a part of the word, as in GloVe's words with spaces.
     assert f"{LABELS[5]} {lines[5].split()[1]}" in embedding.labels
 
 
 def test_the_first_of_several_vectors_of_a_word_is_kept(tmp_path: Path) -> None:
     embedding = open_embedding(write_text(tmp_path / "v.txt", ["a", "b", "a"], [[1, 2], [3, 4], [5, 6]]))
     assert embedding.matrix.tolist() == [[1, 2], [3, 4]]
-    assert embedding.notes == ("1 line left out: 1 a word again (line 3)",)
+    (note,) = embedding.notes
+    assert re.search(r"1 line .*repeated.* 3\b", note)
 
 
 def pickled(path: Path) -> Path:
@@ -162,32 +159,32 @@ def written(name: str, content: bytes) -> Callable[[Path], Path]:
 
 
 CORRUPT = CorruptCheckpointError
-# What is written, what is raised, and what the message says.
+# The function that writes the file, the error, and a fact in its message.
 BROKEN: dict[str, tuple[Callable[[Path], Path], type[AttnGeoError], str]] = {
-    "empty": (written("v.txt", b""), CORRUPT, "no word vectors"),
-    "prose": (written("v.txt", b"It is a truth universally\nacknowledged, that\n"), CORRUPT, "no word vectors"),
-    "few numbers": (written("v.txt", b"a 1 2\nb x y\nc z z\n"), CORRUPT, "2 lines left out.*1 kept"),
-    "text ends early": (written("v.vec", b"3 2\na 1 2\nb 3 4\n"), CORRUPT, "after 2 of the 3 vectors"),
-    "binary ends early": (written("v.bin", b"2 2\na " + struct.pack("<2f", 1, 2)), CORRUPT, "after 1 of the 2"),
-    "binary without words": (written("v.bin", b"2 2\n" + b"\xff" * 9000), CORRUPT, "vector 1 has no word"),
-    "no width": (written("v.vec", b"3 0\na\nb\nc\n"), CORRUPT, "no word vectors"),
-    "gzip cut off": (written("v.gz", gzip.compress(b"a 1 2\n" * 9999)[:-20]), CORRUPT, "cut off"),
-    "zip damaged": (written("v.zip", b"PK\x03\x04 no"), CORRUPT, "not a whole .zip"),
-    "fastText binary": (written("v.bin", b"\xba\x16\x4f\x2f" * 9), UnsupportedModelError, "fastText's own binary"),
+    "empty": (written("v.txt", b""), CORRUPT, "b''"),
+    "prose": (written("v.txt", b"It is a truth universally\nacknowledged, that\n"), CORRUPT, "It is a truth"),
+    "few numbers": (written("v.txt", b"a 1 2\nb x y\nc z z\n"), CORRUPT, "2 lines .*1 kept"),
+    "text ends early": (written("v.vec", b"3 2\na 1 2\nb 3 4\n"), CORRUPT, r"\b2 vectors.* 3\b"),
+    "binary ends early": (written("v.bin", b"2 2\na " + struct.pack("<2f", 1, 2)), CORRUPT, r"\b1 vectors.* 2\b"),
+    "binary without words": (written("v.bin", b"2 2\n" + b"\xff" * 9000), CORRUPT, "vector 1 "),
+    "no width": (written("v.vec", b"3 0\na\nb\nc\n"), CORRUPT, "3 0"),
+    "gzip cut off": (written("v.gz", gzip.compress(b"a 1 2\n" * 9999)[:-20]), CORRUPT, r"v\.gz"),
+    "zip damaged": (written("v.zip", b"PK\x03\x04 no"), CORRUPT, r"\.zip"),
+    "fastText binary": (written("v.bin", b"\xba\x16\x4f\x2f" * 9), UnsupportedModelError, r"fastText.*\.vec"),
     "pickle that runs code": (lambda folder: pickled(folder / "v.kv"), UnsafeCheckpointError, "builtins.eval"),
-    "pickle of others": (written("v.kv", pickle.dumps({"a": 1})), UnsupportedModelError, "holds no KeyedVectors"),
-    "pickle cut off": (written("v.kv", pickle.dumps(["a"] * 99)[:-9]), CORRUPT, "not a readable gensim"),
-    "missing": (lambda folder: folder / "v.txt", ModelNotFoundError, "no such file"),
-    "missing by name": (lambda _: Path("glove.6B.300d.txt"), ModelNotFoundError, "no such file"),
+    "pickle of others": (written("v.kv", pickle.dumps({"a": 1})), UnsupportedModelError, "KeyedVectors"),
+    "pickle cut off": (written("v.kv", pickle.dumps(["a"] * 99)[:-9]), CORRUPT, "gensim"),
+    "missing": (lambda folder: folder / "v.txt", ModelNotFoundError, r"v\.txt"),
+    "missing by name": (lambda _: Path("glove.6B.300d.txt"), ModelNotFoundError, r"glove\.6B\.300d\.txt"),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_bad_files_are_refused(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write, error, message = BROKEN[case]
+    write, error, fact = BROKEN[case]
     path = write(tmp_path)
-    with pytest.raises(error, match=message) as caught:
+    with pytest.raises(error, match=fact) as caught:
         open_embedding(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
@@ -216,11 +213,11 @@ def test_arrays_of_anything_but_floats_are_refused(tmp_path: Path, kind: str) ->
     write_keyed(tmp_path / "v.kv", sep_limit=1)
     beside = tmp_path / "v.kv.vectors.npy"
     np.save(beside, np.zeros(VECTORS.shape, kind), allow_pickle=True)
-    with pytest.raises(CorruptCheckpointError, match=r"expected a floating-point row|not readable"):
+    with pytest.raises(CorruptCheckpointError, match=r"v\.kv"):
         open_embedding(tmp_path / "v.kv")
     for content in (b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00{", b""):
         beside.write_bytes(content)
-        with pytest.raises(CorruptCheckpointError, match="not readable"):
+        with pytest.raises(CorruptCheckpointError, match=r"v\.kv"):
             open_embedding(tmp_path / "v.kv")
 
 
@@ -229,7 +226,7 @@ def test_arrays_inside_a_pickle_are_floats_too(tmp_path: Path, kind: str) -> Non
     saved = keyed(LABELS, VECTORS)
     saved.vectors = np.zeros(VECTORS.shape, kind)
     saved.save(str(tmp_path / "v.kv"))
-    with pytest.raises(CorruptCheckpointError, match="its array is not one of floating-point numbers"):
+    with pytest.raises(CorruptCheckpointError, match=r"v\.kv"):
         open_embedding(tmp_path / "v.kv")
 
 
@@ -254,7 +251,9 @@ def test_vectors_in_memory_that_are_not_finite_or_not_ours_to_write() -> None:
     vectors.vectors[3, 0] = np.nan
     vectors.vectors.flags.writeable = False
     embedding = open_embedding(vectors)
-    assert embedding.notes == ("1 vectors left out: NaN or Inf in them",)
+    (note,) = embedding.notes
+    assert "NaN" in note
+    assert note.endswith(" 1")
     assert 3 not in embedding.rows("all").tolist()
 
 
@@ -263,7 +262,7 @@ def test_gensims_fast_text_is_refused_by_name(tmp_path: Path) -> None:
 
     model = FastText([LABELS], vector_size=4, min_count=1, epochs=1, bucket=10)
     model.wv.save(str(tmp_path / "v.kv"))
-    with pytest.raises(UnsupportedModelError, match="a FastText model of gensim"):
+    with pytest.raises(UnsupportedModelError, match=r"FastText.*save_word2vec_format"):
         open_embedding(tmp_path / "v.kv")
 
 
@@ -276,15 +275,14 @@ def test_odd_texts(tmp_path: Path) -> None:
     assert open_embedding(write_text(path, words(3), wide)).matrix.shape == (3, 20_000)
     path.write_bytes(b"2 2\n. . 1 2\nof 3 4\nand 5 6\n")
     embedding = open_embedding(path)
-    assert (list(embedding.labels), embedding.notes) == (
-        [". .", "of", "and"],
-        ("1 lines more than its first line announces",),
-    )
+    assert list(embedding.labels) == [". .", "of", "and"]
+    (note,) = embedding.notes
+    assert re.search(r"\b3\b.*\b2\b", note)
     path.write_bytes(b"the 1 2\n\xff\xfe 3 4\nof 1e39 2\nand 1_0 2\nin 5 6\nto 7 8\na 9 9\n")
     embedding = open_embedding(path)
     assert list(embedding.labels) == ["the", "in", "to", "a"]
-    for part in ("1 not in UTF-8 (line 2)", "1 not finite (line 3)", "1 not numbers (line 4)"):
-        assert part in embedding.notes[0]
+    for fact in (r"1 \D*UTF-8\D* 2\b", r"1 \D*Inf\D* 3\b", r"1 \D*text\D* 4\b"):
+        assert re.search(fact, embedding.notes[0]), fact
 
 
 def test_rows_keep_the_order_of_the_file(tmp_path: Path) -> None:
@@ -316,7 +314,7 @@ def test_a_wide_file_of_few_vectors_takes_little_memory(tmp_path: Path) -> None:
 def test_a_saved_model_without_its_array_is_refused(tmp_path: Path) -> None:
     write_keyed(tmp_path / "v.kv", sep_limit=1)
     (tmp_path / "v.kv.vectors.npy").unlink()
-    with pytest.raises(CorruptCheckpointError, match=r"expected v\.kv\.vectors\.npy beside it"):
+    with pytest.raises(CorruptCheckpointError, match=r"v\.kv\.vectors\.npy"):
         open_embedding(tmp_path / "v.kv")
 
 
@@ -326,13 +324,13 @@ def test_one_of_several_files_in_a_zip_is_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "glove.zip", "w") as archive:
         for width in (2, 3):
             archive.write(tmp_path / f"glove.{width}d.txt", f"glove.{width}d.txt")
-    with pytest.raises(UsageError, match=r"holds 2 files .*name one, such as .*glove\.zip/glove\.2d\.txt"):
+    with pytest.raises(UsageError, match=r"2 files .*glove\.zip/glove\.2d\.txt"):
         open_embedding(tmp_path / "glove.zip")
-    with pytest.raises(ModelNotFoundError, match=r"has no glove\.9d\.txt, it has: glove\.2d\.txt"):
+    with pytest.raises(ModelNotFoundError, match=r"glove\.9d\.txt.*glove\.2d\.txt"):
         open_embedding(f"{tmp_path}/glove.zip/glove.9d.txt")
     assert open_embedding(f"{tmp_path}/glove.zip/glove.3d.txt").matrix.shape == (len(LABELS), 3)
 
 
 def test_word_vectors_have_no_output_table(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one table only"):
+    with pytest.raises(UsageError, match="--table output"):
         open_embedding(FORMS["GloVe"](tmp_path), table="output")

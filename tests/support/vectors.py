@@ -1,4 +1,4 @@
-"""Tables of vectors made by hand: small files in every format, tokenisers, and checkpoints that have one."""
+"""Small tables of vectors in every format, tokenisers, and checkpoints for them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def table(vectors: Any, labels: Sequence[str] | None = None, ref: str = "table")
 
 
 def planted(pairs: int = 8, width: int = 20, noise: float = 0.0, seed: int = 0) -> tuple[Embedding, list[str]]:
-    """Pairs of words that differ by one vector, among as many others; and the lines of their questions."""
+    """A table in which pairs of words differ by one vector, with as many other words; and the lines of their questions.
+
+    noise: standard deviation of what is added to the second word of each pair.
+    """
     generator = np.random.default_rng(seed)
     first = generator.standard_normal((pairs, width))
     second = first + generator.standard_normal(width) + noise * generator.standard_normal((pairs, width))
@@ -51,7 +54,7 @@ def planted(pairs: int = 8, width: int = 20, noise: float = 0.0, seed: int = 0) 
 
 
 def write_questions(path: Path, categories: Mapping[str, Iterable[str]]) -> Path:
-    """A question file with these categories of lines."""
+    """Write a question file with these categories of lines."""
     path.write_text(
         "".join(f": {name}\n" + "".join(f"{line}\n" for line in lines) for name, lines in categories.items())
     )
@@ -59,7 +62,7 @@ def write_questions(path: Path, categories: Mapping[str, Iterable[str]]) -> Path
 
 
 def write_text(path: Path, labels: Sequence[str], vectors: Any, *, header: bool = False) -> Path:
-    """Word vectors as text; GloVe's, or with a header word2vec's and fastText's."""
+    """Write word vectors as text: GloVe's form, or with a header that of word2vec and fastText."""
     rows = [" ".join([label, *(f"{value:.6f}" for value in row)]) for label, row in zip(labels, vectors, strict=True)]
     first = [f"{len(rows)} {len(vectors[0])}"] if header else []
     path.write_text("\n".join([*first, *rows]) + "\n", "utf-8")
@@ -67,7 +70,7 @@ def write_text(path: Path, labels: Sequence[str], vectors: Any, *, header: bool 
 
 
 def keyed(labels: Sequence[str], vectors: Any) -> Any:
-    """KeyedVectors, gensim's, of these."""
+    """The KeyedVectors of gensim for these words and vectors."""
     from gensim.models import KeyedVectors
 
     kept = KeyedVectors(len(vectors[0]))
@@ -117,12 +120,17 @@ def sentence_piece(folder: Path, kind: str = "unigram") -> Path:
     return folder / f"{kind}.model"
 
 
+def random_vectors(rows: int, width: int, seed: int = 0) -> torch.Tensor:
+    """Normal random numbers, [rows, width]; the same for the same seed."""
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+
+
 def checkpoint(
     folder: Path, rows: int, width: int = 8, *, seed: int = 0, model_type: str = "llama", **config: Any
 ) -> Path:
-    """A checkpoint that is no more than a random table of embeddings; its tokeniser has to be put beside it."""
-    generator = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(rows, width, generator=generator)
+    """A checkpoint with a random table of embeddings and no other tensor; the test adds the tokeniser."""
     return write_single(
-        folder, {"model.embed_tokens.weight": vectors}, {"model_type": model_type, "vocab_size": rows, **config}
+        folder,
+        {"model.embed_tokens.weight": random_vectors(rows, width, seed)},
+        {"model_type": model_type, "vocab_size": rows, **config},
     )
