@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from attngeo.figures.analogies import analogy_bars
+from attngeo.figures.analogies import draw_analogies
+from attngeo.figures.options import PlotOptions
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def scores() -> pd.DataFrame:
 
 
 def test_a_bar_for_each_model_and_category_with_its_interval(scores: pd.DataFrame) -> None:
-    figure = analogy_bars(scores)
+    figure = draw_analogies(scores, PlotOptions())
     first, second = figure.data
     assert (first.name, second.name) == ("a", "b")
     assert list(second.x) == pytest.approx([0.5, 0.6, 0.7, 0.8])
@@ -33,7 +34,7 @@ def test_a_bar_for_each_model_and_category_with_its_interval(scores: pd.DataFram
 def test_unknown_categories_are_left_out_and_one_model_has_no_legend(scores: pd.DataFrame) -> None:
     own = scores[scores["model"] == "a"].copy()
     own.loc[own["name"] == "family", "accuracy"] = float("nan")
-    figure = analogy_bars(own)
+    figure = draw_analogies(own, PlotOptions())
     assert len(figure.data[0].x) == 3
     assert figure.layout.showlegend is False
-    assert figure.layout.title.text == "a: word analogies<br><sup>of 8 questions</sup>"
+    assert figure.layout.title.text == "a: word analogies<br><sup>8 questions</sup>"

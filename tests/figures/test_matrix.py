@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,47 +11,11 @@ import pandas as pd
 import pytest
 import torch
 
-import attngeo
-from attngeo.errors import CheckpointError, UsageError
-from attngeo.figures.matrix import MARGIN_POINTS, matrix_map
-from attngeo.geometry.factors import largest_entries
+from attngeo.figures.matrix import MARGIN_POINTS, draw_matrix
+from attngeo.figures.options import PlotOptions
 from attngeo.scores.matrix import query_key_matrix
 
 Build = Callable[[str], Any]
-
-
-def dense(model: Any, layer: int, head: int | None) -> np.ndarray:
-    """W_qk itself, from the weights that the library gives, keys repeated for their queries."""
-    ((_, wq, wk),) = attngeo.attention_sites(model, layers=[layer])
-    wk = wk.repeat_interleave(len(wq) // len(wk), 0)
-    products = (wq.double() @ wk.double().mT).numpy()
-    return products.sum(0) if head is None else products[head]
-
-
-@pytest.mark.parametrize(("name", "head"), [("demo:minilm", None), ("demo:minilm", 3), ("llama", None), ("llama", 3)])
-def test_cells_norms_and_outliers_are_those_of_the_matrix(name: str, head: int | None, built: Build) -> None:
-    model = name if name.startswith("demo") else built(name)
-    whole = dense(model, 1, head)
-    cells, norms = query_key_matrix(model, 1, head=head, cells=7)
-    edge = cells.attrs["edge"]
-    assert edge == -(-len(whole) // 7)
-    for i, row in enumerate(cells.index):
-        for j, column in enumerate(cells.columns):
-            square = np.abs(whole[row : row + edge, column : column + edge])
-            assert cells.iloc[i, j] == pytest.approx(square.max(), rel=1e-5)
-    for axis, expected in (("row", np.linalg.norm(whole, axis=1)), ("column", np.linalg.norm(whole, axis=0))):
-        own = norms[norms["axis"] == axis]
-        assert own["norm"].to_numpy() == pytest.approx(expected, rel=1e-6)
-        assert own["outlier"].tolist() == (expected > expected.mean() + 2 * expected.std()).tolist()
-
-
-def test_the_largest_entries_of_a_matrix_of_many_strips() -> None:
-    q, k = torch.randn(2, 3, 2500, generator=torch.Generator().manual_seed(0))
-    whole = (q.T @ k).abs()
-    small = largest_entries(q, k, 7)
-    assert small.shape == (358, 358)
-    assert small[100, 357] == whole[700:707, 2499:].max()
-    assert small.max() == whole.max()
 
 
 def test_the_picture_of_a_wide_matrix_stays_small() -> None:
@@ -61,68 +25,21 @@ def test_the_picture_of_a_wide_matrix_stays_small() -> None:
     config = LlamaConfig(hidden_size=16_384, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
                          head_dim=16, intermediate_size=8, vocab_size=8)  # fmt: skip
     torch.manual_seed(0)
-    figure = matrix_map(*query_key_matrix(LlamaModel(config)))
+    figure = draw_matrix(*query_key_matrix(LlamaModel(config)), options=PlotOptions())
     assert len(figure.to_json()) < 2_000_000
     assert np.shape(figure.data[0].z) == (382, 382)
 
 
-def test_margins_show_the_norms_and_mark_those_that_stand_out() -> None:
+def test_margins_show_the_norms_and_mark_the_outliers() -> None:
     cells, norms = query_key_matrix("demo:minilm", 2)
-    figure = matrix_map(cells, norms)
+    figure = draw_matrix(cells, norms, PlotOptions())
     _, _, column_marks, rows, row_marks = figure.data
     of_rows = norms[norms["axis"] == "row"]
     assert len(rows.y) == len(of_rows) <= MARGIN_POINTS
     assert list(rows.x) == pytest.approx(of_rows["norm"].tolist(), rel=1e-6)
     assert list(row_marks.y) == of_rows.loc[of_rows["outlier"], "index"].tolist()
     assert list(column_marks.x) == norms.query("axis == 'column' and outlier")["index"].tolist()
-    assert "29 rows and 28 columns stand out, by 2 standard deviations" in figure.layout.title.text
-
-
-def test_what_is_not_there_is_refused(built: Build) -> None:
-    with pytest.raises(UsageError, match="has no head 12 in layer 0, expected from 0 to 11"):
-        query_key_matrix("demo:minilm", head=12)
-    with pytest.raises(UsageError, match="has no layer 6, expected from 0 to 5"):
-        query_key_matrix("demo:minilm", 6)
-    with pytest.raises(UsageError, match="has no stack 'cross'"):
-        query_key_matrix("demo:minilm", stack="cross")
-    model = built("bert")
-    name, weights = next(
-        (n, p) for n, p in model.named_parameters() if n.endswith("layer.0.attention.self.query.weight")
-    )
-    kept = weights[0, 0].item()
-    try:
-        weights.data[0, 0] = float("nan")
-        with pytest.raises(CheckpointError, match="has NaN or Inf"):
-            query_key_matrix(model)
-    finally:
-        weights.data[0, 0] = kept
-    assert name
-
-
-def test_norms_that_are_all_the_same_do_not_stand_out(built: Build) -> None:
-    """The same rule as of directionality: what rounding alone lifts above the mean does not stand out."""
-    model = copy.deepcopy(built("bert")).double()
-    query, key = (
-        next(p for n, p in model.named_parameters() if n.endswith(f"layer.0.attention.self.{part}.weight"))
-        for part in ("query", "key")
-    )
-    random = torch.randn(*query.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    query.data = torch.linalg.qr(random)[0]
-    key.data = query.data.clone()
-    _, norms = query_key_matrix(model, 0, gamma=0.0)
-    assert norms["norm"].max() > norms["norm"].mean()
-    assert not norms["outlier"].any()
-
-
-def test_a_query_head_takes_the_key_head_of_its_group(built: Build) -> None:
-    """Head 2 of four over two key heads: the second, where the published pairing would take the first."""
-    cells, _ = query_key_matrix(built("llama"), 1, head=2)
-    assert cells.to_numpy().max() == pytest.approx(np.abs(dense(built("llama"), 1, 2)).max(), rel=1e-5)
-
-
-def test_cells_that_divide_the_width_are_as_many_as_asked_for() -> None:
-    cells, _ = query_key_matrix("demo:minilm", cells=96)
-    assert (cells.shape, cells.attrs["edge"]) == ((96, 96), 4)
+    assert re.search(r"29 rows and 28 columns .* 2·std", figure.layout.title.text)
 
 
 def test_margins_of_a_wide_matrix_keep_the_largest_norms() -> None:
@@ -134,12 +51,12 @@ def test_margins_of_a_wide_matrix_keep_the_largest_norms() -> None:
     })  # fmt: skip
     cells = pd.DataFrame(np.eye(4), index=range(0, 3000, 750), columns=range(0, 3000, 750))
     cells.attrs = {"model": "m", "stack": "encoder", "layer": 1, "head": 0, "gamma": 2.0, "edge": 750}
-    figure = matrix_map(cells, norms)
+    figure = draw_matrix(cells, norms, PlotOptions())
     _, columns, _, rows, _ = figure.data
     assert len(rows.x) == len(columns.y) == 1000
     assert (max(rows.x), max(columns.y)) == pytest.approx(tuple(norms.groupby("axis")["norm"].max())[::-1], rel=1e-6)
     assert rows.line.color == GUIDE
     assert "head 0 of layer 1" in figure.layout.title.text
-    assert "row %{y} and the 749 after it" in figure.data[0].hovertemplate
+    assert "row %{y} and the next 749" in figure.data[0].hovertemplate
     assert figure.layout.xaxis3.range == (-0.5, 2999.5)
     assert figure.data[0].zmax == pytest.approx(np.quantile(cells, 0.995))

@@ -48,12 +48,12 @@ def test_without_a_browser_images_are_refused_with_advice(tmp_path: Path, monkey
     from choreographer.browsers.chromium import Chromium
 
     monkeypatch.setattr(Chromium, "find_browser", lambda **_: None)
-    with pytest.raises(OutputError, match=r"no Chromium or Chrome was found to draw a \.png with; install one \(apt"):
+    with pytest.raises(OutputError, match=r"\.png .*Chromium"):
         save_figure(plot("layers", "demo:minilm"), tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "message"), [("a.gif", "no such format"), ("none/a.html", "there is no folder")])
-def test_files_that_cannot_be_written(name: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=message):
+@pytest.mark.parametrize(("name", "fact"), [("a.gif", r"\.svg"), ("none/a.html", "none")])
+def test_files_that_cannot_be_written(name: str, fact: str, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=fact):
         save_figure(plot("layers", "demo:minilm"), tmp_path / name)

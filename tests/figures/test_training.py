@@ -1,4 +1,4 @@
-"""Curves of training: what their lines are of, and what tells them apart."""
+"""Curves of training: what their lines are of, and how they differ."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attngeo.errors import UsageError
+from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import DASHES, INITIALISATIONS, OBJECTIVES
-from attngeo.figures.training import layer_curves, loss_curves, score_curves
+from attngeo.figures.training import draw_training, draw_training_layers
+
+SYMMETRY, DIRECTIONALITY = PlotOptions(score="symmetry"), PlotOptions(score="directionality")
+LOSS = PlotOptions(score="loss")
 
 
 def curves(objectives: tuple[str, ...], inits: tuple[str, ...], seeds: int = 3) -> pd.DataFrame:
@@ -28,7 +33,7 @@ def named(figure: object) -> dict[str, object]:
 
 def test_a_line_is_the_median_over_whole_layers_and_seeds_in_a_band_of_quartiles() -> None:
     rows = curves(("mlm",), ("default",))
-    upper, lower, line = score_curves(rows, "symmetry").data
+    upper, lower, line = draw_training(rows, SYMMETRY).data
     layers = rows[rows["head"].isna()].groupby("step")["symmetry"]
     for trace, share in ((lower, 0.25), (line, 0.5), (upper, 0.75)):
         assert list(trace.y) == pytest.approx(layers.quantile(share).tolist())
@@ -39,7 +44,7 @@ def test_a_line_is_the_median_over_whole_layers_and_seeds_in_a_band_of_quartiles
 
 def test_a_loss_is_the_mean_over_seeds_in_a_band_of_their_range() -> None:
     rows = curves(("clm",), ("default", "symmetric"))
-    line = named(loss_curves(rows))["symmetric init"]
+    line = named(draw_training(rows, LOSS))["symmetric init"]
     assert list(line.y) == pytest.approx([5 + 5 / 3, 4 + 5 / 3])
     assert line.customdata.tolist() == [[5, 9], [4, 8]]
     assert line.line.color == INITIALISATIONS["symmetric"]
@@ -68,10 +73,10 @@ def test_a_loss_is_the_mean_over_seeds_in_a_band_of_their_range() -> None:
         ),
     ],
 )  # fmt: skip
-def test_colours_and_dashes_tell_runs_apart(
+def test_colours_and_dashes_distinguish_runs(
     objectives: tuple[str, ...], inits: tuple[str, ...], looks: dict[str, tuple[str, str]], details: str
 ) -> None:
-    figure = score_curves(curves(objectives, inits), "symmetry")
+    figure = draw_training(curves(objectives, inits), SYMMETRY)
     assert {name: (trace.line.color, trace.line.dash) for name, trace in named(figure).items()} == looks
     assert figure.layout.showlegend is (len(looks) > 1)
     said = figure.layout.title.text.partition("<sup>")[2]
@@ -80,7 +85,7 @@ def test_colours_and_dashes_tell_runs_apart(
 
 def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
     rows = curves(("mlm", "clm"), ("default", "symmetric"))
-    figure = layer_curves(rows, "directionality")
+    figure = draw_training_layers(rows, DIRECTIONALITY)
     assert len(figure.data) == 4 * 2
     assert [each.text for each in figure.layout.annotations[:4]] == [
         "encoder (mlm)<br>default init", "encoder (mlm)<br>symmetric init", "decoder (clm)<br>default init",
@@ -89,8 +94,8 @@ def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
     own = rows.query("objective == 'mlm' and init == 'symmetric' and layer == 1 and step == 10")
     assert figure.data[3].y[1] == pytest.approx(own[own["head"].isna()]["directionality"].median())
     assert [trace.name for trace in figure.data if trace.showlegend] == ["layer 0", "layer 1"]
-    alone = layer_curves(
-        rows.query("layer == 0 and init == 'default' and objective == 'mlm' and seed == 0"), "symmetry"
+    alone = draw_training_layers(
+        rows.query("layer == 0 and init == 'default' and objective == 'mlm' and seed == 0"), SYMMETRY
     )
     assert alone.layout.showlegend is False
     assert alone.layout.title.text.endswith("<sup>encoder (mlm), default init</sup>")
@@ -98,8 +103,14 @@ def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
 
 def test_names_of_runs_are_shown_letter_for_letter() -> None:
     nasty = '<a href="https://evil.example">x</a>%{x}'
-    for rows in (curves((nasty,), ("a", nasty)), curves((nasty, "clm"), (nasty,))):
-        for make in (lambda r: score_curves(r, "symmetry"), lambda r: layer_curves(r, "symmetry"), loss_curves):
-            text = make(rows).to_json()
-            assert "<a " not in text.replace("\\u003c", "<")
-            assert "%{x}" not in text.replace("step %{x:,}", "").replace("%{x:,}", "")
+    one, several = curves((nasty,), ("a", nasty)), curves((nasty, "clm"), (nasty,))
+    figures = [draw(rows, SYMMETRY) for rows in (one, several) for draw in (draw_training, draw_training_layers)]
+    for figure in (*figures, draw_training(one, LOSS)):
+        text = figure.to_json()
+        assert "<a " not in text.replace("\\u003c", "<")
+        assert "%{x}" not in text.replace("step %{x:,}", "").replace("%{x:,}", "")
+
+
+def test_losses_of_several_objectives_are_refused() -> None:
+    with pytest.raises(UsageError, match="mlm, clm"):
+        draw_training(curves(("mlm", "clm"), ("default",)), LOSS)

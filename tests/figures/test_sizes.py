@@ -1,0 +1,59 @@
+"""Scores against the number of parameters."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from support.frames import one_model
+
+from attngeo.errors import DataError
+from attngeo.figures.options import PlotOptions
+from attngeo.figures.sizes import MOST_NAMED, draw_sizes
+from attngeo.scores.published import published_scores
+from attngeo.scores.summary import summarise
+
+SYMMETRY, ALONE = PlotOptions(), PlotOptions(published=False)
+
+
+def test_medians_are_drawn_with_quartiles_before_the_published_models(rows: pd.DataFrame) -> None:
+    summary = summarise(rows)
+    figure = draw_sizes(summary, published_scores(), SYMMETRY)
+    assert [trace.name for trace in figure.data] == ["published encoders", "published decoders", "encoder", "decoder"]
+    own = figure.data[2]
+    layers = one_model(rows, "demo:minilm").query("head.isna()")["symmetry"]
+    assert own.x[0] == one_model(rows, "demo:minilm")["parameters"].iloc[0]
+    assert own.y[0] == pytest.approx(layers.median())
+    assert own.error_y.array[0] == pytest.approx(layers.quantile(0.75) - layers.median())
+    assert own.error_y.arrayminus[0] == pytest.approx(layers.median() - layers.quantile(0.25))
+    published = published_scores()
+    place = published[published["role"] == "encoder"]["model"].tolist().index("bert-base-uncased")
+    assert (figure.data[0].x[place], round(figure.data[0].y[place], 2)) == (109_482_240, 0.51)
+    assert figure.data[0].marker.symbol[place] == "circle"
+    assert "circle-open" in figure.data[1].marker.symbol
+    assert len(draw_sizes(summary, published_scores(), ALONE).data) == 2
+    assert figure.layout.xaxis.type == "log"
+
+
+def test_a_few_models_are_named_and_those_of_unknown_size_left_out(rows: pd.DataFrame) -> None:
+    summary = summarise(rows)
+    figure = draw_sizes(summary, published_scores(), SYMMETRY)
+    assert list(figure.data[2].text) == ["demo:minilm", "demo:encoder"]
+    assert "hollow" in figure.layout.title.text
+    assert figure.layout.xaxis.exponentformat == "B"
+    assert min(figure.data[1].y) >= -1
+    summary.loc[0, "parameters"] = pd.NA
+    encoder, decoder = draw_sizes(summary, published_scores(), ALONE).data
+    assert (list(encoder.text), list(decoder.text)) == (["demo:encoder"], ["demo:decoder"])
+    assert "hollow" not in draw_sizes(summary, published_scores(), ALONE).layout.title.text
+    many = pd.concat([summarise(one_model(rows, "demo:minilm")).assign(model=f"m{i}") for i in range(MOST_NAMED + 1)])
+    assert draw_sizes(many, published_scores(), ALONE).data[0].text is None
+
+
+def test_published_models_without_the_score_are_left_out(rows: pd.DataFrame) -> None:
+    published = published_scores().drop(columns="symmetry")
+    assert len(draw_sizes(summarise(rows), published, SYMMETRY).data) == 2
+
+
+def test_rows_without_sizes_are_refused(rows: pd.DataFrame) -> None:
+    with pytest.raises(DataError, match="parameters"):
+        draw_sizes(summarise(rows.drop(columns="parameters")), published_scores(), SYMMETRY)

@@ -1,0 +1,51 @@
+"""Results files: what is written comes back, and what is selected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import attngeo
+from attngeo.errors import DataError
+from attngeo.tables import write as tables
+from attngeo.tables.read import filter_rows, read_results
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet", "CSV"])
+def test_files_come_back_as_they_were_written(suffix: str, tmp_path: Path) -> None:
+    """To the last bit, with heads as whole numbers, and a model that is called NA."""
+    frame = attngeo.score("demo:encoder", per_head=True).assign(model="NA")
+    tables.write_table(frame, tmp_path / f"rows.{suffix}")
+    back = read_results(tmp_path / f"rows.{suffix}", ("model", "head"), "attngeo score")
+    for name in ("symmetry", "directionality", "frobenius_norm", "head", "layer", "parameters"):
+        assert back[name].tolist() == frame[name].tolist(), name
+    assert back["model"].unique().tolist() == ["NA"]
+    assert len(filter_rows(back, {"head": 1}, "rows")) == 3
+    assert len(filter_rows(back, {"layer": 1}, "rows")) == 5
+
+
+def test_rows_are_chosen_by_whole_values(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"layer": [1, 10, 11], "mixed": ["a", 1, [2]]})
+    tables.write_table(frame, tmp_path / "rows.json")
+    back = read_results(tmp_path / "rows.json", ("layer",), "x")
+    assert filter_rows(back, {"layer": 1}, "rows")["layer"].tolist() == [1]
+    assert back["mixed"].tolist() == ["a", "1", "[2]"]
+    tables.write_table(back, tmp_path / "rows.parquet")
+
+
+def test_json_has_no_infinity_and_its_lines_may_hold_any_character(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"model": ["a\u2028b", "c"], "note": [None, "x"], "symmetry": [0.5, float("inf")]})
+    for suffix in ("json", "jsonl"):
+        tables.write_table(frame, tmp_path / f"rows.{suffix}")
+        assert "Infinity" not in (tmp_path / f"rows.{suffix}").read_text()
+        back = read_results(tmp_path / f"rows.{suffix}", ("model",), "x")
+        assert back["model"].tolist() == ["a\u2028b", "c"]
+        assert back["symmetry"].isna().tolist() == [False, True]
+        assert back["note"].isna().tolist() == [True, False]
+    (tmp_path / "rows.jsonl").write_text('{"layer": 1}\n\n{"layer": 2}\n')
+    assert read_results(tmp_path / "rows.jsonl", ("layer",), "x")["layer"].tolist() == [1, 2]
+    (tmp_path / "rows.json").write_text('[{"layer": 1180591620717411303424}]')
+    with pytest.raises(DataError, match="column layer"):
+        read_results(tmp_path / "rows.json", ("layer",), "x")
