@@ -63,7 +63,7 @@ class OutputFormat(StrEnum):
     markdown = "markdown"
 
 
-RowsFormat = Annotated[OutputFormat, typer.Option("--format", help="OutputFormat on stdout", rich_help_panel=RESULTS)]
+RowsFormat = Annotated[OutputFormat, typer.Option("--format", help="Format on stdout", rich_help_panel=RESULTS)]
 FindingsFormat = Annotated[
-    Literal["table", "json"], typer.Option("--format", help="OutputFormat on stdout", rich_help_panel=RESULTS)
+    Literal["table", "json"], typer.Option("--format", help="Format on stdout", rich_help_panel=RESULTS)
 ]

@@ -62,7 +62,7 @@ def nearest(
         space = open_space(lexicon, options)
         places = torch.tensor(rows)
         if not sum(sign * vector for sign, vector in zip(weights, space.vectors(places), strict=True)).any():
-            raise UsageError(f"{' '.join(terms)}: the vectors of this sum cancel out; expected a sum other than 0")
+            raise UsageError(f"{_write_sum(terms, weights)!r}: the sum of these vectors is 0, expected another sum")
         result = nearest_rows(space, places, weights, options.top_k)
     frame = pd.DataFrame({
         "rank": range(1, options.top_k + 1),
@@ -112,6 +112,12 @@ def _read_terms(words: str | Sequence[str], signs: Sequence[int] | None) -> tupl
             f"{len(words)} words with the signs {list(chosen)}, expected at least one word, and 1 or -1 for each"
         )
     return list(words), chosen
+
+
+def _write_sum(terms: Sequence[str], signs: Sequence[int]) -> str:
+    """The text of a sum: "king - man + woman"."""
+    text = " ".join(f"{'+' if sign > 0 else '-'} {term}" for term, sign in zip(terms, signs, strict=True))
+    return text.removeprefix("+ ")
 
 
 def _explain(word: str, lexicon: Lexicon) -> str:

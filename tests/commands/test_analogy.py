@@ -10,12 +10,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import Command
+from support.messages import assert_fails, assert_states
 from support.vectors import checkpoint, keyed, planted, word_piece, words, write_questions, write_text
 
 import attngeo as library
-from attngeo.analogies.questions import google_path
-from attngeo.analogies.statistics import Bootstrap
+from attngeo.analogies.questions import google_path, load_questions
 from attngeo.embeddings.opening import open_embedding
+from attngeo.errors import (
+    AttnGeoError,
+    CorruptCheckpointError,
+    ModelNotFoundError,
+    NetworkError,
+    OutputError,
+    QuestionError,
+    UsageError,
+)
 
 COLUMNS = [
     "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
@@ -46,12 +55,15 @@ def test_minilm_is_right_where_gensim_says_so(attngeo: Command) -> None:
 def test_the_table_fits_80_columns(attngeo: Command) -> None:
     run = attngeo("analogy", "demo:minilm", "--published")
     assert run.returncode == 0
-    assert run.stderr == "attngeo: note: google: 171 questions that were asked before are dropped\n"
+    assert_states(run.stderr, "google", 171)
     lines = run.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0] == "demo:minilm · google: 11,983 of 19,373 questions · raw vectors"
-    assert "gram6-nationality-adjective" in run.stdout
-    assert "GloVe (paper, Table 3)" in run.stdout
+    assert_states(lines[0], "demo:minilm", "google", "11,983", "19,373", "raw vectors")
+    cells = [line.split() for line in lines[1:] if line.strip()]
+    categories = {question.category for question in load_questions("google").questions}
+    assert categories | {"semantic", "syntactic", "overall"} <= {row[0] for row in cells}
+    assert ["overall", "11,983", "0.741"] in [row[:3] for row in cells]
+    assert any("GloVe" in line and "Table 3" in line for line in lines)
     assert "0.708" in run.stdout
 
 
@@ -65,9 +77,7 @@ def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None
     )  # fmt: skip
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == files["s.csv"].read_text()
-    result = library.analogy(
-        ["demo:minilm", str(vectors)], own=True, published=True, top_k=2, bootstrap=Bootstrap(draws=100)
-    )
+    result = library.analogy(["demo:minilm", str(vectors)], own=True, published=True, top_k=2, draws=100)
     for expected, got in ((result.scores, "s.parquet"), (result.questions, "q.parquet")):
         pd.testing.assert_frame_equal(pd.read_parquet(files[got]), expected, check_dtype=False)
     scores = pd.read_parquet(files["s.parquet"])
@@ -107,8 +117,8 @@ def test_several_models_side_by_side(attngeo: Command, tmp_path: Path) -> None:
     run = attngeo("analogy", *paths, "--questions", questions, "--draws", 200)
     assert (run.returncode, run.stderr) == (0, "")
     assert max(map(len, run.stdout.splitlines())) <= 80
-    assert "3 models" in run.stdout
-    assert "p (Holm)" in run.stdout
+    assert_states(" ".join(run.stdout.splitlines()[:3]), "3 models", questions, "56 of 56")
+    assert "Holm" in run.stdout
     pairs = [line.split()[:2] for line in run.stdout.splitlines() if " : " in line]
     assert pairs == [["noise0.txt", "noise1.txt"], ["noise0.txt", "noise3.txt"], ["noise1.txt", "noise3.txt"]]
 
@@ -127,7 +137,7 @@ def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> No
     text.write_text("the king and the queen saw a man and a woman\n" * 200)
     run = attngeo("cbow", text, "-o", tmp_path / "v.kv", "--dimensions", 10)
     assert (run.returncode, run.stdout) == (0, "")
-    assert run.stderr == f"attngeo: {tmp_path / 'v.kv'}: 8 words of 10 dimensions\n"
+    assert_states(run.stderr, tmp_path / "v.kv", 8, 10)
     questions = write_questions(tmp_path / "q.txt", {"royal": ["man king woman queen"]})
     for reference in (tmp_path / "v.kv", f"cbow:{text}"):
         run = attngeo("analogy", reference, "--questions", questions, "--top-k", 1, "--format", "json")
@@ -139,8 +149,8 @@ def test_a_text_is_not_overwritten_by_its_vectors(attngeo: Command, tmp_path: Pa
     text = tmp_path / "text.txt"
     text.write_text("a b c\n" * 9)
     run = attngeo("cbow", text, "-o", tmp_path / "." / "text.txt")
-    assert (run.returncode, text.read_text()) == (2, "a b c\n" * 9)
-    assert "is the text itself" in run.stderr
+    assert_fails(run, UsageError.exit_code, "text.txt")
+    assert text.read_text() == "a b c\n" * 9
 
 
 def test_narrow_terminals_lose_columns_and_not_names(inside: Command, tmp_path: Path) -> None:
@@ -173,13 +183,13 @@ def test_a_lower_case_question_to_a_cased_vocabulary_is_noted(attngeo: Command, 
     path = write_text(tmp_path / "cased.txt", labels, np.eye(8))
     questions = write_questions(tmp_path / "q.txt", {"a": ["Athens Greece Oslo Norway", "the of and in"]})
     run = attngeo("analogy", path, "--questions", questions, "--case", "lower", "--top-k", 1, "--format", "csv")
-    assert run.stderr == f"attngeo: note: {path}: asked in lower case, it knows 1 questions; with --case keep 2\n"
+    assert_states(run.stderr, path, 1, "--case keep", 2)
     run = attngeo("analogy", path, "--questions", questions, "--top-k", 1, "--format", "csv")
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def bad_inputs(folder: Path) -> dict[str, tuple[list[object], int, str]]:
-    """Arguments, exit code, and what the line says."""
+def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError], list[object]]]:
+    """Arguments, the error, and the facts that its line states."""
     good = write_text(folder / "good.txt", words(9), np.random.default_rng(0).standard_normal((9, 3)))
     other = write_text(folder / "other.txt", ["one", "two", "three", "four"], np.eye(4))
     questions = write_questions(folder / "q.txt", {"a": ["aaa aab aac aad"]})
@@ -190,70 +200,71 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], int, str]]:
     mismatched = checkpoint(folder / "model", 3)
     word_piece(mismatched / "tokenizer.json")
     asked = ["--questions", questions, "--top-k", 1]
+    missing, home = ModelNotFoundError, "~nosuchuser/vectors.txt"
     return {
-        "unknown model": (["./none", *asked], 3, "no such file or folder"),
-        "unknown vectors": (["none.vec", *asked], 3, "none.vec: no such file"),
-        "unknown hub model": (["org/none", *asked], 3, "offline mode is on"),
-        "unknown demo": (["demo:none", *asked], 3, "no such demo model"),
-        "unknown questions": ([good, "--questions", "none"], 3, "no such question file"),
-        "no question": ([good, "--questions", empty], 4, "no question in it"),
-        "another's tokeniser": ([mismatched, *asked], 4, "the tokeniser does not match"),
-        "bad vectors": ([ragged, *asked], 4, "2 lines left out: 1 without 2 numbers (line 2), 1 not numbers (line 3)"),
-        "no question known": ([other, *asked], 4, "no question that the model knows"),
-        "empty intersection": ([good, other, *asked], 4, "no question that all models know"),
-        "same model twice": ([good, good, *asked], 2, "good.txt is named twice"),
-        "no home": (["~nosuchuser/vectors.txt", *asked], 3, "no such file or folder"),
-        "questions of no home": ([good, "--questions", "~nosuchuser/q"], 3, "no such file or folder"),
-        "questions too long": ([good, "--questions", "q" * 300], 3, "no such file or folder"),
-        "draws": ([good, *asked, "--draws", 10**12], 2, "draws is 1000000000000, expected from 0 to"),
-        "limit": ([good, *asked, "--limit", 0], 2, "limit is 0"),
-        "k too large": ([good, "--questions", questions, "--top-k", 7], 2, "top-k is 7, expected from 1 to 6"),
-        "k too small": ([good, "--questions", questions, "--top-k", 0], 2, "top-k is 0"),
-        "memory": ([good, *asked, "--memory", "lots"], 2, "is no amount of memory"),
-        "too little memory": ([good, *asked, "--memory", "1kB"], 2, "memory is 1,000 bytes, expected at least"),
-        "method": ([good, *asked, "--method", "4cosadd"], 2, "Invalid value for '--method'"),
-        "device": ([good, *asked, "--device", "tpu"], 2, "device 'tpu' is not here"),
-        "output format": ([good, *asked, "-o", folder / "out.docx"], 2, "no such format"),
-        "output twice": ([good, *asked, *("-o", folder / "o.csv") * 2], 2, "given twice"),
-        "published": ([good, *asked, "--published"], 2, "leave out --published"),
-        "composing vectors": ([good, *asked, "--compose", "mean"], 2, "has no tokeniser"),
-        "output of vectors": ([good, *asked, "--table", "output"], 2, "one table only"),
+        "unknown model": (["./none", *asked], missing, ["./none"]),
+        "unknown vectors": (["none.vec", *asked], missing, ["none.vec"]),
+        "unknown hub model": (["org/none", *asked], NetworkError, ["org/none", "offline"]),
+        "unknown demo": (["demo:none", *asked], missing, ["none", "encoder", "decoder", "minilm"]),
+        "unknown questions": ([good, "--questions", "none"], missing, ["none", "google"]),
+        "no question": ([good, "--questions", empty], QuestionError, [empty]),
+        "another's tokeniser": ([mismatched, *asked], CorruptCheckpointError, [mismatched, "'queen'", "3 rows"]),
+        "bad vectors": ([ragged, *asked], CorruptCheckpointError, [ragged, 2, "line 2", "line 3"]),
+        "no question known": ([other, *asked], QuestionError, [other, 0, "of 1"]),
+        "empty intersection": ([good, other, *asked], QuestionError, [f"{good} knows 1", f"{other} knows 0", "of 1"]),
+        "same model twice": ([good, good, *asked], UsageError, [good]),
+        "no home": ([home, *asked], missing, [home]),
+        "questions of no home": ([good, "--questions", "~nosuchuser/q"], missing, ["~nosuchuser/q"]),
+        "questions too long": ([good, "--questions", "q" * 300], missing, ["File name too long"]),
+        "draws": ([good, *asked, "--draws", 10**12], UsageError, ["draws", f"{10**12:,}", 0, "100,000"]),
+        "limit": ([good, *asked, "--limit", 0], UsageError, ["limit", 0]),
+        "k too large": ([good, "--questions", questions, "--top-k", 7], UsageError, ["top_k", 7, "from 1 to 6"]),
+        "k too small": ([good, "--questions", questions, "--top-k", 0], UsageError, ["top_k", 0, 1]),
+        "memory": ([good, *asked, "--memory", "lots"], UsageError, ["memory", "'lots'"]),
+        "too little memory": ([good, *asked, "--memory", "1kB"], UsageError, ["memory", "1,000 bytes"]),
+        "method": ([good, *asked, "--method", "4cosadd"], UsageError, ["method", "'4cosadd'", "3cosmul"]),
+        "device": ([good, *asked, "--device", "tpu"], UsageError, ["'tpu'", "cpu"]),
+        "output format": ([good, *asked, "-o", folder / "out.docx"], OutputError, ["out.docx", ".csv"]),
+        "output twice": ([good, *asked, *("-o", folder / "o.csv") * 2], UsageError, ["twice"]),
+        "published": ([good, *asked, "--published"], UsageError, ["published", "google"]),
+        "composing vectors": ([good, *asked, "--compose", "mean"], UsageError, [good, "--compose"]),
+        "output of vectors": ([good, *asked, "--table", "output"], UsageError, [good, "--table output"]),
     }  # fmt: skip
 
 
 def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
-    for name, (arguments, code, message) in bad_inputs(tmp_path).items():
+    for name, (arguments, error, facts) in bad_inputs(tmp_path).items():
         results = [] if any(argument == "-o" for argument in arguments) else ["-o", tmp_path / "result.csv"]
         run = inside("analogy", *arguments, *results)
-        assert run.returncode == code, (name, run.stderr)
-        assert message in run.stderr, (name, run.stderr)
-        assert len(run.stderr.splitlines()) == 1, name
-        assert run.stderr.startswith("attngeo: "), name
-        assert run.stdout == "", name
+        print(f"{name}: {run.stderr}")
+        assert_fails(run, error.exit_code, *facts)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith((".", "result", "o."))]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("arguments", "error", "facts"),
     [
-        (["nearest", "demo:minilm", "king", "man"], 2, "is no sum of words"),
-        (["nearest", "demo:minilm", "king", "-"], 2, "ends without a word"),
+        (["nearest", "demo:minilm", "king", "man"], UsageError, ["'king man'"]),
+        (["nearest", "demo:minilm", "king", "-"], UsageError, ["'king -'"]),
         (
             ["nearest", "demo:minilm", "kingq"],
-            2,
-            "does not know 'kingq'; did you mean 'king'?; --compose mean makes it of 2 tokens",
+            UsageError,
+            ["demo:minilm", "'kingq'", "'king'", "--compose mean", "2 tokens"],
         ),
-        (["nearest", "demo:minilm", "king", "-", "king"], 2, "cancel out"),
-        (["nearest", "demo:minilm", "1990"], 2, "does not know '1990' as a word"),
-        (["nearest", "demo:minilm", "king", "--top-k", "99999"], 2, "top-k is 99999, expected from 1 to"),
-        (["cbow", "none.txt", "-o", "v.kv"], 3, "none.txt: no such file"),
-        (["cbow", os.devnull, "-o", "v.docx"], 2, "no such format"),
-        (["cbow", "none.txt", "-o", "v.kv", "--epochs", "0"], 2, "epochs is 0"),
+        (["nearest", "demo:minilm", "king", "-", "king"], UsageError, ["'king - king'"]),
+        (["nearest", "demo:minilm", "1990"], UsageError, ["demo:minilm", "'1990'", "--candidates all"]),
+        (
+            ["nearest", "demo:minilm", "king", "--top-k", "99999"],
+            UsageError,
+            ["top_k", "99999", "from 1 to 22,500", "22,501"],
+        ),
+        (["cbow", "none.txt", "-o", "v.kv"], ModelNotFoundError, ["none.txt"]),
+        (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".kv"]),
+        (["cbow", "none.txt", "-o", "v.kv", "--epochs", "0"], UsageError, ["epochs", 0, 1]),
     ],
 )
-def test_bad_sums_and_texts(inside: Command, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    run = inside(*arguments, cwd=tmp_path)
-    assert run.returncode == code, run.stderr
-    assert message in run.stderr
-    assert len(run.stderr.splitlines()) == 1
+def test_bad_sums_and_texts(
+    inside: Command, tmp_path: Path, arguments: list[str], error: type[AttnGeoError], facts: list[object]
+) -> None:
+    assert_fails(inside(*arguments, cwd=tmp_path), error.exit_code, *facts)
     assert not list(tmp_path.iterdir())
