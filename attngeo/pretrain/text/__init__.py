@@ -1,1 +1,1 @@
-"""Text to train on: from files, folders and the Hub to masked batches of token sequences."""
+"""Text to train on: from files, folders and the Hub to batches of masked token sequences."""

@@ -1,4 +1,4 @@
-"""Batches of token sequences: their padding, their masks, their labels."""
+"""Batches of token sequences: padding, masks and labels."""
 
 from __future__ import annotations
 
@@ -11,32 +11,41 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 
 from attngeo.pretrain.text.sequences import MASKS, Example
 
+# The label of a token that is not predicted.
+NO_LABEL = -100
+
 
 class SeededMaskingCollator(DataCollatorForLanguageModeling):
-    """transformers' collator, with masks that depend on the seed `keyed_by` and on a sequence's number alone.
+    """transformers' collator, but the masks depend only on `mask_seed` and on the index of each sequence.
 
-    So the masks are the same after a run is resumed, and on any number of processes, and sequences of one batch do not
-    share a stream of random numbers. packed: nothing is padded.
+    So a resumed run has the same masks, whatever the number of processes, and the sequences of a batch are masked
+    independently of each other. packed: all sequences are full, so that no attention mask is needed. given: arguments
+    of transformers' collator, such as `mlm` and `mlm_probability`.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, keyed_by: int = 0, packed: bool = True, **given: Any
+        self, tokenizer: PreTrainedTokenizerBase, *, mask_seed: int = 0, packed: bool = True, **given: Any
     ) -> None:
         super().__init__(tokenizer, **given)
-        self._key, self._packed = keyed_by, packed
-        self._rows: list[tuple[int, int]] = []
+        self._mask_seed, self._packed = mask_seed, packed
+        self._rows: list[tuple[int, int]] = []  # index and length of each sequence of the batch
 
     def torch_call(self, examples: Sequence[Example]) -> dict[str, Any]:  # type: ignore[override]
-        """A batch: input_ids [batch, length]; labels, -100 where nothing is predicted; attention_mask if padded."""
+        """A batch of `input_ids` and `labels` [batch, length], with an `attention_mask` if sequences are padded.
+
+        A label is -100 if its token is not predicted.
+        """
         self._rows = [(example["index"], len(example["input_ids"])) for example in examples]
-        length = max(length for _, length in self._rows)
-        ids = torch.full((len(examples), length), self.tokenizer.pad_token_id or 0)
-        real = torch.arange(length) < torch.tensor([length for _, length in self._rows])[:, None]
+        lengths = torch.tensor([length for _, length in self._rows])
+        longest = int(lengths.max())
+        ids = torch.full((len(examples), longest), self.tokenizer.pad_token_id or 0)
+        real = torch.arange(longest) < lengths[:, None]
         ids[real] = torch.from_numpy(np.concatenate([example["input_ids"] for example in examples])).long()
         batch: dict[str, Any] = super().torch_call(list(ids))
         if not self.mlm:
-            batch["labels"] = torch.where(real, ids, -100)  # also where the padding token ends documents
-            batch["labels"][:, 0] = -100  # nothing comes before it
+            # transformers' collator gives no label to padding tokens; some tokenisers end documents with that token.
+            batch["labels"] = torch.where(real, ids, NO_LABEL)
+            batch["labels"][:, 0] = NO_LABEL  # nothing comes before the first token
         if not self._packed:
             batch["attention_mask"] = real.long()
         return batch
@@ -44,20 +53,21 @@ class SeededMaskingCollator(DataCollatorForLanguageModeling):
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
     ) -> tuple[Any, Any]:
-        """Of the tokens that are not special, `mlm_probability` are predicted: 80% masked, 10% random, 10% as they are.
+        """Choose the tokens to predict, a share `mlm_probability` of those that are not special, and mask them.
 
+        By default, 80% of the chosen tokens become the mask token, 10% a random token, and 10% stay.
         Source: Devlin et al. 2019, section 3.1.
         """
         del special_tokens_mask, offset_mapping
         ids = inputs.numpy()
-        vocabulary, kept = len(self.tokenizer), self.mask_replace_prob + self.random_replace_prob
-        draws, words = np.ones((2, *ids.shape)), np.zeros_like(ids)
+        vocabulary, changed = len(self.tokenizer), self.mask_replace_prob + self.random_replace_prob
+        draws, random_tokens = np.ones((2, *ids.shape)), np.zeros_like(ids)
         for row, (index, length) in enumerate(self._rows):
-            random = np.random.default_rng((self._key, MASKS, index))
+            random = np.random.default_rng((self._mask_seed, MASKS, index))
             draws[:, row, :length] = random.random((2, length))
-            words[row, :length] = random.integers(vocabulary, size=length)
+            random_tokens[row, :length] = random.integers(vocabulary, size=length)
         chosen = (draws[0] < self.mlm_probability) & ~np.isin(ids, self.tokenizer.all_special_ids)
-        labels = np.where(chosen, ids, -100)
-        replaced = np.where(draws[1] < kept, words, ids)
+        labels = np.where(chosen, ids, NO_LABEL)
+        replaced = np.where(draws[1] < changed, random_tokens, ids)
         masked = np.where(draws[1] < self.mask_replace_prob, self.tokenizer.mask_token_id, replaced)
         return torch.from_numpy(np.where(chosen, masked, ids)), torch.from_numpy(labels)

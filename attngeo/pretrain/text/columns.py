@@ -1,4 +1,4 @@
-"""Which column of a table holds its text, and how names and reasons go into one line."""
+"""Which column of a table holds its text."""
 
 from __future__ import annotations
 
@@ -9,38 +9,52 @@ from typing import Any
 from attngeo.errors import DataError
 from attngeo.pretrain.hub_data import list_names
 
+# One row of a table: column name → value.
 Row = Mapping[str, Any]
-# Of a column: "text", "numbers" where every string is a number, or "other".
+
+# The kinds of a value. A column has the last of these kinds that occurs in it.
+OTHER, NUMBERS, TEXT = "other", "numbers", "text"
+KINDS = (OTHER, NUMBERS, TEXT)
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
 
 
-def kinds_of_rows(sample: Sequence[Row]) -> dict[str, str]:
-    """The kind of each column, from some rows."""
+def classify_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """The kind of each column, from some rows: "text", "numbers" (as strings), or "other" (not strings, or empty)."""
     kinds: dict[str, str] = {}
-    for row in sample:
+    for row in rows:
         for name, value in row.items():
-            string = isinstance(value, str) and value.strip()
-            kind = "other" if not string else "numbers" if NUMBER.fullmatch(value) else "text"
-            kinds[name] = max(kind, kinds.get(name, kind), key=("other", "numbers", "text").index)
+            kinds[name] = max(_classify(value), kinds.get(name, OTHER), key=KINDS.index)
     return kinds
 
 
-def kinds_of_features(features: Mapping[str, Any]) -> dict[str, str]:
-    """The kind of each column, from the features of a table of `datasets`."""
+def _classify(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        return OTHER
+    return NUMBERS if NUMBER.fullmatch(value) else TEXT
+
+
+def classify_features(features: Mapping[str, Any]) -> dict[str, str]:
+    """The kind of each column, from the features of a table of `datasets`: "text" for strings, else "other"."""
     return {
-        name: "text" if getattr(kind, "dtype", "") in ("string", "large_string") else "other"
-        for name, kind in features.items()
+        name: TEXT if getattr(feature, "dtype", "") in ("string", "large_string") else OTHER
+        for name, feature in features.items()
     }
 
 
-def text_column(reference: str, kinds: Mapping[str, str], column: str) -> str:
-    """`column`, or else the one that can be meant. Raises DataError where it is not there or not clear."""
-    texts = [name for name, kind in kinds.items() if kind == "text"]
-    wanted = column or ("text" if kinds.get("text", "other") != "other" else texts[0] if len(texts) == 1 else "")
-    if wanted and kinds.get(wanted, "other") != "other":
+def choose_text_column(reference: str, kinds: Mapping[str, str], column: str = "") -> str:
+    """The column to train on: `column` if given, else "text", else the only column of kind "text".
+
+    reference: names the data set in messages. kinds: the kind of each column. Raises DataError if the column that was
+    asked for does not exist or holds no strings, or if none was asked for and several or none could be meant.
+    """
+    texts = [name for name, kind in kinds.items() if kind == TEXT]
+    wanted = column or "text"
+    if kinds.get(wanted, OTHER) != OTHER:
         return wanted
-    if wanted:
-        problem = f"column {wanted!r} holds no text" if wanted in kinds else f"there is no column {wanted!r}"
+    if column:
+        problem = f"column {column!r} holds no text" if column in kinds else f"there is no column {column!r}"
+    elif len(texts) == 1:
+        return texts[0]
     else:
-        problem = "which column holds the text is not clear" if texts else "no column holds text"
-    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; choose with --text-column")
+        problem = "several columns hold text" if texts else "no column holds text"
+    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; choose one with --text-column")

@@ -4,35 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
-from typing import Any
+from itertools import chain, count
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from attngeo.errors import DataError, UsageError
-from attngeo.pretrain.text.sources import TextSource
+from attngeo.pretrain.text.documents import TextSource
 
-# input_ids, and `index`: which one it is, counted from the start of training.
+# A training sequence: `input_ids` [length], and its `index`, counted from the start of training.
 Example = dict[str, Any]
-# Tokens of some documents end to end, and how many each has.
-Encoded = tuple[np.ndarray, np.ndarray]
-# How a tokeniser is called. verbose: it would warn of documents that are longer than some model takes.
+# How a tokeniser is called. Not verbose: it would warn of documents that are longer than its own model takes.
 BARE: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
 PACKED, CUT = BARE | {"add_special_tokens": False}, BARE | {"truncation": True}
-# Sequences that are shuffled with one another where a data set is read as it comes.
+# Streamed sequences that are shuffled with each other.
 SHUFFLED = 10_000
-# What random numbers are for: those of one purpose never repeat those of the other.
+# Purposes of random numbers: the generators of two purposes never give the same numbers.
 ORDER, MASKS = 0, 1
 
 
-class ShuffledSequences(Dataset[Example]):
-    """`count` training sequences: all of them in a new random order, then all again, and so on.
+class TokenisedDocuments(NamedTuple):
+    """The tokens of some documents.
 
-    The order is that of the seed, whatever the processes, batches and initialisation. tokens: all documents end to end.
-    bounds: where a sequence begins, and where the last ends. length: of packed ones, else 0; these are cut at other
-    places in every epoch but the first, or a small text would be learned by heart in the same pieces.
+    ids: all documents end to end, int32 [tokens]. lengths: tokens of each document, int64 [documents].
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
+Encode = Callable[[list[str]], TokenisedDocuments]
+
+
+class ShuffledSequences(Dataset[Example]):
+    """`count` training sequences: all sequences of the text in a random order, then all in another order, and so on.
+
+    The order depends on the seed, not on the number of processes, the batch size or the initialisation. Packed
+    sequences are cut at other places in each epoch but the first; otherwise a model learns the same pieces of a small
+    text by heart.
+
+    tokens: all documents end to end, int32. bounds: where each sequence begins, and where the last one ends. length:
+    tokens of a packed sequence, or 0 if the sequences are padded.
     """
 
     def __init__(self, tokens: np.ndarray, bounds: np.ndarray, count: int, seed: int, length: int = 0) -> None:
@@ -47,14 +61,14 @@ class ShuffledSequences(Dataset[Example]):
         if not 0 <= index < self._count:
             raise IndexError(index)
         epoch, place = divmod(index, self.distinct)
-        order, shift = self._order(epoch)
+        order, shift = self._draw_order(epoch)
         start, end = self._bounds[order[place] : order[place] + 2]
-        shift = min(shift, len(self._tokens) - end)  # of the last one, which has nothing behind it
+        shift = min(shift, len(self._tokens) - end)  # the last sequence has few tokens or none behind it
         return {"input_ids": self._tokens[start + shift : end + shift], "index": index}
 
     @property
     def epochs(self) -> float:
-        """How often every sequence is seen."""
+        """How often each sequence is used."""
         return self._count / self.distinct
 
     @property
@@ -63,89 +77,106 @@ class ShuffledSequences(Dataset[Example]):
         return int(self._bounds[-1])
 
     def tokens_until(self, count: int) -> int:
-        """Tokens of the first `count` sequences, padding left out."""
+        """Tokens of the first `count` sequences, without padding."""
         lengths = np.diff(self._bounds)
         whole, rest = divmod(count, self.distinct)
-        return int(whole * lengths.sum() + lengths[self._order(whole)[0][:rest]].sum())
+        return int(whole * lengths.sum() + lengths[self._draw_order(whole)[0][:rest]].sum())
 
-    def _order(self, epoch: int) -> tuple[np.ndarray, int]:
-        """The order of one pass, and how many tokens later its sequences begin."""
+    def _draw_order(self, epoch: int) -> tuple[np.ndarray, int]:
+        """The order of one epoch, and by how many tokens its sequences are shifted."""
         if epoch not in self._orders:
-            # A batch may begin in one epoch and end in the next.
+            # The previous epoch is kept, because a batch may begin in one epoch and end in the next.
             self._orders = {old: order for old, order in self._orders.items() if old == epoch - 1}
             random = np.random.default_rng((self._seed, ORDER, epoch))
             order = random.permutation(self.distinct)
-            self._orders[epoch] = order, int(random.integers(self._length)) if epoch and self._length else 0
+            shifted = epoch > 0 and self._length > 0
+            self._orders[epoch] = order, int(random.integers(self._length)) if shifted else 0
         return self._orders[epoch]
 
 
 class StreamedSequences(IterableDataset[Example]):
-    """Sequences packed from documents as they come, shuffled among the next 10,000; from the start again at the end."""
+    """Packed sequences of a text that is read while training runs. At the end of the text, it starts again.
 
-    def __init__(self, text: TextSource, encode: Callable[[list[str]], Encoded], length: int, seed: int) -> None:
+    Each sequence is shuffled with the next 10,000 that are read. Raises DataError if the text does not fill one
+    sequence.
+    """
+
+    def __init__(self, text: TextSource, encode: Encode, length: int, seed: int) -> None:
         self._text, self._encode, self._length, self._seed = text, encode, length, seed
 
     def __iter__(self) -> Iterator[Example]:
-        index, epoch, left = 0, 0, np.empty(0, dtype=np.int32)
-        while True:
-            random, before = np.random.default_rng((self._seed, ORDER, epoch)), index
-            held: list[np.ndarray] = []
-            for texts in self._text.batches():
-                left = np.concatenate([left, self._encode(texts)[0]])
-                whole = len(left) // self._length * self._length
-                for ids in left[:whole].reshape(-1, self._length):
-                    if len(held) < SHUFFLED:
-                        held.append(ids.copy())  # a view would keep all of `left` in memory
+        index, rest = 0, np.empty(0, dtype=np.int32)
+        for epoch in count():
+            first, random = index, np.random.default_rng((self._seed, ORDER, epoch))
+            buffer: list[np.ndarray] = []
+            for texts in self._text.read_batches():
+                tokens = np.concatenate([rest, self._encode(texts).ids])
+                end = len(tokens) // self._length * self._length
+                rest = tokens[end:]
+                for ids in tokens[:end].reshape(-1, self._length):
+                    if len(buffer) < SHUFFLED:
+                        buffer.append(ids.copy())  # a view would keep all of `tokens` in memory
                         continue
                     place = random.integers(SHUFFLED)
-                    yield {"input_ids": held[place], "index": index}
-                    held[place] = ids.copy()
+                    yield {"input_ids": buffer[place], "index": index}
+                    buffer[place] = ids.copy()
                     index += 1
-                left = left[whole:]
-            for place in random.permutation(len(held)):
-                yield {"input_ids": held[place], "index": index}
+            for place in random.permutation(len(buffer)):
+                yield {"input_ids": buffer[place], "index": index}
                 index += 1
-            if index == before:
+            if index == first:
                 raise DataError(f"{self._text.name} has fewer than {self._length} tokens; lower --seq-len")
-            epoch += 1
-
-
-def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> Callable[[list[str]], Encoded]:
-    """Documents to tokens: packed ones end with the separator, padded ones are cut to `length`."""
-    separator = tokeniser.sep_token_id if tokeniser.sep_token_id is not None else tokeniser.eos_token_id
-    end = [separator] if pack and separator is not None else []
-    call: Any = tokeniser
-    return partial(_encode, partial(call, **PACKED if pack else CUT | {"max_length": length}), end)
-
-
-def _encode(tokenise: Callable[..., Any], end: list[int], texts: list[str]) -> Encoded:
-    documents = tokenise(texts)["input_ids"]
-    if end:
-        documents = [[*ids, *end] for ids in documents]
-    lengths = np.fromiter(map(len, documents), dtype=np.int64, count=len(documents))
-    return np.fromiter(chain.from_iterable(documents), dtype=np.int32, count=int(lengths.sum())), lengths
 
 
 def build_sequences(
     text: TextSource, tokeniser: PreTrainedTokenizerBase, *, length: int, pack: bool, count: int, batch: int, seed: int
 ) -> ShuffledSequences | StreamedSequences:
-    """The sequences that `count` are drawn from. Raises DataError where they do not fill one batch."""
+    """Tokenise a text and cut it into training sequences.
+
+    length: tokens of a sequence, for padded ones at most. pack: cut the text into full sequences; otherwise each
+    document is one sequence. count: sequences to train on in all, drawn in an order that `seed` gives. batch: sequences
+    of one batch. Raises DataError if the text has no tokens or fewer sequences than a batch, UsageError if a streamed
+    text is not to be packed.
+    """
     encode = make_encoder(tokeniser, length, pack=pack)
     if text.streaming:
         if not pack:
-            raise UsageError(
-                f"{text.name} is read as it comes, which only packed sequences can be; leave --no-pack out"
-            )
+            raise UsageError(f"{text.name} is streamed, and streamed sequences must be packed; leave out --no-pack")
         return StreamedSequences(text, encode, length, seed)
-    encoded = list(map(encode, text.batches()))
-    tokens = np.concatenate([np.empty(0, dtype=np.int32), *(ids for ids, _ in encoded)])
-    lengths = np.concatenate([np.empty(0, dtype=np.int64), *(lengths for _, lengths in encoded)])
+    tokens, lengths = _encode_all(text, encode)
     if not len(tokens):
         raise DataError(f"{text.name} holds no text; give another with --data")
     bounds = np.arange(0, len(tokens) + 1, length) if pack else np.cumsum([0, *lengths[lengths > 0]])
-    if len(bounds) - 1 < batch:
+    sequences = len(bounds) - 1
+    if sequences < batch:
         raise DataError(
-            f"{text.name} has {len(tokens):,} tokens, {len(bounds) - 1} sequences, expected at least one batch of "
-            f"{batch} × {length}; give more text, or lower --batch-size or --seq-len"
+            f"{text.name} has {len(tokens):,} tokens, {sequences} sequences, expected at least one batch of {batch} × "
+            f"{length}; give more text, or lower --batch-size or --seq-len"
         )
     return ShuffledSequences(tokens, bounds, count, seed, length if pack else 0)
+
+
+def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> Encode:
+    """A function that tokenises documents: to be packed, each ends with the separator; else it is cut to `length`."""
+    call: Any = tokeniser
+    if not pack:
+        return partial(_encode, partial(call, **CUT, max_length=length), [])
+    separator = tokeniser.sep_token_id if tokeniser.sep_token_id is not None else tokeniser.eos_token_id
+    return partial(_encode, partial(call, **PACKED), [] if separator is None else [separator])
+
+
+def _encode(tokenise: Callable[..., Any], end: list[int], texts: list[str]) -> TokenisedDocuments:
+    documents = tokenise(texts)["input_ids"]
+    if end:
+        documents = [[*ids, *end] for ids in documents]
+    lengths = np.fromiter(map(len, documents), dtype=np.int64, count=len(documents))
+    ids = np.fromiter(chain.from_iterable(documents), dtype=np.int32, count=int(lengths.sum()))
+    return TokenisedDocuments(ids, lengths)
+
+
+def _encode_all(text: TextSource, encode: Encode) -> TokenisedDocuments:
+    batches = [encode(texts) for texts in text.read_batches()]
+    return TokenisedDocuments(
+        np.concatenate([np.empty(0, dtype=np.int32), *(batch.ids for batch in batches)]),
+        np.concatenate([np.empty(0, dtype=np.int64), *(batch.lengths for batch in batches)]),
+    )

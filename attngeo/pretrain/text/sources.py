@@ -1,8 +1,9 @@
-"""Where text comes from: the embedded novels, files and folders, the Hub, and the paper's three data sets by name."""
+"""What a reference to a text names: the embedded novels, a file or folder, a Hub data set, or a data set by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -12,106 +13,80 @@ import datasets
 from attngeo.checkpoints.reference import is_path
 from attngeo.errors import UsageError
 from attngeo.pretrain.hub_data import HUB_REFERENCE, explain_errors
-from attngeo.pretrain.text.files import Source, open_path, opened, path_of, read_files, reader_of, reading_file
+from attngeo.pretrain.text.addresses import read_addresses, read_lines
+from attngeo.pretrain.text.documents import TextSource
+from attngeo.pretrain.text.files import open_path, read_files, resolve_path
+from attngeo.pretrain.text.formats import find_reader
 from attngeo.pretrain.text.hub import open_hub, read_table
 
-# How much text `TextSource.batches` puts together, in characters.
-BATCH = 1_000_000
-# Source: https://huggingface.co/datasets/legacy-datasets/wikipedia. The files are named, as the repository also has a
-# loading script, and for that `datasets` refuses the name of the repository.
+# Source: https://huggingface.co/datasets/legacy-datasets/wikipedia. The files are named one by one, because `datasets`
+# refuses a repository that also has a loading script.
 WIKIPEDIA = "hf://datasets/legacy-datasets/wikipedia/data/20220301.en/*.parquet"
 # Source: https://huggingface.co/datasets/togethercomputer/RedPajama-Data-V2, "To download the files".
 REDPAJAMA = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
 
 
-@dataclass(frozen=True)
-class TextSource:
-    """The documents of a data set, which are read when they are asked for.
-
-    documents: reads them anew, from the first on, at every call. streaming: they are too many to be held. tokenizer:
-    a reference to the one that was published with this data set, else "train".
-    """
-
-    name: str
-    documents: Callable[[], Iterator[str]]
-    streaming: bool = False
-    tokenizer: str = "train"
-    space_characters: bool = False
-
-    def batches(self) -> Iterator[list[str]]:
-        """The documents in their order, about a million characters at a time; empty ones are left out.
-
-        Raises DataUnavailableError or DataError where they cannot be read on.
-        """
-        batch, size = [], 0
-        for document in self.documents():
-            if not document.strip():
-                continue
-            whole = document.encode("utf-8", "replace").decode("utf-8")  # JSON may hold halves of surrogate pairs
-            # The published code called " ".join on a text, which puts a space between any two characters.
-            batch.append(" ".join(whole) if self.space_characters else whole)
-            size += len(batch[-1])
-            if size >= BATCH:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
-
-
 def open_text(reference: str, *, column: str = "", space_characters: bool = False) -> TextSource:
-    """The documents that `reference` names: of a text file every line is one, of a table every row.
+    """Open the text that `reference` names. A document is a line of a text file, or a row of a table.
 
     reference: "austen" (embedded), a file, a folder, a Hub data set as `org/name[:config][@revision][#split]`, or
-    "wikipedia", "redpajama" or "jigsaw:train.csv" for what Saponati et al. 2025 trained on. column: where a table keeps
-    its text, if not in "text" or the only column of text. space_characters: join the characters with spaces.
+    "wikipedia", "redpajama" or "jigsaw:PATH/train.csv", the data sets of Saponati et al. 2025. column: the column that
+    holds the text of a table; by default "text", or the only column of text. space_characters: join the characters of
+    each document with spaces, as the published code did.
     Raises DataUnavailableError, DataError or UsageError.
     """
     name, _, rest = reference.partition(":")
-    if named := NAMED.get(name):
-        if bool(rest) != ("PATH" in named.form):
-            raise UsageError(f"{reference!r} names no data set, expected {named.form}")
-        documents, streaming = named.open(rest, column or named.column)
-        return TextSource(reference, documents, streaming, named.tokenizer, space_characters)
     hub = HUB_REFERENCE.fullmatch(reference)
-    if hub and not (is_path(hub["name"]) or reader_of(reference) or path_of(reference).exists()):
-        documents, streaming = open_hub(reference, column)
+    if named := NAMED.get(name):
+        source = _open_named(reference, named, rest, column)
+    elif hub and not (is_path(hub["name"]) or find_reader(reference) or resolve_path(reference).exists()):
+        source = open_hub(reference, column)
     else:
-        documents, streaming = open_path(reference, column)
-    return TextSource(reference, documents, streaming, space_characters=space_characters)
+        source = open_path(reference, column)
+    return dataclasses.replace(source, name=reference, space_characters=space_characters)
 
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A data set that has a name here: how it is opened, where its text is, the tokeniser it was published with."""
+    """A data set that has a name here.
 
-    form: str
-    open: Callable[[str, str], Source]
+    usage: how a user writes the reference. open: opens the data set, from what follows the colon and the column.
+    column: the column that holds its text. tokenizer: the tokeniser that it was published with.
+    """
+
+    usage: str
+    open: Callable[[str, str], TextSource]
     column: str = "text"
     tokenizer: str = "google-bert/bert-base-uncased"
 
 
-def _austen(_: str, column: str) -> Source:
-    return partial(read_files, [files("attngeo.pretrain.text").joinpath("corpora", "austen.txt.xz")], column), False
+def _open_named(reference: str, named: NamedSource, path: str, column: str) -> TextSource:
+    if bool(path) != ("PATH" in named.usage):
+        raise UsageError(f"{reference!r} names no data set, expected {named.usage}")
+    return dataclasses.replace(named.open(path, column or named.column), tokenizer=named.tokenizer)
 
 
-def _wikipedia(_: str, column: str) -> Source:
+def _open_austen(_path: str, column: str) -> TextSource:
+    corpus = files("attngeo.pretrain.text").joinpath("corpora", "austen.txt.xz")
+    return TextSource("austen", partial(read_files, [corpus], column))
+
+
+def _open_wikipedia(_path: str, column: str) -> TextSource:
     with explain_errors("wikipedia"):
-        found = datasets.load_dataset_builder("parquet", data_files=WIKIPEDIA).as_streaming_dataset(split="train")
-    return partial(read_table, "wikipedia", found, column), True
+        table = datasets.load_dataset_builder("parquet", data_files=WIKIPEDIA).as_streaming_dataset(split="train")
+    return TextSource("wikipedia", partial(read_table, "wikipedia", table, column), streaming=True)
 
 
-def _redpajama(_: str, column: str) -> Source:
-    """The English documents of snapshot 2023-14, better two thirds of them, as the data set's card lists them."""
-    listing = f"{REDPAJAMA}/listings/en-2023-14-head_middle.txt"
-    with reading_file(listing), opened(listing) as file:
-        places = [f"{REDPAJAMA}/documents/{line}.json.gz" for line in file.read().decode("utf-8").split()]
-    return partial(read_files, places, column), True
+def _open_redpajama(_path: str, column: str) -> TextSource:
+    """The English documents of snapshot 2023-14, without the third of lowest quality, as the data set's card says."""
+    names = read_lines(f"{REDPAJAMA}/listings/en-2023-14-head_middle.txt")
+    addresses = [f"{REDPAJAMA}/documents/{name}.json.gz" for name in names]
+    return TextSource("redpajama", partial(read_addresses, addresses, column), streaming=True)
 
 
-# By name; `form` is how a user writes it.
 NAMED: Mapping[str, NamedSource] = {
-    "austen": NamedSource("austen", _austen, tokenizer="train"),
-    "wikipedia": NamedSource("wikipedia", _wikipedia),
-    "redpajama": NamedSource("redpajama", _redpajama, "raw_content"),
-    "jigsaw": NamedSource("jigsaw:PATH/train.csv", lambda path, column: open_path(path, column), "comment_text"),
+    "austen": NamedSource("austen", _open_austen, tokenizer="train"),
+    "wikipedia": NamedSource("wikipedia", _open_wikipedia),
+    "redpajama": NamedSource("redpajama", _open_redpajama, "raw_content"),
+    "jigsaw": NamedSource("jigsaw:PATH/train.csv", open_path, "comment_text"),
 }
