@@ -45,7 +45,7 @@ def test_tokens_per_second_against_run_mlm(tmp_path: Path, benchmark: BenchmarkF
     settings = Settings.of("bert-mini", seq_len=LENGTH, batch_size=SEQUENCES, grad_accum=1, steps=STEPS, warmup=0)
     task = prepare(settings, 1)
     tokeniser = task.processor
-    lines = [line for batch in open_text("austen").batches() for line in batch]
+    lines = [line for batch in open_text("austen").read_batches() for line in batch]
     encoded = tokeniser(lines, truncation=True, max_length=LENGTH, return_special_tokens_mask=True)
     examples = [{name: encoded[name][i] for name in encoded} for i in range(len(lines))]
 
