@@ -19,9 +19,9 @@ import dataclasses
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import wraps
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -108,12 +108,7 @@ def default_of(kind: type[Options], name: str) -> Any:
 
 def type_of(kind: type[Options], name: str) -> Any:
     """The type of an option, resolved."""
-    return _types(kind)[name]
-
-
-@cache
-def _types(kind: type[Options]) -> Mapping[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind)[name]
 
 
 def choices_of(declared: Option, kind: Any) -> tuple[str, ...]:
