@@ -10,8 +10,6 @@ import typer
 
 from attngeo.options import RESULTS
 
-from attngeo.options import RESULTS
-
 if TYPE_CHECKING:
     from attngeo.layouts.layout import Family, LatentLayout, QKLayout
 
@@ -105,6 +103,6 @@ def _print(rows: list[dict[str, str]]) -> None:
     console = Terminal()
     console.print(table)
     console.print(
-        "Other families are read if their tensor names match a rule; see attngeo/layouts/README.md for how to add one.",
+        "Other families are read if their tensor names match a rule; attngeo/layouts/README.md says how to add one.",
         highlight=False,
     )

@@ -134,7 +134,8 @@ def _groups(command: Command | Group, ctx: Any) -> dict[str, list[tuple[str, str
         record = param.get_help_record(ctx)
         if record is None:
             continue
-        name, about = record[0], re.sub(r"\[default: \((.*?)\)\]", r"[default: \1]", record[1]).removesuffix(".").removesuffix(".")
+        name, about = record
+        about = re.sub(r"\[default: \((.*?)\)\]", r"[default: \1]", about).removesuffix(".")
         if param.param_type_name == "argument":
             groups["Arguments"].append((name.partition(" <")[0], about))
         else:

@@ -131,7 +131,7 @@ class _Probe:
         return found
 
     def run(self, scorer: Scorer, floor: Tensor, progress: ProgressCallback) -> tuple[Tensor, Tensor, Tensor]:
-        """Count candidates that score at least `floor` [n], and find the best k; a question's own words are left out."""
+        """Count candidates of at least `floor` [n], and find the best k. A question's own words are left out."""
         count, total = len(floor), len(self._space.candidates)
         counts = torch.zeros(count, dtype=torch.long, device=floor.device)
         top_scores = torch.full((count, self._top_k), -torch.inf, dtype=floor.dtype, device=floor.device)

@@ -24,9 +24,7 @@ COMPARISON_COLUMNS = (
 COUNTS = ("asked", "known", "both", "only_model", "only_other", "neither")
 
 
-def summarise_answers(
-    questions: pd.DataFrame, *, bootstrap: Bootstrap, which: str = "own"
-) -> pd.DataFrame:
+def summarise_answers(questions: pd.DataFrame, *, bootstrap: Bootstrap, which: str = "own") -> pd.DataFrame:
     """Accuracy and the other measures of each model, per category, per type and overall.
 
     questions: one row for each model and question with the columns model, category, type, rank, cosine, known,

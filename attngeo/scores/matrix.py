@@ -44,8 +44,8 @@ def query_key_matrix(
     """W_qk of one layer, or of one of its heads, small enough to be drawn.
 
     model, stack, offline: as for `attngeo.score`; the default is the first stack. gamma: a row or column is an outlier
-    if its norm exceeds mean + gamma·std of the norms; directionality sums the outliers. cells: the most squares along an
-    edge. The `attrs` of both tables say which matrix it is.
+    if its norm exceeds mean + gamma·std of the norms; directionality sums the outliers. cells: the largest number of
+    squares along an edge. The `attrs` of both tables say which matrix it is.
     Raises ModelUnavailableError and CheckpointError; UsageError for a layer or head that does not exist.
 
     >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
