@@ -35,7 +35,7 @@ class TokenisedDocuments(NamedTuple):
     lengths: np.ndarray
 
 
-Encode = Callable[[list[str]], TokenisedDocuments]
+EncodeDocuments = Callable[[list[str]], TokenisedDocuments]
 
 
 class ShuffledSequences(Dataset[Example]):
@@ -101,7 +101,7 @@ class StreamedSequences(IterableDataset[Example]):
     sequence.
     """
 
-    def __init__(self, text: TextSource, encode: Encode, length: int, seed: int) -> None:
+    def __init__(self, text: TextSource, encode: EncodeDocuments, length: int, seed: int) -> None:
         self._text, self._encode, self._length, self._seed = text, encode, length, seed
 
     def __iter__(self) -> Iterator[Example]:
@@ -156,7 +156,7 @@ def build_sequences(
     return ShuffledSequences(tokens, bounds, count, seed, length if pack else 0)
 
 
-def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> Encode:
+def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> EncodeDocuments:
     """A function that tokenises documents: to be packed, each ends with the separator; else it is cut to `length`."""
     call: Any = tokeniser
     if not pack:
@@ -174,7 +174,7 @@ def _encode(tokenise: Callable[..., Any], end: list[int], texts: list[str]) -> T
     return TokenisedDocuments(ids, lengths)
 
 
-def _encode_all(text: TextSource, encode: Encode) -> TokenisedDocuments:
+def _encode_all(text: TextSource, encode: EncodeDocuments) -> TokenisedDocuments:
     batches = [encode(texts) for texts in text.read_batches()]
     return TokenisedDocuments(
         np.concatenate([np.empty(0, dtype=np.int32), *(batch.ids for batch in batches)]),
