@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -55,7 +58,7 @@ def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) 
     )  # fmt: skip
 
 
-def _name_matrix(about: dict[str, object]) -> str:
+def _name_matrix(about: Mapping[Any, Any]) -> str:
     """Which matrix of the model it is."""
     return f"layer {about['layer']}" if about["head"] is None else f"head {about['head']} of layer {about['layer']}"
 

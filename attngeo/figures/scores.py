@@ -72,7 +72,8 @@ def _add_map(figure: go.Figure, own: pd.DataFrame, score: str, row: int, name: s
     table = own.assign(head=own["head"].astype("Float64").fillna(WHOLE)).pivot_table(
         index="layer", columns="head", values=score, aggfunc="first", dropna=False
     )
-    layers, heads = table[table.columns.intersection([WHOLE])], table.drop(columns=WHOLE, errors="ignore")
+    is_layer = table.columns == WHOLE
+    layers, heads = table.loc[:, is_layer], table.loc[:, ~is_layer]
     for column, part in ((1, layers), (2, heads)):
         if part.empty:
             continue

@@ -63,7 +63,7 @@ def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> No
                 "symbol": ["circle-open" if erratum else "circle" for erratum in own["erratum"]],
             },
             customdata=[
-                [escape_name(row.model), row.layers, f"<br>{row.erratum}" if row.erratum else ""]
+                [escape_name(row.model), row.layers, "<br>" + str(row.erratum) if row.erratum else ""]
                 for row in own.itertuples()
             ],
             hovertemplate="%{customdata[0]}, published<br>%{x:,} parameters, %{customdata[1]} layers<br>"

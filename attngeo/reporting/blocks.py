@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -77,16 +77,16 @@ def _draw_model(block: FigureBlock, model: str, place: Workplace) -> Figure:
 
 def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
     """One figure of all models, or one for each if its kind shows no more at once."""
-    most = block.spec.most_models
+    most, options = block.spec.most_models, replace(block.options, where=None)  # `rows` are selected already
     models = list(dict.fromkeys(rows["model"])) if "model" in rows else []
     if most is None or len(models) <= most:
-        return [("", plot(block.kind, rows, options=block.options))]
-    return [(model, plot(block.kind, rows[rows["model"] == model], options=block.options)) for model in models]
+        return [("", plot(block.kind, rows, options=options))]
+    return [(model, plot(block.kind, rows[rows["model"] == model], options=options)) for model in models]
 
 
 def _select_rows(block: FigureBlock, results: CollectedResults) -> pd.DataFrame:
-    """The rows of the models that a figure shows."""
-    rows = find_rows(results, str(block.of))
+    """The rows that a figure shows: those of its models that `where` selects."""
+    rows = filter_rows(find_rows(results, str(block.of)), block.options.where or {}, str(block.of))
     if block.models is None:
         return rows
     rows = require_columns(rows, ("model",), str(block.of), "attngeo.score")

@@ -1,4 +1,4 @@
-"""The page of a large study: its size, and how soon it can be used."""
+"""The page of a large study: its size, and the time until its first figure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.browser import needs_browser, opened
+from support.browser import needs_browser, open_page
 
-from attngeo.reporting import report
+from attngeo.reporting import build_report
 
 MODELS, LAYERS, HEADS = 200, 80, 64
 RECIPE = """
@@ -47,14 +47,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]  # fmt: skip
     pd.concat(frames).to_parquet(folder / "scores.parquet", index=False)
     (folder / "recipe.toml").write_text(RECIPE)
-    return report(folder / "recipe.toml", folder / "report").page
+    return build_report(folder / "recipe.toml", folder / "report").page
 
 
 @needs_browser
-def test_a_page_of_200_models_is_small_and_soon_ready(page: Path, benchmark: Any) -> None:
-    """Under 8 MB, and its first figure drawn within 3 seconds."""
+def test_a_page_of_200_models_is_small_and_fast(page: Path, benchmark: Any) -> None:
+    """Under 8 MB; the first figure is drawn within 3 seconds."""
     assert page.stat().st_size < 8_000_000
-    with opened(page) as (tab, complaints):
+    with open_page(page) as (tab, complaints):
 
         def loaded() -> float:
             start = time.perf_counter()

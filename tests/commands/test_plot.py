@@ -28,22 +28,23 @@ def test_a_figure_of_a_model_and_of_its_results(attngeo: Run, tmp_path: Path) ->
 
 
 def test_options_reach_the_figure(inside: Run, tmp_path: Path, saved: Callable[[str], Path]) -> None:
-    def drawn(*arguments: object) -> Any:
+    def draw(*arguments: object) -> Any:
         done = inside("plot", *arguments, "-o", tmp_path / "figure.json")
         assert done.returncode == 0, done.stderr
         return json.loads((tmp_path / "figure.json").read_text())
 
-    title = drawn("matrix", "demo:minilm", "--layer", 1, "--head", 3)["layout"]["title"]["text"]
+    title = draw("matrix", "demo:minilm", "--layer", 1, "--head", 3)["layout"]["title"]["text"]
     assert "head 3 of layer 1" in title
-    figure = drawn("size", "demo:minilm", "--score", "directionality", "--no-published")
+    figure = draw("size", "demo:minilm", "--score", "directionality", "--no-published")
     assert len(figure["data"]) == 1
     assert "directionality" in figure["layout"]["yaxis"]["title"]["text"]
-    stacks = drawn("layers", saved("t5"))["data"]
-    only = drawn("layers", saved("t5"), "--stack", "decoder")["data"]
+    stacks = draw("layers", saved("t5"))["data"]
+    only = draw("layers", saved("t5"), "--stack", "decoder")["data"]
     assert 0 < len(only) < len(stacks)
-    assert "(decoder)" in drawn("matrix", saved("t5"), "--stack", "decoder")["layout"]["title"]["text"]
-    assert len(drawn("heatmap", "demo:minilm", "--where", "layer=2")["data"][1]["y"]) == 1
-    analogies = drawn("analogies", "demo:minilm", "--where", "level=type")
+    assert "(decoder)" in draw("matrix", saved("t5"), "--stack", "decoder")["layout"]["title"]["text"]
+    assert len(draw("heatmap", "demo:minilm", "--where", "layer=2")["data"][1]["y"]) == 1
+    assert len(draw("heatmap", "demo:minilm", "--where", "layer=2", "--where", "head=3")["data"]) == 1
+    analogies = draw("analogies", "demo:minilm", "--where", "level=type")
     assert analogies["layout"]["yaxis"]["categoryarray"] == ["semantic", "syntactic"]
 
 
@@ -52,26 +53,29 @@ def test_options_of_other_kinds_are_refused(inside: Run, kind: str, option: str)
     value = {"--layer": "2", "--score": "directionality", "--stack": "encoder"}[option]
     done = inside("plot", kind, "demo:minilm", option, value, "-o", "a.html")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"attngeo: {kind} has no {option}; what is drawn is chosen with --")
+    assert option.removeprefix("--") in done.stderr
+    assert f"attngeo: {kind} " in done.stderr
 
 
 BAD = [
-    (["plot", "maps", "demo:minilm", "-o", "a.html"], 2, "'maps' is not one of 'heatmap', 'layers'"),
+    (["plot", "maps", "demo:minilm", "-o", "a.html"], 2, "heatmap, layers, heads"),
     (
         ["plot", "heatmap", "demo:minilm", "-o", "a.gif"],
         2,
-        "a.gif: no such format, expected a name ending in one of: .html",
+        "a.gif",
     ),
-    (["plot", "heatmap", "demo:minilm"], 2, "Missing option"),
-    (["plot", "heatmap", "none.csv", "-o", "a.html"], 3, "none.csv: no such file"),
+    (["plot", "heatmap", "demo:minilm"], 2, "--output"),
+    (["plot", "heatmap", "none.csv", "-o", "a.html"], 3, "none.csv"),
     (["plot", "heatmap", "demo:none", "-o", "a.html"], 3, "demo:none"),
-    (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "width is 5, expected from 300"),
-    (["plot", "matrix", "demo:minilm", "--head", "99", "-o", "a.html"], 2, "has no head 99 in layer 0"),
-    (["plot", "heatmap", "demo:minilm", "--where", "layer", "-o", "a.html"], 2, "expected COLUMN=VALUE"),
-    (["plot", "heatmap", "demo:minilm", "--where", "layer=9", "-o", "a.html"], 4, "has no row where layer is '9'"),
-    (["score", "demo:minilm", "--plot", "a.gif"], 2, "a.gif: no such format"),
-    (["score", "demo:minilm", "--fail-if", "symmetry < 1"], 2, "asks about 'symmetry', which is not in the summary"),
-    (["score", "demo:minilm", "--fail-if", "exit()"], 2, "compares nothing"),
+    (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "width is 5"),
+    (["plot", "matrix", "demo:minilm", "--head", "99", "-o", "a.html"], 2, "head 99"),
+    (["plot", "heatmap", "demo:minilm", "--where", "layer", "-o", "a.html"], 2, "COLUMN=VALUE"),
+    (["plot", "matrix", "demo:minilm", "--where", "layer=1", "-o", "a.html"], 2, "matrix"),
+    (["plot", "heatmap", "demo:minilm", "--score", "beauty", "-o", "a.html"], 2, "symmetry, directionality"),
+    (["plot", "heatmap", "demo:minilm", "--where", "layer=9", "-o", "a.html"], 4, "0, 1, 2"),
+    (["score", "demo:minilm", "--plot", "a.gif"], 2, "a.gif"),
+    (["score", "demo:minilm", "--fail-if", "symmetry < 1"], 2, "'symmetry'"),
+    (["score", "demo:minilm", "--fail-if", "exit()"], 2, "exit()"),
 ]
 
 

@@ -16,7 +16,7 @@ def test_from_the_starter_to_a_page(attngeo: Run, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert attngeo("report", "--init").stdout == (tmp_path / "r.toml").read_text()
     again = attngeo("report", "--init", "-o", "r.toml", cwd=tmp_path)
-    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+    assert (again.returncode, "r.toml" in again.stderr) == (2, True)
     done = attngeo("report", "r.toml", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "r/index.html\n", "")
     assert (tmp_path / "r/index.html").stat().st_size < 4_000_000
@@ -29,9 +29,9 @@ def test_from_the_starter_to_a_page(attngeo: Run, tmp_path: Path) -> None:
             "symmetry.median < 0.2",
             "symmetry.median < 0.9",
             1,
-            "check failed: demo:encoder (encoder): symmetry.median is 0.3",
+            "demo:encoder (encoder): symmetry.median is 0.3",
         ),
-        ('"demo:decoder"', '"demo:none"', 3, "missing from the report: scores: demo:none: "),
+        ('"demo:decoder"', '"demo:none"', 3, "scores: demo:none: "),
     ],
 )
 def test_checks_and_missing_models_decide_the_exit_code(
@@ -47,13 +47,13 @@ def test_checks_and_missing_models_decide_the_exit_code(
 
 def test_bad_input_is_one_line(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text('title = "x"\ntext = 3\n')
-    for arguments, code, said in (
-        (["report"], 2, "no recipe is given; attngeo report --init"),
-        (["report", "none.toml"], 3, "none.toml: no such file"),
-        (["report", "bad.toml"], 2, "bad.toml:2: text: should be a valid string, got 3"),
-        (["report", "."], 2, ". is a folder, expected a .toml file"),
+    for arguments, code, fact in (
+        (["report"], 2, "attngeo report --init"),
+        (["report", "none.toml"], 3, "none.toml"),
+        (["report", "bad.toml"], 2, "bad.toml:2: text: "),
+        (["report", "."], 2, "folder"),
     ):
         done = inside(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (code, "")
-        assert said in done.stderr
+        assert fact in done.stderr
         assert len(done.stderr.splitlines()) == 1

@@ -15,8 +15,8 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is inst
 
 
 @contextmanager
-def opened(path: Path, *, width: int = 1400, scheme: str = "light") -> Iterator[tuple[Any, list[str]]]:
-    """A page of a file in a browser without a network, and what it complains of: errors, and requests to elsewhere."""
+def open_page(path: Path, *, width: int = 1400, scheme: str = "light") -> Iterator[tuple[Any, list[str]]]:
+    """A page in a browser without network, and its complaints: errors, warnings and requests to other places."""
     from playwright.sync_api import sync_playwright
 
     complaints: list[str] = []
@@ -29,12 +29,12 @@ def opened(path: Path, *, width: int = 1400, scheme: str = "light") -> Iterator[
             "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
         )
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: _note(request.url, path, complaints))
+        page.on("request", lambda request: _note_request(request.url, path, complaints))
         page.goto(path.absolute().as_uri())
         yield page, complaints
         browser.close()
 
 
-def _note(url: str, path: Path, complaints: list[str]) -> None:
+def _note_request(url: str, path: Path, complaints: list[str]) -> None:
     if not url.startswith(("data:", "blob:")) and url != path.absolute().as_uri():
-        complaints.append(f"asked for {url}")
+        complaints.append(f"requested {url}")

@@ -1,0 +1,48 @@
+"""The table of kinds of figures."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from attngeo.errors import UsageError
+from attngeo.figures.kinds import FIGURES, FigureSpec
+from attngeo.figures.options import PlotOptions, drawable_scores
+from attngeo.options import options_of
+from attngeo.reporting import plot
+from attngeo.reporting.inputs import READERS
+from attngeo.scores.spec import score_names
+
+
+@pytest.mark.parametrize("spec", FIGURES.values(), ids=lambda spec: spec.name)
+def test_every_kind_uses_options_and_frames_that_exist(spec: FigureSpec) -> None:
+    assert set(spec.options) <= set(options_of(PlotOptions))
+    assert set(spec.frames) <= set(READERS)
+    assert "{" not in spec.describe()
+    assert set(spec.scores) <= set(drawable_scores())
+
+
+def test_only_kinds_with_an_option_score_show_any_score() -> None:
+    assert FIGURES["heads"].scores == ()
+    assert FIGURES["heatmap"].scores == score_names()
+    assert FIGURES["training"].scores == drawable_scores()
+
+
+def test_options_without_an_effect_are_refused() -> None:
+    FIGURES["heatmap"].check_given(["score", "where"])
+    with pytest.raises(UsageError, match=r"heatmap .*layer.*score, stack, where"):
+        FIGURES["heatmap"].check_given(["score", "layer"])
+
+
+def test_a_new_kind_is_a_function_and_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw_count(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+        return go.Figure(layout={"title": f"{len(rows)} rows of {options.score}"})
+
+    spec = FigureSpec(
+        name="count", description="number of rows", frames=("scores",), columns=("model", "layer"),
+        options=("score", "where"), draw=draw_count,
+    )  # fmt: skip
+    monkeypatch.setitem(FIGURES, "count", spec)
+    figure = plot("count", "demo:encoder", score="directionality", where={"layer": 1})
+    assert figure.layout.title.text == "5 rows of directionality"

@@ -1,0 +1,122 @@
+"""Recipes: what is accepted, and how bad ones are refused."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attngeo.errors import AttnGeoError, DataUnavailableError, UsageError
+from attngeo.reporting import read_recipe
+
+# What is replaced in the recipe of conftest.py and by what, the line of the error, its key, and facts that it names.
+BAD = [
+    ("title = ", 'titel = "Demo"\ntitle = ', 1, "titel", "title"),
+    ("title = ", "titel = ", 1, "titel", "title"),
+    ("[[section]]", "[[sections]]", 9, "sections", "section"),
+    ("title = ", "strange = 1\ntitle = ", 1, "strange", "title, text, results"),
+    ('title = "Demo"', "", 1, "title", ""),
+    ('kind = "layers"', 'kind = "lines"', 11, "section[1].figures[1].kind", "heatmap, layers"),
+    ('kind = "layers"', 'kind = "layers", score = "beauty"', 11, "section[1].figures[1].score", "symmetry"),
+    ('kind = "layers"', 'kind = "layers", score = "loss"', 11, "section[1].figures[1].score", "directionality"),
+    ('kind = "layers"', 'kind = "layers", file = 1', 11, "section[1].figures[1].file", "of, model"),
+    ('kind = "layers"', 'kind = "layers", layer = 2', 11, "section[1].figures[1].layer", "score, stack"),
+    ('kind = "layers"', 'kind = "matrix", model = "a", layer = -1', 11, "section[1].figures[1].layer", "at least 0"),
+    ('kind = "layers"', 'kind = "layers", where = { layer = true }', 11, "section[1].figures[1].where.layer", "True"),
+    ('kind = "layers", of = "scores"', 'kind = "matrix"', 11, "section[1].figures[1].model", "org/name"),
+    ('kind = "layers"', 'kind = "analogies"', 11, "section[1].figures[1].of", "analogy"),
+    ('of = "scores" }]', 'of = "sores" }]', 11, "section[1].figures[1].of", "scores"),
+    ('kind = "layers", of = "scores"', 'kind = "layers"', 11, "section[1].figures[1].of", "results"),
+    (
+        'figures = [{ kind = "layers", of = "scores" }]',
+        'figures = [\n  { kind = "layers", of = "scores" },\n  { kind = "heads", of = "x" },\n]',
+        13, "section[1].figures[2].of", "'x'",
+    ),
+    (
+        'text = "A *report*."\n\n[[results]]\nname = "scores"\ncommand = "score"',
+        "text = '''\n[[results]]\nname = 3\n'''\n[[results]]\nname = 'scores'\ncommand = 'scores'",
+        8, "results[1].command", "'scores'",
+    ),
+    (
+        'command = "score"\n',
+        'command = "score"\nmodels = ["demo:encoder"]\n[[results]]\nname = "scores"\ncommand = "score"\n',
+        9, "results[2].name", "'scores'",
+    ),
+    ('"demo:encoder", "demo:decoder"', '"demo:encoder", "demo:encoder"', 7, "results[1].models", "'demo:encoder'"),
+    ('"demo:encoder", "demo:decoder"', "", 7, "results[1].models", "1"),
+    ('command = "score"', 'command = "analogy"', 11, "section[1].figures[1].of", "score"),
+    ('command = "score"', 'command = "scores"', 6, "results[1].command", "score, analogy"),
+    ('name = "scores"', f'name = "{"s" * 42}"', 5, "results[1].name", "sss"),
+    ('name = "scores"', 'name = "../up"', 5, "results[1].name", "../up"),
+    ('command = "score"', 'command = "score"\noptions = { gamma = inf }', 7, "results[1].options.gamma", "inf"),
+    ('command = "score"', 'command = "score"\noptions = { gama = 3 }', 7, "results[1].options.gama", "gamma"),
+    ('command = "score"', 'command = "score"\noptions = { gamma = "x" }', 7, "results[1].options.gamma", "'x'"),
+    ('command = "score"', 'command = "score"\noptions = { gamma = true }', 7, "results[1].options.gamma", "True"),
+    ('command = "score"', 'command = "score"\noptions = { with_bias = "no" }', 7, "results[1].options.with_bias", "no"),
+    ('command = "score"', 'command = "score"\noptions = { layers = "a" }', 7, "results[1].options.layers", "0-3,7"),
+    ('command = "score"', 'command = "score"\noptions = { convention = 1 }', 7, "results[1].options.convention", "1"),
+    ('command = "score"', 'command = "score"\noptions = 3', 7, "results[1].options", "3"),
+    ("symmetry.median < 0.2", "symmetry < 0.2", 17, "check[1].fail_if", "'symmetry'"),
+    ('models = ["demo:encoder"]', 'models = ["demo:x"]', 16, "check[1].models", "'demo:x'"),
+    ('title = "Layers"', 'title = "Layers"\n[[section]]\ntitle = 3', 12, "section[2].title", "3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "line", "key", "fact"), BAD, ids=range(len(BAD)))
+def test_a_bad_recipe_is_refused_with_its_line_and_key(
+    old: str, new: str, line: int, key: str, fact: str, recipe: Path
+) -> None:
+    text = recipe.read_text()
+    assert old in text
+    recipe.write_text(text.replace(old, new, 1))
+    with pytest.raises(UsageError) as error:
+        read_recipe(recipe)
+    place, _, message = str(error.value).removeprefix(f"{recipe}:").partition(": ")
+    assert (place, message.partition(": ")[0]) == (str(line), key)
+    assert fact in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (None, DataUnavailableError),
+        (b"\xff\xfe", UsageError),
+        (b"a = " + b"[" * 3000, UsageError),
+        (b"a = " + b"9" * 5000, UsageError),
+        (b"[[check]\n", UsageError),
+    ],
+)
+def test_files_that_are_no_recipes(content: bytes | None, kind: type[AttnGeoError], tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "r.toml").write_bytes(content)
+    with pytest.raises(kind, match=r"r\.toml"):
+        read_recipe(tmp_path / "r.toml")
+
+
+def test_the_starter_is_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "starter.toml"
+    path.write_text((files("attngeo.reporting") / "starter.toml").read_text())
+    assert len(read_recipe(path).recipe.section) == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('layers = "0-2,5"', {"layers": [0, 1, 2, 5]}),
+        ("layers = [1]", {"layers": [1]}),
+        ("gamma = 3", {"gamma": 3.0}),
+        ('per_head = false, device = "cpu"', {"per_head": False, "device": "cpu"}),
+    ],
+)
+def test_options_are_those_of_the_command_and_may_be_texts(written: str, read: dict[str, Any], recipe: Path) -> None:
+    recipe.write_text(recipe.read_text().replace('command = "score"', f'command = "score"\noptions = {{ {written} }}'))
+    assert read_recipe(recipe).recipe.results[0].options == read
+
+
+def test_options_of_a_figure_are_those_of_plot(recipe: Path) -> None:
+    recipe.write_text(recipe.read_text().replace('of = "scores" }]', 'of = "scores", where = { layer = 1 } }]'))
+    (figure,) = read_recipe(recipe).recipe.section[0].figures
+    assert (figure.given, figure.options.where) == (["where"], {"layer": 1})

@@ -1,0 +1,217 @@
+"""The results of a recipe: how parts are kept and resumed, and what happens if some fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.reports import change, read_files
+
+import attngeo
+from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError
+from attngeo.reporting import build_report, results
+from attngeo.reporting.results import describe_files
+from attngeo.scores import scoring
+
+ENCODER = Path(attngeo.__file__).parent / "demos/encoder"
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Record the models that are scored; `before` may raise instead."""
+
+    def start(before: Callable[[list[str]], None] = lambda _: None) -> list[str]:
+        asked: list[str] = []
+        real = scoring.score
+
+        def score(model: Any, **options: Any) -> pd.DataFrame:
+            asked.append(Path(model).name)
+            before(asked)
+            return real(model, **options)
+
+        monkeypatch.setattr(scoring, "score", score)
+        return asked
+
+    return start
+
+
+def test_an_unfinished_report_is_resumed(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Callable[..., list[str]]
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+
+    def interrupt(asked: list[str]) -> None:
+        if asked == ["demo:encoder", "demo:decoder"]:
+            raise KeyboardInterrupt
+
+    asked = watch(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build_report(recipe, tmp_path / "out")
+    assert not (tmp_path / "out/index.html").exists()
+    build_report(recipe, tmp_path / "out")
+    assert asked == ["demo:encoder", "demo:decoder", "demo:decoder"]
+    whole = build_report(recipe, tmp_path / "other")
+    assert read_files(tmp_path / "out") == read_files(whole.folder)
+    assert not (tmp_path / "out/.parts").exists()
+
+
+def test_a_missing_model_is_listed_and_the_rest_reported(recipe: Path, tmp_path: Path) -> None:
+    change(recipe, '"demo:decoder"', '"demo:none"')
+    made = build_report(recipe, tmp_path / "out")
+    (failure,) = made.failures
+    assert (failure.where, failure.what, type(failure.error)) == ("scores", "demo:none", ModelNotFoundError)
+    assert str(failure).count("demo:none") == 1
+    assert "scores: demo:none: " in (tmp_path / "out/report.md").read_text()
+    assert 'id="failures"' in made.page.read_text()
+    assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
+
+
+def test_if_everything_is_missing_there_is_no_report(recipe: Path, tmp_path: Path) -> None:
+    change(recipe, '"demo:encoder", "demo:decoder"', '"demo:none"')
+    change(recipe, 'models = ["demo:encoder"]\n', "")
+    with pytest.raises(ModelNotFoundError):
+        build_report(recipe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_figures_and_checks_of_missing_results_are_listed(recipe: Path, tmp_path: Path) -> None:
+    """A matrix, a selection and a check of a missing model cost neither the page nor one another."""
+    change(recipe, '"demo:decoder"', '"demo:none"')
+    change(recipe, 'models = ["demo:encoder"]', 'models = ["demo:encoder", "demo:none"]')
+    figures = ['kind = "layers", of = "scores"', 'kind = "matrix", model = "demo:none"',
+               'kind = "matrix", model = "demo:encoder", layer = 99',
+               'kind = "heads", of = "scores", models = ["demo:none"]',
+               'kind = "heads", of = "scores", where = { model = "demo:none" }']  # fmt: skip
+    change(recipe, '[{ kind = "layers", of = "scores" }]', f"[{', '.join(f'{{ {each} }}' for each in figures)}]")
+    made = build_report(recipe, tmp_path / "out")
+    assert [(each.where, each.what) for each in made.failures] == [
+        ("scores", "demo:none"), *(("demo.toml:11", f"section[1].figures[{i}]") for i in (2, 3, 4, 5)),
+    ]  # fmt: skip
+    assert [(check.model, check.failed) for check in made.checks] == [("demo:none", True), ("demo:encoder", False)]
+    text = made.page.read_text()
+    assert text.count('class="chart"') == 1
+    assert "layer 99" in text
+
+
+def test_an_unexpected_error_costs_one_model(recipe: Path, tmp_path: Path, watch: Callable[..., list[str]]) -> None:
+    def fail(asked: list[str]) -> None:
+        if asked[-1] == "demo:decoder":
+            raise IndexError("list index out of range")
+
+    watch(fail)
+    (failure,) = build_report(recipe, tmp_path / "out").failures
+    assert (failure.where, failure.what) == ("scores", "demo:decoder")
+    assert "IndexError: list index out of range" in str(failure)
+    assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
+
+
+def test_parts_of_an_incomplete_report_are_kept_until_something_changes(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Callable[..., list[str]]
+) -> None:
+    """A file, the part itself or the version of the software."""
+    shutil.copytree(ENCODER, tmp_path / "model")
+    change(recipe, '"demo:encoder", "demo:decoder"', '"./model", "demo:none"')
+    change(recipe, 'models = ["demo:encoder"]\n', "")
+    asked = watch()
+
+    def again() -> list[str]:
+        asked.clear()
+        build_report(recipe, tmp_path / "out")
+        return list(asked)
+
+    assert again() == ["model", "demo:none"]
+    assert again() == ["demo:none"]
+    weights = tmp_path / "model/model.safetensors"
+    os.utime(weights, ns=(1, weights.stat().st_mtime_ns + 1))
+    assert again() == ["model", "demo:none"]
+    for part in (tmp_path / "out/.parts").glob("*.parquet"):
+        part.write_bytes(part.read_bytes()[:100])
+    assert again() == ["model", "demo:none"]
+    monkeypatch.setattr(results, "software", lambda: {"attngeo": "99"})
+    assert again() == ["model", "demo:none"]
+
+
+def test_paths_are_relative_to_the_recipe(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From any directory, with the same bytes; names are the recipe's, and no path of this machine is in them."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    change(recipe, '"demo:encoder", "demo:decoder"', '"./model"')
+    change(recipe, "demo:encoder", "./model")
+    change(recipe, 'of = "scores" }]', 'of = "scores" }, { kind = "matrix", model = "./model" }]')
+    made = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copytree(ENCODER, folder / "model")
+        shutil.copy(recipe, folder)
+        monkeypatch.chdir(tmp_path)
+        made.append(read_files(build_report(f"{name}/demo.toml", folder / "out").folder))
+    assert made[0] == made[1]
+    assert pd.read_csv(tmp_path / "a/out/tables/scores.csv")["model"].unique().tolist() == ["./model"]
+    assert json.loads(made[0]["provenance.json"])["results"][0]["model"] == "./model"
+    assert not any(str(tmp_path).encode() in content for content in made[0].values())
+    shutil.move(tmp_path / "a/model", tmp_path / "model")
+    with pytest.raises(ModelNotFoundError, match="model"):
+        build_report("a/demo.toml", tmp_path / "again")
+
+
+def test_questions_are_found_beside_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text(": family\nman woman king queen\nking queen man woman\n")
+    (tmp_path / "r.toml").write_text(
+        'title = "x"\n[[results]]\nname = "a"\ncommand = "analogy"\nmodels = ["demo:minilm"]\n'
+        'options = { questions = "own.txt", memory = "500MB", remove_top = 1 }\n'
+        '[[section]]\ntitle = "y"\ntables = [{ of = "a" }]\nfigures = [{ kind = "analogies", of = "a" }]\n'
+    )
+    assert build_report(tmp_path / "r.toml", tmp_path / "out").failures == []
+    rows = pd.read_csv(tmp_path / "out/tables/a.csv")
+    assert rows["asked"].max() == 2
+    assert "1" in rows["note"][0]
+
+
+def test_models_without_a_possible_name_are_listed_like_others(recipe: Path, tmp_path: Path) -> None:
+    change(recipe, '"demo:encoder", "demo:decoder"', f'"demo:encoder", "~nosuchuser/m", "{"a" * 300}", "a\\u0000b"')
+    made = build_report(recipe, tmp_path / "out")
+    assert [failure.where for failure in made.failures] == ["scores"] * 3
+    assert all(isinstance(failure.error, AttnGeoError) for failure in made.failures)
+    assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
+
+
+def test_a_folder_in_the_working_directory_is_not_used(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(ENCODER, tmp_path / "elsewhere/bert-base-uncased")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    change(recipe, '"demo:decoder"', '"bert-base-uncased"')
+    (failure,) = build_report(recipe, tmp_path / "out").failures
+    assert (failure.what, type(failure.error)) == ("bert-base-uncased", ModelNotFoundError)
+    assert "working directory" in str(failure)
+
+
+def test_the_files_that_a_part_depends_on(tmp_path: Path) -> None:
+    """The text of cbow:TEXT, the archive of a member, the files beside a checkpoint's, folders behind links."""
+    (tmp_path / "sub").mkdir()
+    for name in ("t.txt", "v.zip", "model.safetensors", "config.json", "sub/q.txt"):
+        (tmp_path / name).write_text("a")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/inside").symlink_to(tmp_path / "sub")
+    for place, file in (
+        (f"cbow:{tmp_path}/t.txt", "t.txt"), (tmp_path / "v.zip/m.txt", "v.zip"),
+        (tmp_path / "model.safetensors", "config.json"), (tmp_path / "linked", "sub/q.txt"),
+    ):  # fmt: skip
+        before = describe_files(place)
+        (tmp_path / file).write_text("longer")
+        assert before != describe_files(place) != "", place
+    assert describe_files("org/name") == describe_files("demo:minilm") == describe_files(tmp_path / "none/x") == ""
+
+
+def test_a_folder_that_cannot_keep_parts_fails_the_report_and_no_model(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.parts").write_text("")
+    with pytest.raises(OutputError, match=r"\.parts"):
+        build_report(recipe, tmp_path / "out")
