@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,11 +15,16 @@ from typing import Any
 
 import pytest
 from attngeo.commands.app import COMMANDS, app
-from attngeo.commands.help import GROUP_OF
+from support.messages import assert_fails, assert_states
+
+from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
+from attngeo.options import PANELS, RUNNING
 
 NAMES = [function.__name__ for functions in COMMANDS.values() for function in functions]
-# What --help puts under Running, because it is about no result.
-RUNNING = {"device", "memory", "workers", "offline", "quiet", "verbose", "resume"}
+# The options that change no result.
+RUNNING_OPTIONS = {"device", "memory", "workers", "offline", "quiet", "verbose", "resume", "save_every"}
+# The exit codes of shells for a program that a signal or a closed pipe ended.
+INTERRUPTED, CLOSED_PIPE = 130, 141
 Command = Callable[..., subprocess.CompletedProcess[str]]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][;m]")
 
@@ -59,16 +65,19 @@ def test_examples_are_commands_that_exist(name: str) -> None:
 
 
 def test_options_are_the_same_in_every_command() -> None:
-    """One name, one set of flags; every option stands in a group; every command can be quiet and verbose."""
+    """One name, one set of flags; every option has a group of --help; every command can be quiet and verbose."""
     flags: dict[str, set[tuple[str, ...]]] = {}
+    running = set()
     for name in NAMES:
         options = [param for param in params(name) if param.param_type_name == "option"]
         for param in options:
             flags.setdefault(param.name, set()).add(tuple(param.opts))
+            group = getattr(param, "rich_help_panel", None) or RUNNING
+            assert group in PANELS, f"{name} {param.opts}"
+            running |= {param.name} if group == RUNNING else set()
         assert {"quiet", "verbose"} <= {param.name for param in options} or name == "families"
     assert {name: each for name, each in flags.items() if len(each) > 1} == {}
-    assert set(flags) - set(GROUP_OF) == RUNNING
-    assert set(GROUP_OF) <= set(flags)
+    assert running == RUNNING_OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -91,7 +100,7 @@ def test_shells_complete(words: str, completed: list[str], tmp_path: Path) -> No
             **os.environ, "_ATTNGEO_COMPLETE": "complete_bash", "COMP_WORDS": words,
             "COMP_CWORD": str(words.count(" ")), "HF_HUB_CACHE": str(tmp_path),
         },
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.split() == completed
 
@@ -151,61 +160,52 @@ def test_tables_keep_their_numbers_whole(inside: Command, arguments: list[str], 
 
 
 def test_verbose_says_what_is_read(inside: Command) -> None:
-    """Where the files lie, the rule that found the layers, bytes, device; nothing of it on stdout, nor without -v."""
+    """The place of the files, the rule that found the layers, bytes, device; only on stderr, and only with -v."""
     loud, plain, quiet = (inside("score", "demo:encoder", *more) for more in (["-v"], [], ["-q"]))
     assert loud.stdout == plain.stdout == quiet.stdout
     assert (plain.stderr, quiet.stderr) == ("", "")
-    lines = loud.stderr.splitlines()
-    assert all(line.startswith("attngeo: demo:encoder: ") for line in lines)
-    assert "model.safetensors in " in lines[0]
-    assert lines[1].endswith(
-        "3 layers found by family bert: query.weight / key.weight, 0.2 MB to read, on cpu in float32"
-    )
-    assert re.search(r"15 rows in \d+\.\d s$", lines[2])
+    first, second, third = loud.stderr.splitlines()
+    assert_states(first, "demo:encoder", "model.safetensors")
+    assert_states(second, "demo:encoder", "3 layers", "bert", "query.weight", "key.weight", "0.2 MB", "cpu", "float32")
+    assert_states(third, "demo:encoder", "15 rows")
 
 
 def test_quiet_and_verbose_contradict_each_other(inside: Command) -> None:
     for name in ("score", "inspect"):
-        told = "attngeo: --quiet and --verbose contradict each other; leave one out\n"
-        done = inside(name, "demo:encoder", "-q", "-v")
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+        assert_fails(inside(name, "demo:encoder", "-q", "-v"), UsageError.exit_code, "--quiet", "--verbose")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "meant"),
+    ("arguments", "error", "meant"),
     [
-        (["scor", "demo:minilm"], "score"),
-        (["score", "demo:minilm", "--conventon", "published"], "--convention"),
-        (["score", "google-bert/bert-base-uncase"], "did you mean google-bert/bert-base-uncased?"),
-        (["score", "bert-base-uncaseed"], "did you mean google-bert/bert-base-uncased?"),
-        (["score", "mistralai/Mistral-7B-v01"], "did you mean mistralai/Mistral-7B-v0.1?"),
-        (["score", "mistralai/Mistral-7B-v01@main"], "did you mean mistralai/Mistral-7B-v0.1?"),
-        (["inspect", "minilm"], "did you mean demo:minilm?"),
-        (["score", "demo:minlm"], "expected one of: encoder, decoder, minilm"),
+        (["scor", "demo:minilm"], UsageError, ["'scor'", "'score'"]),
+        (["score", "demo:minilm", "--conventon", "published"], UsageError, ["--conventon", "--convention"]),
+        (["score", "google-bert/bert-base-uncase"], NetworkError, ["google-bert/bert-base-uncased"]),
+        (["score", "bert-base-uncaseed"], NetworkError, ["google-bert/bert-base-uncased"]),
+        (["score", "mistralai/Mistral-7B-v01"], NetworkError, ["mistralai/Mistral-7B-v0.1"]),
+        (["score", "mistralai/Mistral-7B-v01@main"], NetworkError, ["mistralai/Mistral-7B-v0.1"]),
+        (["inspect", "minilm"], NetworkError, ["demo:minilm"]),
+        (["score", "demo:minlm"], ModelNotFoundError, ["encoder", "decoder", "minilm"]),
     ],
 )
-def test_mistyped_names_are_met_with_the_nearest(inside: Command, arguments: list[str], meant: str) -> None:
-    done = inside(*arguments)
-    assert done.returncode in (2, 3)
-    assert meant in done.stderr
-    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-
-
-def test_mistyped_paths_are_met_with_their_neighbours(
-    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_mistyped_names_are_met_with_the_nearest(
+    inside: Command, arguments: list[str], error: type[AttnGeoError], meant: list[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    assert_fails(inside(*arguments), error.exit_code, *meant)
+
+
+def test_mistyped_paths_are_met_with_their_neighbours(inside: Command, tmp_path: Path) -> None:
     (tmp_path / "checkpoint-500").mkdir()
     (tmp_path / "scores.parquet").touch()
     for given, meant in (("./checkpiont-500", "checkpoint-500"), ("./scores.parqet", "scores.parquet")):
-        assert inside("score", given).stderr.endswith(f"did you mean {meant}?\n")
+        assert_fails(inside("score", given, cwd=tmp_path), ModelNotFoundError.exit_code, given, meant)
 
 
 def test_well_written_names_are_not_doubted(inside: Command) -> None:
     for name in ("mistralai/Mistral-7B-v0.1", "bert-base-uncased", "someone/unlike-any-other"):
-        assert inside("score", name).stderr == (
-            f"attngeo: {name}: not in the cache, and offline mode is on; run once without it\n"
-        )
+        done = inside("score", name)
+        assert_fails(done, NetworkError.exit_code, name, "offline")
+        assert "did you mean" not in done.stderr
 
 
 def test_no_arguments_show_the_commands(attngeo: Command) -> None:
@@ -234,72 +234,66 @@ def test_a_closed_pipe_is_no_failed_check(arguments: str) -> None:
     for environment in (buffered, buffered | {"PYTHONUNBUFFERED": "1"}):
         done = subprocess.run(
             ["bash", "-c", f"{executable} {arguments} | head -0; exit ${{PIPESTATUS[0]}}"],
-            capture_output=True, text=True, check=False, timeout=60, env=environment,
+            capture_output=True, text=True, check=False, env=environment,
         )  # fmt: skip
-        assert done.returncode == 141
+        assert done.returncode == CLOSED_PIPE
         assert "Exception ignored" not in done.stderr
 
 
 def test_an_option_is_no_value(inside: Command) -> None:
-    said = "attngeo: --compare needs a value, but --seeds follows it (see attngeo pretrain --help)\n"
     done = inside("pretrain", "--compare", "--seeds", "2")
-    assert (done.returncode, done.stderr) == (2, said)
+    assert_fails(done, UsageError.exit_code, "--compare", "--seeds", "attngeo pretrain --help")
     for arguments in (["score", "demo:encoder", "--stack", "--no-such"], ["report", "r.toml", "-o", "-q"]):
-        assert inside(*arguments).stderr.startswith(f"attngeo: {arguments[-2]} needs a value, but {arguments[-1]}")
+        assert_fails(inside(*arguments), UsageError.exit_code, *arguments[-2:])
+    # After --, words may look like options.
     words = inside("nearest", "demo:minilm", "--limit", "99", "--", "king", "-", "--top-k")
-    assert "does not know" in words.stderr  # behind --, words may look like options
+    assert_fails(words, UsageError.exit_code, "demo:minilm", "'king'")
 
 
-def test_a_file_is_not_read_and_written_nor_written_twice(
-    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert inside("score", "demo:encoder", "-o", "x.html", "--plot", "x.html").returncode == 2
+def test_a_file_is_not_read_and_written_nor_written_twice(inside: Command, tmp_path: Path) -> None:
+    twice = inside("score", "demo:encoder", "-o", "x.html", "--plot", "x.html", cwd=tmp_path)
+    assert_fails(twice, UsageError.exit_code)
     assert not list(tmp_path.iterdir())
-    assert inside("score", "demo:encoder", "-q", "-o", "x.json").returncode == 0
+    assert inside("score", "demo:encoder", "-q", "-o", "x.json", cwd=tmp_path).returncode == 0
     before = (tmp_path / "x.json").read_bytes()
-    told = "attngeo: x.json is read, expected another file to write to\n"
-    assert inside("plot", "layers", "x.json", "-o", "./x.json").stderr == told
+    assert_fails(inside("plot", "layers", "x.json", "-o", "./x.json", cwd=tmp_path), UsageError.exit_code, "x.json")
     assert (tmp_path / "x.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("arguments", ["--version", "score demo:encoder --format csv", "families", "report --init"])
 def test_a_closed_stderr_costs_nothing(attngeo: Command, arguments: str) -> None:
     executable = Path(sys.executable).with_name("attngeo")
-    done = subprocess.run(
-        ["bash", "-c", f"{executable} {arguments} 2>&-"], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = subprocess.run(["bash", "-c", f"{executable} {arguments} 2>&-"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, attngeo(*arguments.split()).stdout)
 
 
+@pytest.mark.parametrize("swallowed", [True, False])
 def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_it(
-    inside: Command, monkeypatch: pytest.MonkeyPatch
+    inside: Command, monkeypatch: pytest.MonkeyPatch, swallowed: bool
 ) -> None:
-    """As the import of numpy does, while it loads."""
-    import signal
-
-    from attngeo import scoring
+    """As the import of numpy does."""
+    from attngeo.scores import scoring
 
     real = scoring.score
 
-    def swallowed(*arguments: Any, **options: Any) -> Any:
+    def swallow(*arguments: Any, **options: Any) -> Any:
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         return real(*arguments, **options)
 
-    def turned(*_: Any, **__: Any) -> None:
+    def convert(*_: Any, **__: Any) -> None:
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
             raise AttributeError("module 'numpy' has no attribute 'void'") from None
 
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)  # whatever pytest was started with
-    for broken in (swallowed, turned):
-        monkeypatch.setattr(scoring, "score", broken)
+    monkeypatch.setattr(scoring, "score", swallow if swallowed else convert)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started pytest without it
+    try:
         done = inside("score", "demo:encoder")
-        assert (done.returncode, done.stdout, done.stderr) == (130, "", "attngeo: interrupted\n")
-    signal.signal(signal.SIGINT, before)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert_fails(done, INTERRUPTED, "interrupted")
 
 
 def test_fish_gets_a_candidate_a_line(attngeo: Command) -> None:
@@ -312,18 +306,18 @@ def test_fish_gets_a_candidate_a_line(attngeo: Command) -> None:
 
 
 def test_names_complete_without_loading_torch() -> None:
-    code = "import sys; from attngeo.checkpoints import suggest; list(suggest.local_names()); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    code = (
+        "import sys; from attngeo.checkpoints import suggest; list(suggest.local_names());print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
 
 
 def test_another_broken_pipe_is_an_error_of_its_own(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo import scoring
+    from attngeo.scores import scoring
 
     def broken(*_: Any, **__: Any) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(scoring, "score", broken)
-    done = inside("score", "demo:encoder")
-    assert done.returncode == 3
-    assert done.stderr == "attngeo: a connection was closed at its other end ([Errno 32] Broken pipe); try again\n"
+    assert_fails(inside("score", "demo:encoder"), NetworkError.exit_code, "Broken pipe")
