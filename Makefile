@@ -44,10 +44,10 @@ docker-check: $(INSTALLED)  ## Check the Dockerfile, and run its build steps in 
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/python tests/support/dockerfile.py
 
-demo-models: $(INSTALLED)  ## Train demo:encoder and demo:decoder anew (half an hour on two cores).
+demo-models: $(INSTALLED)  ## Train demo:encoder and demo:decoder again (half an hour on two cores).
 	$(BIN)/python reports/demo-models/build.py
 
-figures: $(INSTALLED)  ## Draw the pictures in reports/figures anew (needs a Chromium).
+figures: $(INSTALLED)  ## Draw the pictures in reports/figures again (needs Chromium).
 	PATH="$(abspath $(BIN)):$$PATH" reports/figures.sh
 
 readme: $(INSTALLED)  ## Write the generated parts of the READMEs.

@@ -1,4 +1,4 @@
-"""Tables for people: results of word analogies."""
+"""Tables of word analogies for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from attngeo.analogies.analogy import AnalogyResult
 
-# Columns of measures, the most telling first, with the width that each takes; as many as fit are shown, in ORDER.
+# Columns of measures, the most important first: title, column, format, width. Those that fit are shown, in ORDER.
 MEASURES = (
     ("cosine", "mean_cosine", ".3f", 8),
     ("top 5", "top5", ".3f", 7),
@@ -31,7 +31,7 @@ LONGEST_NAME = 24
 
 
 def print_result(result: AnalogyResult) -> None:
-    """The results of one model in full; of several side by side, and then how sure the differences are."""
+    """Print one model in full, or several models side by side with tests of their differences."""
     console = Terminal()
     for part in _parts(result, console.width):
         console.print(part, highlight=False)
@@ -47,7 +47,7 @@ def _parts(result: AnalogyResult, width: int) -> Iterator[Group | Table]:
     else:
         yield Group(Text(_title(scores, f"{len(models)} models"), style="bold"), _each_knows(result.questions, models))
         yield from _side_by_side(common, models, width)
-        yield _by_type(common, models, "the questions that all know", width)
+        yield _by_type(common, models, "the questions that all models know", width)
         yield _comparisons(result.comparisons, models, width)
         if len(own):
             yield _by_type(own, models, "all questions that a model knows", width)
@@ -69,13 +69,13 @@ def _title(scores: pd.DataFrame, name: str) -> str:
 
 
 def _each_knows(questions: pd.DataFrame, models: list[str]) -> Text:
-    """How many questions each model knows: which one keeps the common ones few."""
+    """The number of questions that each model knows. The smallest one limits the common questions."""
     known = questions.groupby("model")["known"].sum()
     return Text("known to each: " + " · ".join(f"{_short(model, models)} {int(known[model]):,}" for model in models))
 
 
 def _full(rows: pd.DataFrame, width: int) -> Table:
-    """Each category, type and the whole, with every measure that fits."""
+    """Each category, each type and the whole, with every measure that fits."""
     table = _grid()
     table.add_column("category", overflow="fold")
     measures = _add_measures(table, width - max(map(len, rows["name"])))
@@ -85,7 +85,7 @@ def _full(rows: pd.DataFrame, width: int) -> Table:
 
 
 def _side_by_side(rows: pd.DataFrame, models: list[str], width: int) -> Iterator[Table]:
-    """The accuracy of every model in each category, type and the whole; in several tables where they are many."""
+    """The accuracy of each model in each category, each type and the whole; in several tables if one is too wide."""
     values = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
     names = {model: _short(model, models) for model in models}
     room = width - max(map(len, rows["name"])) - KNOWN
@@ -102,7 +102,7 @@ def _side_by_side(rows: pd.DataFrame, models: list[str], width: int) -> Iterator
 
 
 def _groups(models: list[str], widths: list[int], room: int) -> Iterator[list[str]]:
-    """The models in turn, as many at a time as there is room for."""
+    """Groups of models, each as large as fits one table."""
     group: list[str] = []
     taken = 0
     for model, width in zip(models, widths, strict=True):
@@ -115,7 +115,7 @@ def _groups(models: list[str], widths: list[int], room: int) -> Iterator[list[st
 
 
 def _by_type(rows: pd.DataFrame, models: list[str], over: str, width: int) -> Table:
-    """The measures of each model for the types and the whole."""
+    """The measures of each model for each type and the whole."""
     table = _grid(f"over {over}")
     names = [_short(model, models) for model in models]
     longest = min(max(map(len, names)), LONGEST_NAME)
@@ -132,7 +132,7 @@ def _by_type(rows: pd.DataFrame, models: list[str], over: str, width: int) -> Ta
 
 
 def _add_measures(table: Table, room: int) -> Callable[[Any], list[str]]:
-    """Add columns for what is known, accuracy and the measures that fit; returns what makes a row's cells of them."""
+    """Add columns for the known questions, accuracy and the measures that fit. Returns the function that makes cells."""
     room -= KNOWN
     interval = room >= WITH_INTERVAL
     room -= WITH_INTERVAL if interval else ACCURACY
@@ -153,7 +153,7 @@ def _add_measures(table: Table, room: int) -> Callable[[Any], list[str]]:
 
 
 def _comparisons(comparisons: pd.DataFrame, models: list[str], width: int) -> Table:
-    """How much more accurate one model is than another, overall, and whether that may be chance."""
+    """The overall differences of accuracy between models, with their tests."""
     table = _grid("differences of accuracy, overall")
     counts = width >= 80
     name = max(8, (width - (52 if counts else 36)) // 2)
@@ -171,7 +171,7 @@ def _comparisons(comparisons: pd.DataFrame, models: list[str], width: int) -> Ta
 
 
 def _sections(table: Table, rows: pd.DataFrame) -> Any:
-    """The rows as records, with a line between levels."""
+    """The rows as records; a line separates levels."""
     previous = None
     for row in rows.to_dict("records"):
         if previous not in (None, row["level"]):
@@ -185,7 +185,7 @@ def _style(row: Any) -> str:
 
 
 def _short(model: str, models: list[str]) -> str:
-    """The last part of a path or Hub id, where that tells the models apart."""
+    """The last part of a path or Hub id, if these parts differ between the models."""
     parts = [name.rstrip("/").rsplit("/", 1)[-1] for name in models]
     return printable(model.rstrip("/").rsplit("/", 1)[-1] if len(set(parts)) == len(parts) else model)
 
