@@ -132,7 +132,7 @@ def _by_type(rows: pd.DataFrame, models: list[str], over: str, width: int) -> Ta
 
 
 def _add_measures(table: Table, room: int) -> Callable[[Any], list[str]]:
-    """Add columns for the known questions, accuracy and the measures that fit. Returns the function that makes cells."""
+    """Add columns for known questions, accuracy and the measures that fit. Returns the function that makes cells."""
     room -= KNOWN
     interval = room >= WITH_INTERVAL
     room -= WITH_INTERVAL if interval else ACCURACY
