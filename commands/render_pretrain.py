@@ -9,51 +9,58 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from .console import Terminal, fitted
+from attngeo.scores.spec import SCORES
+from attngeo.scores.summary import QUARTILES, spread_of, statistic
+
+from .console import Terminal, drop_columns
 from .messages import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from attngeo.pretrain.comparison import Comparison
     from attngeo.pretrain.runs import Run
 
 MOST_ROWS = 10
-QUARTILES = "[quartiles]"
+LONGEST_NAME = 14
+QUARTILES_TITLE = "[quartiles]"
 
 
 def print_run(run: Run) -> None:
-    """Loss and scores at about ten steps, the first and the last among them, and where everything lies."""
+    """Loss and scores at about ten steps, with the first and the last among them, and the run's folder."""
     by_step = run.geometry.groupby("step")
     steps: list[int] = sorted(run.geometry["step"].unique())
     stride = -(-(len(steps) - 1) // (MOST_ROWS - 1)) or 1
-    grid = _grid(["step", "loss", "symmetry", QUARTILES, "directionality", QUARTILES])
+    titles = [title for spec in SCORES.values() for title in (spec.label, QUARTILES_TITLE)]
+    grid = _make_grid(["step", "loss", *titles])
     for step in sorted({*steps[::stride], steps[-1]}):
         rows = by_step.get_group(step)
-        layers, loss = rows[rows["head"].isna()], rows["loss"].iloc[0]
-        scores = *_scores(layers, "symmetry"), *_scores(layers, "directionality")
+        spread, loss = spread_of(rows), rows["loss"].iloc[0]
+        scores = [cell for score in SCORES for cell in _format_quartiles(spread, score)]
         grid.add_row(f"{step:,}", "" if loss != loss else f"{loss:.3f}", *scores)
     console = Terminal()
     console.print(Text(printable(_title(run))), style="bold")
-    console.print(fitted(grid, console, [QUARTILES]))
+    console.print(drop_columns(grid, console, [QUARTILES_TITLE]))
     count = run.geometry["layer"].nunique()
     console.print(Text(printable(f"medians over {count} layers · {run.folder}")), style="dim")
 
 
 def _title(run: Run) -> str:
-    about, settings = run.summary["data"], run.settings
-    objective = settings.objective if settings.task == "text" else "image"
-    parts = [settings.model_name, objective, f"{settings.init} init", Path(about["name"]).name,
+    about, options = run.summary["data"], run.options
+    parts = [options.model_name, options.objective_name, f"{options.init} init", Path(about["name"]).name,
              f"{run.summary['parameters']:,} parameters"]  # fmt: skip
     if "tokens_per_second" in run.summary:
         parts.append(f"{run.summary['tokens_per_second']:,.0f} tokens/s")
     return " · ".join(parts)
 
 
-def _scores(rows: Any, score: str) -> tuple[str, str]:
-    lower, median, upper = rows[score].quantile([0.25, 0.5, 0.75])
+def _format_quartiles(spread: Mapping[Any, float], score: str, *, heads: bool = False) -> tuple[str, str]:
+    """The median of a score, and its quartiles in brackets."""
+    lower, median, upper = (spread[statistic(score, place, heads=heads)] for place in QUARTILES)
     return f"{median:+.2f}", f"[{lower:+.2f}, {upper:+.2f}]"
 
 
-def _grid(columns: list[str]) -> Table:
+def _make_grid(columns: list[str]) -> Table:
     grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
         grid.add_column(Text(column), justify="right", no_wrap=True)
@@ -61,51 +68,45 @@ def _grid(columns: list[str]) -> Table:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """What each objective and initialisation gained, and where its scores ended, over the seeds."""
+    """The gain of each objective and initialisation, and the scores at the end, over the seeds."""
     rows, spread = comparison.rows, comparison.spread
     console = Terminal()
     seeds = int(spread["seeds"].iloc[0])
-    title = f"{rows['model'].iloc[0]} · {seeds} seed{'s' * (seeds > 1)} · {comparison.folder}"
+    title = f"{rows['model'].iloc[0]} · {seeds} {'seed' if seeds == 1 else 'seeds'} · {comparison.folder}"
     console.print(Text(printable(title)), style="bold")
-    gains = _grid(["objective", "init", "final loss", "to baseline", "speed-up"])
+    gains = _make_grid(["objective", "init", "final loss", "to baseline", "speed-up"])
     for row in spread.to_dict("records"):
         gains.add_row(
-            row["objective"], _short(row["init"]), _spread(row, "final_loss", "{:.3f}"),
-            _mean(row, "steps_to_baseline"), _spread(row, "speed_up", "{:.0%}"),
+            row["objective"], _shorten(row["init"]), _format_range(row, "final_loss", "{:.3f}"),
+            _format_steps(row), _format_range(row, "speed_up", "{:.0%}"),
         )  # fmt: skip
-    console.print(fitted(gains, console, ["to baseline", "final loss"]))
-    for score in ("symmetry", "directionality"):
-        grid = _grid([score, "init", "layers", "heads"])
+    console.print(drop_columns(gains, console, ["to baseline", "final loss"]))
+    for score, spec in SCORES.items():
+        grid = _make_grid([spec.label, "init", "layers", "heads"])
         for (objective, init), runs in rows.groupby(["objective", "init"], sort=False):
-            grid.add_row(
-                str(objective),
-                _short(str(init)),
-                _quartiles(runs, f"{score}_layers"),
-                _quartiles(runs, f"{score}_heads"),
-            )
-        console.print(fitted(grid, console, ["heads"]))
+            means = runs.mean(numeric_only=True).to_dict()
+            cells = [" ".join(_format_quartiles(means, score, heads=heads)) for heads in (False, True)]
+            grid.add_row(str(objective), _shorten(str(init)), *cells)
+        console.print(drop_columns(grid, console, ["heads"]))
     legend = "means over seeds (lowest–highest); medians [quartiles] at the end of training"
     console.print(Text(legend), style="dim")
 
 
-def _short(init: str) -> str:
-    """The end of a long reference, which tells it from others."""
+def _shorten(init: str) -> str:
+    """The end of a long reference, which differs most from that of others."""
     init = printable(init)
-    return init if len(init) <= 14 else f"…{init[-13:]}"
+    return init if len(init) <= LONGEST_NAME else f"…{init[1 - LONGEST_NAME :]}"
 
 
-def _spread(row: dict[Any, Any], name: str, form: str) -> str:
+def _format_range(row: Mapping[Any, Any], name: str, form: str) -> str:
+    """The mean over seeds, and the lowest and highest if they differ."""
     mean, low, high = (form.format(row[f"{name}_{kind}"]) for kind in ("mean", "min", "max"))
     return mean if low == high else f"{mean} ({low.rstrip('%')}–{high})"
 
 
-def _mean(row: dict[Any, Any], name: str) -> str:
-    mean, reached, seeds = row[f"{name}_mean"], row["reached"], row["seeds"]
+def _format_steps(row: Mapping[Any, Any]) -> str:
+    """The mean number of steps to the baseline's final loss, and how many runs reached it."""
+    mean, reached, seeds = row["steps_to_baseline_mean"], row["reached"], row["seeds"]
     if not reached:
         return "never"
     return f"{mean:,.0f}" if reached == seeds else f"{mean:,.0f} ({reached} of {seeds})"
-
-
-def _quartiles(runs: Any, name: str) -> str:
-    lower, median, upper = (runs[f"{name}_{place}"].mean() for place in ("lower", "median", "upper"))
-    return f"{median:+.2f} [{lower:+.2f}, {upper:+.2f}]"

@@ -2,9 +2,9 @@
 
     initialise(model, "symmetric")     set Wq and Wk of any transformers model, and nothing else
     AttentionGeometryCallback()        scores of the live model at every log of any transformers Trainer
-    Settings.of("tiny", …)             what a run is
-    run(settings, folder)              train, and leave model, geometry and summary in a folder
-    compare(settings, folder, inits)   the same for several initialisations, with the same data in the same order
+    make_options("tiny", …)            what a run depends on: TextPretrainOptions or ImagePretrainOptions
+    run(options, folder)               train, and write model, geometry and summary to a folder
+    compare(options, folder, inits)    the same for several initialisations, with the same data in the same order
 
 Names are imported when they are first used.
 """
@@ -19,17 +19,23 @@ if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison as Comparison
     from attngeo.pretrain.comparison import compare as compare
     from attngeo.pretrain.initialisation import initialise as initialise
+    from attngeo.pretrain.options import ComparisonOptions as ComparisonOptions
+    from attngeo.pretrain.options import ImagePretrainOptions as ImagePretrainOptions
+    from attngeo.pretrain.options import TextPretrainOptions as TextPretrainOptions
+    from attngeo.pretrain.options import make_options as make_options
     from attngeo.pretrain.runs import Run as Run
     from attngeo.pretrain.runs import run as run
-    from attngeo.pretrain.settings import Settings as Settings
 
 _HOMES = {
     "AttentionGeometryCallback": "callback",
     "Comparison": "comparison",
+    "ComparisonOptions": "options",
+    "ImagePretrainOptions": "options",
     "Run": "runs",
-    "Settings": "settings",
+    "TextPretrainOptions": "options",
     "compare": "comparison",
     "initialise": "initialisation",
+    "make_options": "options",
     "run": "runs",
 }
 __all__ = list(_HOMES)

@@ -1,10 +1,10 @@
-"""Runs that differ in their initialisation, and what the difference was."""
+"""Runs that differ in their initialisation, and how their results differ."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,27 +15,37 @@ import pandas as pd
 from attngeo.choices import Objective, one_of
 from attngeo.errors import InterruptedTrainingError, UsageError
 from attngeo.pretrain.initialisation import check_init
-from attngeo.pretrain.runs import Run, load, refuse_other_runs, run
-from attngeo.pretrain.settings import FILE as SETTINGS
-from attngeo.pretrain.settings import Settings, absolute
-from attngeo.progress import Progress
+from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions, make_absolute
+from attngeo.pretrain.runs import Run, load_run, refuse_other_runs, run
+from attngeo.pretrain.settings_file import FILE as SETTINGS
+from attngeo.pretrain.settings_file import resume_options
+from attngeo.pretrain.summary import spread_at
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.scores.spec import score_names
+from attngeo.scores.summary import QUARTILES, statistic
 from attngeo.tables import write as tables
 from attngeo.tables.atomic import atomic_write
 
-# One row a run.
-COLUMNS = (
-    "model", "objective", "init", "seed", "steps", "final_loss", "steps_to_baseline", "speed_up",
-    *(f"{score}_{kind}_{place}" for score in ("symmetry", "directionality") for kind in ("layers", "heads")
-      for place in ("lower", "median", "upper")),
-)  # fmt: skip
-SPREAD = ("final_loss", "steps_to_baseline", "speed_up", "symmetry_layers_median", "symmetry_heads_median",
-          "directionality_layers_median", "directionality_heads_median")  # fmt: skip
-RUN_COLUMNS = ["objective", "init", "seed"]
+RUN_COLUMNS = ("objective", "init", "seed")
+RESULTS = ("final_loss", "steps_to_baseline", "speed_up")
+
+
+def comparison_columns() -> tuple[str, ...]:
+    """The columns of a comparison's rows, in their order; there is one row for each run."""
+    return ("model", *RUN_COLUMNS, "steps", *RESULTS, *_statistics(QUARTILES))
+
+
+def _statistics(places: Iterable[str]) -> list[str]:
+    """The names of these statistics of every score, over layers and then over heads."""
+    places = tuple(places)
+    return [
+        statistic(score, place, heads=heads) for heads in (False, True) for score in score_names() for place in places
+    ]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Finished runs. `rows`: one a run. `curves`: their geometry and loss at every log."""
+    """Finished runs. rows: one for each run. curves: their geometry and loss at every log."""
 
     folder: Path
     rows: pd.DataFrame
@@ -43,12 +53,12 @@ class Comparison:
 
     @property
     def spread(self) -> pd.DataFrame:
-        """One row for each objective and initialisation: mean, min and max over seeds of each figure.
+        """One row for each objective and initialisation: mean, min and max over seeds of each result.
 
-        Of `steps_to_baseline`, over the `reached` runs that got there.
+        Those of `steps_to_baseline` are over the runs that reached the baseline's loss, `reached` of them.
         """
         grouped = self.rows.groupby(["model", "objective", "init"], sort=False)
-        frame = grouped[list(SPREAD)].agg(["mean", "min", "max"])
+        frame = grouped[[*RESULTS, *_statistics(["median"])]].agg(["mean", "min", "max"])
         frame.columns = pd.Index(["_".join(pair) for pair in frame.columns])
         frame.insert(0, "seeds", grouped.size())
         frame.insert(1, "reached", grouped["steps_to_baseline"].count())
@@ -58,23 +68,26 @@ class Comparison:
 
 
 def compare(
-    settings: Settings,
+    options: TextPretrainOptions | ImagePretrainOptions,
     folder: str | Path,
     inits: Sequence[str],
     *,
-    objectives: Sequence[Objective] = (),
+    objectives: Sequence[str] = (),
     seeds: int = 1,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Train `settings` once for every objective, initialisation and seed, with the same data in the same order.
+    """Train once for each objective, initialisation and seed, with the same data in the same order.
 
-    The first of `inits` is the baseline. seeds: how many, from `settings.seed` on. resume: keep the runs in `folder`
-    that are finished, and go on with one that is not. Leaves in `folder` a run's folder each, `comparison.csv` and
-    `.parquet` (a row a run), `spread.csv` (over seeds), `curves.parquet` and `curves.html`. Raises as `run` does.
+    options: of every run; see `attngeo.pretrain.make_options`. inits: the first is the baseline. objectives: "mlm",
+    "clm" or both, by default that of the options. seeds: their number, from `options.seed` on. resume: keep the
+    finished runs in `folder`, and resume the one that is not.
+
+    Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over
+    seeds), `curves.parquet` and `curves.html`. Raises as `run` does.
     """
-    folder, inits = Path(folder), [absolute(init) for init in inits]
-    plan = _plan(settings, inits, objectives or (settings.objective,), seeds)
+    folder, inits, report = Path(folder), [make_absolute(init) for init in inits], progress or ignore_progress
+    plan = _plan(options, inits, objectives, seeds)
     for each in plan:  # what would fail later, after hours
         if not resume:
             refuse_other_runs(folder / _folder_name(each), resume=False)
@@ -83,63 +96,66 @@ def compare(
     for number, each in enumerate(plan, 1):
         name = _folder_name(each)
 
-        def report(step: Progress, label: str = f"{number}/{len(plan)} {name}") -> None:
-            if progress is not None:
-                progress(dataclasses.replace(step, what=f"{label}  {step.what}"))
+        def report_run(step: Progress, label: str = f"{number}/{len(plan)} {name}") -> None:
+            report(dataclasses.replace(step, what=f"{label}  {step.what}"))
 
-        done = load(folder / name) if resume else None
+        done = load_run(folder / name) if resume else None
         if done is not None:
-            done.settings.resumed(dataclasses.asdict(each), folder / name)  # raises where they differ
+            resume_options(done.options, dataclasses.asdict(each), folder / name)  # raises if they differ
         started = (folder / name / SETTINGS).is_file()
         try:
-            runs.append(done or run(each, folder / name, resume=resume and started, progress=report))
+            runs.append(done or run(each, folder / name, resume=resume and started, progress=report_run))
             if runs[-1].stopped and number < len(plan):
                 raise InterruptedTrainingError("stopped when it was finished")
         except InterruptedTrainingError as error:
-            said = str(error).partition("; go on with")[0]
-            raise InterruptedTrainingError(f"{name}: {said}; go on with the same command and --resume") from None
-    if not all(each.summary for each in runs):  # another process than the first, which keeps the scores
-        return Comparison(folder, pd.DataFrame(columns=list(COLUMNS)), pd.DataFrame())
-    comparison = Comparison(folder, _rows(runs, inits[0]), _curves(runs))
+            said = str(error).partition("; resume with")[0]
+            raise InterruptedTrainingError(f"{name}: {said}; resume with the same command and --resume") from None
+    if not all(each.summary for each in runs):  # not the first process, which has the scores
+        return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
+    comparison = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
     _write(comparison)
     return comparison
 
 
-def _plan(settings: Settings, inits: Sequence[str], objectives: Sequence[Objective], seeds: int) -> list[Settings]:
+def _plan(
+    options: TextPretrainOptions | ImagePretrainOptions, inits: Sequence[str], objectives: Sequence[str], seeds: int
+) -> list[TextPretrainOptions | ImagePretrainOptions]:
+    """The options of every run. Raises UsageError."""
     if len(inits) < 2 or len(set(inits)) < len(inits):
-        raise UsageError(f"compare {','.join(inits)!r}, expected two or more different initialisations")
+        raise UsageError(f"compare is {','.join(inits)!r}, expected two or more different initialisations")
     if seeds < 1:
         raise UsageError(f"seeds is {seeds}, expected at least 1")
+    if objectives and not isinstance(options, TextPretrainOptions):
+        raise UsageError("objectives is for texts, but these runs are on images; leave it out")
+    by_objective = [
+        dataclasses.replace(options, objective=one_of("objectives", objective, Objective)) for objective in objectives
+    ] or [options]
     plan = [
-        dataclasses.replace(
-            settings, objective=one_of("objective", objective, Objective), init=init, seed=settings.seed + i
-        )
-        for objective, i, init in product(objectives, range(seeds), inits)
+        dataclasses.replace(each, init=init, seed=options.seed + number)
+        for each, number, init in product(by_objective, range(seeds), inits)
     ]
-    for each in plan:
-        each.check()
     if len({_folder_name(each) for each in plan}) < len(plan):
-        raise UsageError(f"compare {','.join(inits)!r}: two of them would be kept in folders of one name")
-    if settings.steps % settings.log_every:
+        raise UsageError(f"compare is {','.join(inits)!r}: two of them would have folders of the same name")
+    if options.steps % options.log_every:
         raise UsageError(
-            f"steps is {settings.steps}, which is no multiple of log_every {settings.log_every}: the last loss would "
-            "be a mean of fewer steps than the others; change one of them"
+            f"steps is {options.steps}, expected a multiple of log_every {options.log_every}: otherwise the last loss "
+            "is a mean of fewer steps than the others; change one of them"
         )
     return plan
 
 
-def _folder_name(settings: Settings) -> str:
-    init = re.sub(r"[^\w.-]+", "-", settings.init).strip("-.")
-    return f"{settings.objective}-{init}-seed{settings.seed}"
+def _folder_name(options: TextPretrainOptions | ImagePretrainOptions) -> str:
+    init = re.sub(r"[^\w.-]+", "-", options.init).strip("-.")
+    return f"{options.objective_name}-{init}-seed{options.seed}"
 
 
-def speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:
-    """The first log at which `losses` is below the end of `baseline`, counted from 1, and the share of logs it saves.
+def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:
+    """The first log at which `losses` is below the last of `baseline`, counted from 1, and the share of logs it saves.
 
-    (T − t)/T, T the number of logs; None and 0.0 where that never happens.
+    The share is (T − t)/T, where T is the number of logs; None and 0.0 if no log is below.
     Source: Saponati et al. 2025 (arXiv 2502.10927), Table 1.
 
-    >>> speed_up([5.0, 3.0, 1.0, 0.5], [5.0, 4.0, 3.0, 2.0])
+    >>> find_speed_up([5.0, 3.0, 1.0, 0.5], [5.0, 4.0, 3.0, 2.0])
     (3, 0.25)
     """
     for number, loss in enumerate(losses, 1):
@@ -148,28 +164,31 @@ def speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | 
     return None, 0.0
 
 
-def _rows(runs: Iterable[Run], baseline: str) -> pd.DataFrame:
-    runs = list(runs)
-    losses = {(each.settings.objective, each.settings.seed): _losses(each) for each in runs
-              if each.settings.init == baseline}  # fmt: skip
+def _build_rows(runs: Sequence[Run], baseline: str) -> pd.DataFrame:
+    losses = {_pair(each): _losses(each) for each in runs if each.options.init == baseline}
     rows: list[dict[str, Any]] = []
     for each in runs:
-        settings, own = each.settings, _losses(each)
-        reference = losses[settings.objective, settings.seed]
-        number, gained = speed_up(list(own), list(reference))
+        options, own = each.options, _losses(each)
+        number, gained = find_speed_up(list(own), list(losses[_pair(each)]))
+        steps = each.summary["settings"]["steps"]
+        reached_at = None if number is None else int(own.index[number - 1])
+        if options.init == baseline:
+            reached_at, gained = steps, 0.0
+        spread = spread_at(each.geometry, int(each.geometry["step"].max()))
         rows.append({
-            "model": settings.model_name, "objective": settings.objective, "init": settings.init, "seed": settings.seed,
-            "steps": each.summary["settings"]["steps"], "final_loss": each.summary["final_loss"],
-            "steps_to_baseline": None if number is None else int(own.index[number - 1]), "speed_up": gained,
-            **{f"{score}_{kind}_{place}": value for kind, scores in each.summary["end"].items()
-               for score, spread in scores.items()
-               for place, value in zip(("lower", "median", "upper"), spread, strict=True)},
+            "model": options.model_name, "objective": options.objective_name, "init": options.init,
+            "seed": options.seed, "steps": steps, "final_loss": each.summary["final_loss"],
+            "steps_to_baseline": reached_at, "speed_up": gained,
+            **{name: spread[name] for name in _statistics(QUARTILES)},
         })  # fmt: skip
-        if settings.init == baseline:
-            rows[-1] |= {"steps_to_baseline": rows[-1]["steps"], "speed_up": 0.0}
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"steps_to_baseline": "Int64"})
+    frame = pd.DataFrame(rows, columns=list(comparison_columns())).astype({"steps_to_baseline": "Int64"})
     frame.attrs = {"title": "Initialisations compared, run by run"}
     return frame
+
+
+def _pair(run: Run) -> tuple[str, int]:
+    """What a run has in common with its baseline: objective and seed."""
+    return run.options.objective_name, run.options.seed
 
 
 def _losses(run: Run) -> pd.Series[float]:
@@ -177,34 +196,37 @@ def _losses(run: Run) -> pd.Series[float]:
     return run.geometry[["step", "loss"]].dropna().drop_duplicates().set_index("step")["loss"]
 
 
-def _curves(runs: Iterable[Run]) -> pd.DataFrame:
+def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
+    """The geometry of all runs, with the columns `RUN_COLUMNS` in front."""
     parts = []
     for each in runs:
         part = each.geometry.copy()
-        for place, name in enumerate(RUN_COLUMNS):
-            part.insert(place, name, getattr(each.settings, name))
+        values: list[Any] = [each.options.objective_name, each.options.init, each.options.seed]
+        for place, (name, value) in enumerate(zip(RUN_COLUMNS, values, strict=True)):
+            part.insert(place, name, value)
         parts.append(part)
     curves = pd.concat(parts, ignore_index=True)
     curves.attrs = {"title": "Training curves"}
     return curves
 
 
-def figures(curves: pd.DataFrame) -> dict[str, Any]:
-    """The paper's figures of training, by title: Fig. 3 where there are two objectives, Fig. S5 for each of them."""
-    from attngeo.figures.common import SCORES
-    from attngeo.figures.training import layer_curves, loss_curves, score_curves
+def build_figures(curves: pd.DataFrame) -> dict[str, Any]:
+    """The paper's figures of training, by title: Fig. 3 if there are two objectives, Fig. S5 for each of them."""
+    from attngeo.figures.options import LOSS, PlotOptions
+    from attngeo.figures.training import draw_training, draw_training_layers
 
+    by_score = {name: PlotOptions(score=name) for name in score_names()}
     found: dict[str, Any] = {}
     baseline = curves[curves["init"] == curves["init"].iloc[0]]
     if baseline["objective"].nunique() > 1:
-        for score in SCORES:
-            found[f"{score} during training, by objective"] = score_curves(baseline, score)
-            found[f"{score} of each layer, by objective"] = layer_curves(baseline, score)
+        for score, options in by_score.items():
+            found[f"{score} during training, by objective"] = draw_training(baseline, options)
+            found[f"{score} of each layer, by objective"] = draw_training_layers(baseline, options)
     for objective, rows in curves.groupby("objective", sort=False):
-        found[f"{objective}: loss, by initialisation"] = loss_curves(rows)
-        for score in SCORES:
-            found[f"{objective}: {score}, by initialisation"] = score_curves(rows, score)
-            found[f"{objective}: {score} of each layer, by initialisation"] = layer_curves(rows, score)
+        found[f"{objective}: loss, by initialisation"] = draw_training(rows, PlotOptions(score=LOSS))
+        for score, options in by_score.items():
+            found[f"{objective}: {score}, by initialisation"] = draw_training(rows, options)
+            found[f"{objective}: {score} of each layer, by initialisation"] = draw_training_layers(rows, options)
     return found
 
 
@@ -216,7 +238,7 @@ def _write(comparison: Comparison) -> None:
     tables.write_table(comparison.curves, folder / "curves.parquet")
     page = "\n".join(
         figure.to_html(full_html=False, include_plotlyjs=not number)
-        for number, figure in enumerate(figures(comparison.curves).values())
+        for number, figure in enumerate(build_figures(comparison.curves).values())
     )
     with atomic_write(folder / "curves.html") as path:
         path.write_text(

@@ -1,4 +1,4 @@
-"""The model of a run, new: from a preset or from a user's config.json."""
+"""The new model of a run: from a preset, or from a config.json."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from transformers import (
 
 from attngeo.choices import Objective
 from attngeo.errors import UsageError, first_line
+from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
 from attngeo.pretrain.presets import PRESETS
-from attngeo.pretrain.settings import Settings
 
 HEADS = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 MAPPINGS = {"mlm": MODEL_FOR_MASKED_LM_MAPPING, "clm": MODEL_FOR_CAUSAL_LM_MAPPING}
 
 
 def read_config(model: str, objective: Objective) -> PreTrainedConfig:
-    """The configuration of a text model as it stands. Raises UsageError where it cannot be had, or has no such head."""
-    config = _config(model)
+    """The configuration of a text model. Raises UsageError if it cannot be read, or has no head for the objective."""
+    config = _read_config(model)
     if type(config) in MAPPINGS[objective]:
         return config
     other: Objective = "clm" if objective == "mlm" else "mlm"
@@ -40,30 +40,30 @@ def read_config(model: str, objective: Objective) -> PreTrainedConfig:
     raise UsageError(f"transformers has no head of model type {config.model_type!r} to train on {objective}{hint}")
 
 
-def text_config(settings: Settings, tokeniser: PreTrainedTokenizerBase) -> PreTrainedConfig:
+def configure_text(options: TextPretrainOptions, tokeniser: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """The configuration of a text model, with the tokeniser's vocabulary. Raises UsageError."""
-    config = read_config(settings.model, settings.objective)
+    config = read_config(options.model, options.objective)
     config.vocab_size = max(tokeniser.get_vocab().values()) + 1  # ids may have gaps
     for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
         if hasattr(config, f"{name}_token_id"):
             setattr(config, f"{name}_token_id", getattr(tokeniser, f"{name}_token_id"))
-    if settings.objective == "clm" and hasattr(config, "is_decoder"):
+    if options.objective == "clm" and hasattr(config, "is_decoder"):
         config.is_decoder = True  # a BERT becomes a decoder by its causal mask alone
     longest = getattr(config, "max_position_embeddings", None) or 0
-    if 0 < longest < settings.seq_len:
-        raise UsageError(f"seq_len is {settings.seq_len}, expected at most the {longest} positions of {settings.model}")
+    if 0 < longest < options.seq_len:
+        raise UsageError(f"seq_len is {options.seq_len}, expected at most the {longest} positions of {options.model}")
     return config
 
 
-def build(config: PreTrainedConfig, objective: Objective) -> PreTrainedModel:
-    """A new text model of that configuration, its weights random. Raises UsageError where it has no such head."""
+def build_text_model(config: PreTrainedConfig, objective: Objective) -> PreTrainedModel:
+    """A new text model with random weights. Raises UsageError if its family has no head for the objective."""
     return _build(HEADS[objective], config, f"to train on {objective}")
 
 
 def check_length(model: PreTrainedModel, length: int) -> None:
-    """Raise UsageError where the model cannot take a sequence of `length` tokens, by trying one.
+    """Raise UsageError if the model cannot take a sequence of `length` tokens, which is tried out.
 
-    Some families need positions besides those of the tokens, or lengths of which some block is a divisor.
+    Some families need more positions than tokens, or lengths that are multiples of some block.
     """
     tokens = torch.zeros(1, length, dtype=torch.long) + (model.config.vocab_size - 1)
     training = model.training
@@ -81,12 +81,12 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 
 def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
-    """A new image classifier of that configuration, its weights random."""
+    """A new image classifier with random weights. Raises UsageError if its family has no such head."""
     return _build(AutoModelForImageClassification, config, "to classify images")
 
 
 def _build(head: Any, config: PreTrainedConfig, purpose: str) -> PreTrainedModel:
-    config.architectures = config.architectures or []  # transformers iterates over it where a type has several heads
+    config.architectures = config.architectures or []  # transformers iterates over it if a type has several heads
     try:
         model: PreTrainedModel = head.from_config(config)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
@@ -96,28 +96,28 @@ def _build(head: Any, config: PreTrainedConfig, purpose: str) -> PreTrainedModel
     return model
 
 
-def image_config(settings: Settings, labels: list[str], channels: int) -> PreTrainedConfig:
+def configure_images(options: ImagePretrainOptions, labels: list[str], channels: int) -> PreTrainedConfig:
     """The configuration of an image classifier with these labels."""
-    config = _config(settings.model)
+    config = _read_config(options.model)
     config.num_channels = channels
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: number for number, label in enumerate(labels)}
     return config
 
 
-def _config(model: str) -> PreTrainedConfig:
+def _read_config(model: str) -> PreTrainedConfig:
     if model in PRESETS:
         preset = PRESETS[model]
         return AutoConfig.for_model(preset.model_type, **preset.config)
     path = Path(model).expanduser()
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        raise UsageError(f"model {model!r} is no file, expected a config.json or one of: {', '.join(PRESETS)}")
+        raise UsageError(f"model is {model!r}, expected a config.json or one of: {', '.join(PRESETS)}")
     try:
         fields = json.loads(path.read_text("utf-8"))
         model_type = str(fields.pop("model_type", ""))
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not readable as a JSON object ({first_line(error)})") from error
+        raise UsageError(f"{path} cannot be read as a JSON object ({first_line(error)})") from error
     if model_type not in CONFIG_MAPPING:
         near = get_close_matches(model_type, CONFIG_MAPPING, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "expected one such as 'bert'"
@@ -126,5 +126,5 @@ def _config(model: str) -> PreTrainedConfig:
         return AutoConfig.for_model(model_type, **fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path} is no configuration of transformers ({type(error).__name__}: {first_line(error)})"
+            f"{path} is not a configuration of transformers ({type(error).__name__}: {first_line(error)})"
         ) from error

@@ -1,6 +1,6 @@
-"""The models that can be trained by name, and the settings that go with each: data only.
+"""The models that can be trained by name, and the options that each is trained with by default: data only.
 
-Source: Saponati et al. 2025 (arXiv 2502.10927), tables S1 and S2, sections S2.3 and S3.
+Source: Saponati et al. 2025 (arXiv 2502.10927), tables S1 and S2, sections S2.3 and S3. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from attngeo.choices import Task
 
 @dataclass(frozen=True)
 class Preset:
-    """A model's configuration, as transformers' class of `model_type` takes it, and the settings it is trained with."""
+    """A model's configuration, as transformers' class of `model_type` takes it, and the options it is trained with."""
 
     task: Task
     model_type: str
     config: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
 
 
-# S2.3: 200,000 updates of 32 × 8 sequences. The length of a sequence is not given there: it is the longest the models
+# S2.3: 200,000 updates of 32 × 8 sequences. The section gives no sequence length; 512 is the longest that the models
 # of Table S1 take.
 S2: dict[str, Any] = {
     "data": "austen", "steps": 200_000, "batch_size": 32, "grad_accum": 8, "lr": 5e-5, "warmup": 200,
     "weight_decay": 0.01, "seq_len": 512, "mlm_probability": 0.15, "vocab_size": 30_522, "log_every": 200,
     "save_every": 5_000,
 }  # fmt: skip
-# What a laptop does in two minutes.
+# Two minutes on a laptop.
 SMALL: dict[str, Any] = S2 | {
     "steps": 1_200, "batch_size": 128, "grad_accum": 1, "lr": 2e-3, "warmup": 60, "seq_len": 16, "vocab_size": 1024,
     "log_every": 50, "save_every": 200,
 }  # fmt: skip
-# S3. Weight decay and gradient clipping, which it does not give, are those of torchvision's ViT-B/16 recipe
-# (references/classification in github.com/pytorch/vision), which the rest of S3 follows number by number.
-VISION: dict[str, Any] = {
+# S3. It does not give weight decay and gradient clipping. They are those of torchvision's ViT-B/16 recipe
+# (references/classification in github.com/pytorch/vision), whose other numbers are those of S3.
+S3: dict[str, Any] = {
     "data": "cifar10", "epochs": 500, "batch_size": 128, "grad_accum": 1, "lr": 3e-3, "warmup_epochs": 30,
     "weight_decay": 0.3, "label_smoothing": 0.01, "mixup": 0.2, "cutmix": 1.0, "ema_decay": 0.99998, "log_every": 200,
     "save_every": 5_000,
@@ -44,7 +44,7 @@ VISION: dict[str, Any] = {
 
 
 def _bert(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    """Table S1: the rest of it is what transformers' BertConfig defaults to."""
+    """Table S1; its other values are the defaults of transformers' BertConfig."""
     return {
         "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
         "intermediate_size": 4 * hidden, "max_position_embeddings": 512, "layer_norm_eps": 1e-12,
@@ -62,8 +62,8 @@ def _vit(hidden: int, layers: int, heads: int, patch: int, image: int, **more: A
 
 
 PRESETS: Mapping[str, Preset] = {
-    # Without dropout, with weights of 1/√d_model, and trained on short sequences: with 64 positions and more, a BERT of
-    # this width predicts from frequencies alone for thousands of steps before it attends to anything.
+    # No dropout, weights of 1/√d_model, and short sequences: with 64 positions or more, a BERT of this width predicts
+    # from token frequencies alone for thousands of steps.
     "tiny": Preset(
         "text", "bert", _bert(128, 3, 4, max_position_embeddings=128, initializer_range=0.088, hidden_dropout_prob=0.0,
                               attention_probs_dropout_prob=0.0), SMALL,
@@ -73,12 +73,18 @@ PRESETS: Mapping[str, Preset] = {
     "bert-large": Preset("text", "bert", _bert(1024, 24, 16), S2),
     "vit-tiny": Preset(
         "image", "vit", _vit(64, 3, 4, patch=2, image=8),
-        VISION | {"data": "digits", "epochs": 40, "lr": 1e-3, "warmup_epochs": 4, "ema_decay": 0.998, "log_every": 20,
+        S3 | {"data": "digits", "epochs": 40, "lr": 1e-3, "warmup_epochs": 4, "ema_decay": 0.998, "log_every": 20,
                   "save_every": 200},
     ),
-    "vit-6": Preset("image", "vit", _vit(512, 6, 8, patch=4, image=32), VISION),
+    "vit-6": Preset("image", "vit", _vit(512, 6, 8, patch=4, image=32), S3),
     "vit-12": Preset(
         "image", "vit", _vit(768, 12, 12, patch=16, image=224),
-        VISION | {"epochs": 200, "batch_size": 256, "grad_accum": 2, "label_smoothing": 0.11},
+        S3 | {"epochs": 200, "batch_size": 256, "grad_accum": 2, "label_smoothing": 0.11},
     ),
 }  # fmt: skip
+
+# What a model of the user's own is trained with, and the model that is trained if none is named.
+DEFAULTS: Mapping[Task, Mapping[str, Any]] = {"text": S2, "image": S3}
+DEFAULT_MODELS: Mapping[Task, str] = {"text": "tiny", "image": "vit-tiny"}
+# The names of data sets of images.
+IMAGE_DATA = ("digits", "cifar10")

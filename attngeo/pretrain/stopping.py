@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: stop after the step at hand, with a checkpoint."""
+"""Ctrl-C and SIGTERM during training: stop after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal(TrainerCallback):
-    """Saves and stops at the end of the step in which a signal came; `tell` is called when it comes.
+    """Saves and stops at the end of the step in which a signal arrives; calls `tell` when it arrives.
 
-    A second signal, and one before or after training, raises KeyboardInterrupt.
+    A second signal raises KeyboardInterrupt, and so does one before or after training.
     """
 
     def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
@@ -26,7 +26,7 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals over inside the block. Only the main thread can; elsewhere nothing changes."""
+        """Handle the signals inside the block. Only the main thread can; in another, nothing changes."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -44,11 +44,11 @@ class StopOnSignal(TrainerCallback):
         self._tell()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """From here on there is something to save."""
+        """From now on there is something to save."""
         self._training = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """From here on a signal stops at once."""
+        """From now on a signal stops at once."""
         self._training = False
 
     def on_step_end(
@@ -58,7 +58,7 @@ class StopOnSignal(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,  # noqa: ARG002 - the Trainer's signature
     ) -> TrainerControl:
-        """Ask the Trainer to save and stop; every process must, or those that go on wait for it for ever."""
+        """Ask the Trainer to save and stop. All processes stop at the same step, or the others would wait for ever."""
         if args.world_size > 1:
             flag = torch.tensor(int(self.requested), device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)

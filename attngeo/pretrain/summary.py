@@ -1,4 +1,4 @@
-"""What came of a run, and how it was made: `summary.json`."""
+"""The result of a run and how it was made: `summary.json`."""
 
 from __future__ import annotations
 
@@ -10,42 +10,38 @@ import pandas as pd
 import torch
 
 from attngeo.pretrain.callback import AttentionGeometryCallback
-from attngeo.pretrain.settings import Settings
-from attngeo.pretrain.tasks import Task
+from attngeo.pretrain.options import PretrainOptions
+from attngeo.pretrain.tasks import TrainingTask
 from attngeo.pretrain.trainer import RunTrainer
 from attngeo.provenance import machine, software
+from attngeo.scores.summary import spread_of
+
+DIGITS = 6
 
 
-def summarise(
-    settings: Settings, task: Task, trainer: RunTrainer, geometry: AttentionGeometryCallback
+def summarise_run(
+    options: PretrainOptions, task: TrainingTask, trainer: RunTrainer, geometry: AttentionGeometryCallback
 ) -> dict[str, Any]:
-    """Losses, scores at the start and the end, sizes, and what trained where."""
+    """Losses, statistics of the scores at the start and at the end, sizes, data, software and hardware."""
     scores = geometry.frame
     losses = scores[["step", "loss"]].dropna().drop_duplicates()
     world = trainer.args.world_size
-    sequences = trainer.state.global_step * settings.batch_size * settings.grad_accum * world
+    sequences = trainer.state.global_step * options.batch_size * options.grad_accum * world
     return {
-        "settings": asdict(settings) | {"steps": task.steps, "warmup": task.warmup},
+        "settings": asdict(options) | {"steps": task.steps, "warmup": task.warmup},
         "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),
-        "start": spread_of(scores, 0), "end": spread_of(scores, trainer.state.global_step),
+        "start": spread_at(scores, 0), "end": spread_at(scores, trainer.state.global_step),
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
         "d_model": geometry.d_model, "changed_at_init": task.changed, "data": task.about,
         "sequences": sequences, "seconds": round(trainer.seconds, 1),
         "processes": world, "device": str(trainer.args.device), "threads": torch.get_num_threads(),
         "precision": {"no": "fp32"}.get(trainer.args.mixed_precision, trainer.args.mixed_precision),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"), **software(), **machine(),
-        **task.rates(sequences, trainer.seconds),
+        **task.count_rates(sequences, trainer.seconds),
     }  # fmt: skip
 
 
-def spread_of(geometry: pd.DataFrame, step: int) -> dict[str, Any]:
-    """Quartiles of both scores at one step, over whole layers and over heads: [lower, median, upper]."""
-    rows = geometry[geometry["step"] == step]
-    heads = rows["head"].notna()
-    return {
-        kind: {
-            score: [round(float(rows.loc[chosen, score].quantile(share)), 6) for share in (0.25, 0.5, 0.75)]
-            for score in ("symmetry", "directionality")
-        }
-        for kind, chosen in (("layers", ~heads), ("heads", heads))
-    }
+def spread_at(geometry: pd.DataFrame, step: int) -> dict[str, float]:
+    """Every statistic of the scores at one step, by name, rounded to six digits: see `attngeo.scores.summary`."""
+    spread = spread_of(geometry[geometry["step"] == step])
+    return {name: round(value, DIGITS) for name, value in spread.items()}

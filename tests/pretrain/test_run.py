@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import resource
 import shutil
@@ -19,7 +18,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from support.runs import small_settings, write_config, write_text
+from support.runs import small_options, write_config, write_text
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 import attngeo
@@ -32,8 +31,9 @@ from attngeo.errors import (
     TrainingError,
     UsageError,
 )
-from attngeo.pretrain.runs import load, run
-from attngeo.pretrain.settings import Settings
+from attngeo.pretrain import TextPretrainOptions
+from attngeo.pretrain.runs import load_run, run
+from attngeo.pretrain.settings_file import read_settings
 from attngeo.progress import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:datasets")
@@ -42,8 +42,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:datasets")
 @pytest.mark.parametrize("objective", ["mlm", "clm"])
 def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objective: str) -> None:
     seen: list[Progress] = []
-    settings = small_settings(tmp_path, objective=objective, steps=60, lr=5e-3, log_every=20)
-    result = run(settings, tmp_path / "run", progress=seen.append)
+    options = small_options(tmp_path, objective=objective, steps=60, lr=5e-3, log_every=20)
+    result = run(options, tmp_path / "run", progress=seen.append)
 
     head = AutoModelForMaskedLM if objective == "mlm" else AutoModelForCausalLM
     model = head.from_pretrained(tmp_path / "run/model")
@@ -66,22 +66,22 @@ def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objecti
     assert (summary["first_loss"], summary["final_loss"]) == (losses[0], losses[-1])
     assert summary["tokens"] == 60 * 8 * 16
     assert summary["settings"]["steps"] == 60
-    assert load(tmp_path / "run") is not None
+    assert load_run(tmp_path / "run") is not None
     assert [each.done for each in seen if each.unit == "steps"] == [20, 40, 60]
     assert not (tmp_path / "run/model/training_args.bin").exists()
 
 
 def test_the_same_settings_give_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
     first, again, other = (
-        run(small_settings(tmp_path, seed=seed), tmp_path / name) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+        run(small_options(tmp_path, seed=seed), tmp_path / name) for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     pd.testing.assert_frame_equal(first.geometry, again.geometry)
     assert first.summary["final_loss"] != other.summary["final_loss"]
 
 
 def test_the_settings_reach_the_optimiser_and_the_last_step_is_logged(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, steps=22, warmup=10, log_every=5, save_every=22, lr=0.01, weight_decay=0.25)
-    result = run(settings, tmp_path / "run")
+    options = small_options(tmp_path, steps=22, warmup=10, log_every=5, save_every=22, lr=0.01, weight_decay=0.25)
+    result = run(options, tmp_path / "run")
     assert result.geometry["step"].unique().tolist() == [0, 5, 10, 15, 20, 22]
     checkpoint = tmp_path / "run/checkpoint-22"
     logs = [log for log in json.loads((checkpoint / "trainer_state.json").read_text())["log_history"] if "loss" in log]
@@ -94,12 +94,12 @@ def test_the_settings_reach_the_optimiser_and_the_last_step_is_logged(tmp_path: 
 
 def test_fp32_is_fp32_whatever_accelerate_was_configured_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    assert run(small_settings(tmp_path, precision="fp32", steps=2), tmp_path / "run").summary["precision"] == "fp32"
+    assert run(small_options(tmp_path, precision="fp32", steps=2), tmp_path / "run").summary["precision"] == "fp32"
 
 
 def test_a_symmetric_start_changes_keys_alone_and_scores_one(tmp_path: Path) -> None:
     default, symmetric = (
-        run(small_settings(tmp_path, init=init, steps=1, warmup=0, log_every=1), tmp_path / init)
+        run(small_options(tmp_path, init=init, steps=1, warmup=0, log_every=1), tmp_path / init)
         for init in ("default", "symmetric")
     )
     at_start = symmetric.geometry[symmetric.geometry["step"] == 0]
@@ -126,15 +126,13 @@ def interrupted_at(step: int) -> Callable[[Progress], None]:
 )
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path: Path, given: dict[str, Any]) -> None:
     # Logs at 5, 10 …; the signal at 5 is obeyed at 6, between two logs.
-    settings = small_settings(tmp_path, **given)
-    whole = run(settings, tmp_path / "whole")
-    with pytest.raises(
-        InterruptedTrainingError, match=r"stopped at step 6 of 20, checkpoint saved; .*--resume -o"
-    ) as stopped:
-        run(settings, tmp_path / "parts", progress=interrupted_at(5))
+    options = small_options(tmp_path, **given)
+    whole = run(options, tmp_path / "whole")
+    with pytest.raises(InterruptedTrainingError, match=r"step 6 of 20.*--resume -o") as stopped:
+        run(options, tmp_path / "parts", progress=interrupted_at(5))
     assert stopped.value.exit_code == 130
     assert not (tmp_path / "parts/model").exists()
-    resumed = run(settings, tmp_path / "parts", resume=True)
+    resumed = run(options, tmp_path / "parts", resume=True)
     pd.testing.assert_frame_equal(resumed.geometry, whole.geometry)  # bit for bit, losses too
     parts = weights_of(tmp_path / "parts")
     for name, weight in weights_of(tmp_path / "whole").items():
@@ -150,10 +148,10 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model/model.safetensors")
 
 
-def start(folder: Path, settings: Settings, out: Path, **more: Any) -> subprocess.Popen[str]:
+def start(folder: Path, run_options: TextPretrainOptions, out: Path, **more: Any) -> subprocess.Popen[str]:
     names = ("model", "data", "steps", "batch_size", "grad_accum", "seq_len", "lr", "warmup", "vocab_size", "log_every",
              "save_every")  # fmt: skip
-    options = [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in names]
+    options = [f"--{name.replace('_', '-')}={getattr(run_options, name)}" for name in names]
     return subprocess.Popen(
         [Path(sys.executable).with_name("attngeo"), "pretrain", *options, "-o", out],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, **more,
@@ -169,8 +167,8 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, steps=4000, log_every=10, save_every=20)
-    process = start(tmp_path, settings, tmp_path / "run")
+    options = small_options(tmp_path, steps=4000, log_every=10, save_every=20)
+    process = start(tmp_path, options, tmp_path / "run")
     wait_for(tmp_path / "run/checkpoint-40/attngeo.json", process)
     process.kill()
     process.communicate()
@@ -179,7 +177,7 @@ def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) 
     broken.mkdir()
     (broken / "model.safetensors").write_bytes(b"half")
 
-    stored = Settings.read(tmp_path / "run")
+    stored = read_settings(tmp_path / "run")
     at = max(int(path.name.split("-")[1]) for path in (tmp_path / "run").glob("checkpoint-*") if path != broken)
     with pytest.raises(InterruptedTrainingError):
         run(stored, tmp_path / "run", resume=True, progress=interrupted_at(at + 40))
@@ -193,37 +191,37 @@ def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
-    settings = small_settings(tmp_path, steps=100_000, log_every=50, save_every=100_000)
-    process = start(tmp_path, settings, tmp_path / "run")
+    options = small_options(tmp_path, steps=100_000, log_every=50, save_every=100_000)
+    process = start(tmp_path, options, tmp_path / "run")
     wait_for(tmp_path / "run/geometry.parquet", process)
     time.sleep(0.5)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out == ""
-    assert err.splitlines()[-1].endswith(f"go on with: attngeo pretrain --resume -o {tmp_path / 'run'}")
+    assert err.splitlines()[-1].endswith(f"attngeo pretrain --resume -o {tmp_path / 'run'}")
     assert "Traceback" not in err
     assert len(list((tmp_path / "run").glob("checkpoint-*/attngeo.json"))) == 1
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, lr=1e30, warmup=0, steps=50)
-    with pytest.raises(TrainingError, match=r"the loss is (NaN|infinite) by step 5; lower --lr \(now 1e\+30\)"):
-        run(settings, tmp_path / "run")
+    options = small_options(tmp_path, lr=1e30, warmup=0, steps=50)
+    with pytest.raises(TrainingError, match=r"(NaN|infinite) by step 5.*1e\+30"):
+        run(options, tmp_path / "run")
     assert not (tmp_path / "run/model").exists()
 
 
 def test_no_checkpoint_of_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, lr=1e30, warmup=0, steps=50, log_every=50, save_every=5)
-    with pytest.raises(TrainingError, match="by step 5"):
-        run(settings, tmp_path / "run")
+    options = small_options(tmp_path, lr=1e30, warmup=0, steps=50, log_every=50, save_every=5)
+    with pytest.raises(TrainingError, match="step 5"):
+        run(options, tmp_path / "run")
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
 def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk: the optimizer's state is the largest file."""
-    settings = small_settings(tmp_path)
-    run(settings, tmp_path / "whole")
+    options = small_options(tmp_path)
+    run(options, tmp_path / "whole")
     largest = max(path.stat().st_size for path in (tmp_path / "whole/checkpoint-10").iterdir())
     limit = largest - 1000
 
@@ -231,206 +229,126 @@ def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    process = start(tmp_path, settings, tmp_path / "run", preexec_fn=limited)
+    process = start(tmp_path, options, tmp_path / "run", preexec_fn=limited)
     _, err = process.communicate(timeout=90)
     assert process.returncode == 2, err
-    assert "checkpoint-10 cannot be written" in err.splitlines()[-1]
-    assert "make room" in err.splitlines()[-1]
+    assert "checkpoint-10" in err.splitlines()[-1]
+    assert "--resume" in err.splitlines()[-1]
     assert "Traceback" not in err
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
 def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(OutputError, match=r"checkpoints and model need 1 MB, 0 MB are free"):
-        run(small_settings(tmp_path), tmp_path / "run")
+    with pytest.raises(OutputError, match=r"1 MB, 0 MB"):
+        run(small_options(tmp_path), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, steps=2, log_every=1)
-    run(settings, tmp_path / "run")
-    with pytest.raises(OutputError, match="holds a run already; go on with --resume"):
-        run(settings, tmp_path / "run")
-    with pytest.raises(OutputError, match="holds a finished run: there is nothing to resume"):
-        run(settings, tmp_path / "run", resume=True)
+    options = small_options(tmp_path, steps=2, log_every=1)
+    run(options, tmp_path / "run")
+    with pytest.raises(OutputError, match=r"run.*--resume"):
+        run(options, tmp_path / "run")
+    with pytest.raises(OutputError, match=r"run.*-o"):
+        run(options, tmp_path / "run", resume=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="is a file, expected a folder"):
-        run(settings, tmp_path / "file")
+    with pytest.raises(OutputError, match="file"):
+        run(options, tmp_path / "file")
 
 
 def test_checkpoints_of_others_are_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "run/checkpoint-500"
     other.mkdir(parents=True)
-    with pytest.raises(OutputError, match="holds a run already"):
-        run(small_settings(tmp_path), tmp_path / "run")
-    with pytest.raises(TrainingError, match="holds no run to resume"):
-        run(small_settings(tmp_path), tmp_path / "run", resume=True)
+    with pytest.raises(OutputError, match="run"):
+        run(small_options(tmp_path), tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"settings\.json"):
+        run(small_options(tmp_path), tmp_path / "run", resume=True)
     assert other.is_dir()
 
 
 def test_a_run_killed_before_its_summary_is_finished_when_it_is_resumed(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path)
-    whole = run(settings, tmp_path / "run")
+    options = small_options(tmp_path)
+    whole = run(options, tmp_path / "run")
     (tmp_path / "run/summary.json").unlink()
-    again = run(settings, tmp_path / "run", resume=True)
+    again = run(options, tmp_path / "run", resume=True)
     pd.testing.assert_frame_equal(again.geometry, whole.geometry)
     assert again.summary["final_loss"] == whole.summary["final_loss"]
     assert (tmp_path / "run/model/model.safetensors").exists()
 
 
 def test_a_run_is_not_resumed_with_other_settings_or_broken_files(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path)
+    options = small_options(tmp_path)
     with pytest.raises(InterruptedTrainingError):
-        run(settings, tmp_path / "run", progress=interrupted_at(15))
-    with pytest.raises(UsageError, match=r"was started with lr 0.001, not 0.01"):
-        run(small_settings(tmp_path, lr=0.01), tmp_path / "run", resume=True)
+        run(options, tmp_path / "run", progress=interrupted_at(15))
+    with pytest.raises(UsageError, match=r"lr 0\.001.* 0\.01"):
+        run(small_options(tmp_path, lr=0.01), tmp_path / "run", resume=True)
     newest = tmp_path / "run/checkpoint-16"
     weights = (newest / "model.safetensors").read_bytes()
     (newest / "model.safetensors").write_bytes(weights[:1000])
-    with pytest.raises(TrainingError, match=r"checkpoint-16 cannot be read .*; remove it to go on from the one before"):
-        run(settings, tmp_path / "run", resume=True)
+    with pytest.raises(TrainingError, match=r"checkpoint-16"):
+        run(options, tmp_path / "run", resume=True)
     (newest / "model.safetensors").write_bytes(weights)
     (tmp_path / "run/geometry.parquet").rename(tmp_path / "geometry.parquet")
-    with pytest.raises(TrainingError, match=r"its geometry\.parquet is missing"):
-        run(settings, tmp_path / "run", resume=True)
+    with pytest.raises(TrainingError, match=r"geometry\.parquet"):
+        run(options, tmp_path / "run", resume=True)
 
 
 BAD = [
-    ({"seq_len": 65}, UsageError, "seq_len is 65, expected at most the 64 positions"),
-    ({"epochs": 2}, UsageError, "epochs is 2, which is for images; give --steps"),
-    ({"data": "no/such/file.txt"}, DataUnavailableError, "no such file or folder"),
-    ({"batch_size": 100_000}, DataError, "expected at least one batch of 100000 × 16"),
-    ({"tokenizer": "./nowhere"}, DataUnavailableError, "tokenizer ./nowhere: no such folder"),
-    ({"model": "./nowhere.json"}, UsageError, "is no file, expected a config.json or one of: tiny"),
-    ({"init": "./nowhere"}, AttnGeoError, "no such file or folder"),
-    ({"precision": "fp16"}, UsageError, "fp16 needs a CUDA device"),
+    ({"seq_len": 65}, UsageError, "seq_len is 65.* 64 "),
+    ({"data": "no/such/file.txt"}, DataUnavailableError, "no/such/file.txt"),
+    ({"batch_size": 100_000}, DataError, "100000 × 16"),
+    ({"tokenizer": "./nowhere"}, DataUnavailableError, "./nowhere"),
+    ({"model": "./nowhere.json"}, UsageError, "'./nowhere.json'.* tiny"),
+    ({"init": "./nowhere"}, AttnGeoError, "./nowhere"),
+    ({"precision": "fp16"}, UsageError, "fp16"),
     ({"report_to": "wandb"}, UsageError, "pip install wandb"),
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "message"), BAD, ids=[next(iter(bad[0])) for bad in BAD])
-def test_what_can_be_known_is_said_before_training(
-    tmp_path: Path, given: dict[str, Any], kind: type[AttnGeoError], message: str
+@pytest.mark.parametrize(("given", "kind", "facts"), BAD, ids=[next(iter(bad[0])) for bad in BAD])
+def test_faults_that_can_be_known_are_reported_before_training(
+    tmp_path: Path, given: dict[str, Any], kind: type[AttnGeoError], facts: str
 ) -> None:
     if torch.cuda.is_available() and "precision" in given:
         pytest.skip("there is a CUDA device here")
-    settings = dataclasses.replace(small_settings(tmp_path), **given)
-    with pytest.raises(kind, match=message) as error:
-        run(settings, tmp_path / "run")
+    options = dataclasses.replace(small_options(tmp_path), **given)
+    with pytest.raises(kind, match=facts) as error:
+        run(options, tmp_path / "run")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"steps": 0}, "steps is 0, expected at least 1"),
-        ({"lr": 0.0}, "lr is 0.0, expected a positive number"),
-        ({"lr": math.nan}, "lr is nan"),
-        ({"mlm_probability": 1.0}, "mlm_probability is 1.0, expected a share"),
-        ({"mlm_probability": 0.0}, "mlm_probability is 0.0, expected a share"),
-        ({"objective": "nsp"}, "objective is 'nsp', expected one of: mlm, clm"),
-        ({"steps": 5, "warmup": 6}, "warmup is 6, expected at most the 5 steps"),
-        ({"seq_len": 1}, "seq_len is 1, expected at least 2"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"epochs": 2}, "epochs is for images; leave it out"),
-        ({"mixup": 0.2}, "mixup is for images; leave it out"),
-        ({"seed": 2**32}, "seed is 4294967296, expected less than"),
-        ({"dropout": 1}, "there is no setting 'dropout'"),
-        ({"task": "image"}, "model bert-mini is trained on texts, not images; expected one of: vit-tiny"),
-    ],
-)
-def test_settings_that_cannot_be_meant(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        Settings.of("bert-mini", **given)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"steps": 5, "epochs": 2}, "steps and epochs contradict each other; give one of them"),
-        ({"warmup": 5, "warmup_epochs": 2}, "warmup and warmup_epochs contradict each other"),
-        ({"seq_len": 16}, "seq_len is for text; leave it out"),
-        ({"objective": "clm"}, "objective is for text; leave it out"),
-    ],
-)
-def test_settings_that_cannot_be_meant_of_images(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        Settings.of("vit-tiny", **given)
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet", "esm", "data2vec-text"])
 def test_positions_that_are_not_all_for_tokens_are_known_before_training(tmp_path: Path, model_type: str) -> None:
     """These number positions from that of the padding on, so that 64 are not enough for 64 tokens."""
-    settings = small_settings(tmp_path, seq_len=64, steps=2)
+    options = small_options(tmp_path, seq_len=64, steps=2)
     write_config(tmp_path, model_type=model_type)
-    with pytest.raises(UsageError, match=f"a {model_type} model as configured cannot take seq_len 64 ") as error:
-        run(settings, tmp_path / "run")
+    with pytest.raises(UsageError, match=f"{model_type} .*seq_len 64") as error:
+        run(options, tmp_path / "run")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("model", "steps", "every"),
-    [("tiny", 1000, 50), ("tiny", 100, 10), ("bert-mini", 60, 6), ("tiny", 7, 1), ("tiny", 97, 9)],
-)
-def test_short_runs_have_about_ten_logs(model: str, steps: int, every: int) -> None:
-    assert Settings.of(model, steps=steps).log_every == every
-    assert Settings.of(model, steps=steps, log_every=4).log_every == 4
+def test_typos_are_reported_before_the_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo.pretrain.text import task
 
-
-def test_typos_are_told_before_the_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.pretrain import tasks
-
-    monkeypatch.setattr(tasks, "open_text", lambda *_, **__: pytest.fail("the data were read"))
-    for given, message in (
-        ({"init": "symetric"}, "init is 'symetric', expected one of: default, symmetric, identity"),
-        ({"model": "tinny"}, "model 'tinny' is no file, expected a config.json or one of: tiny"),
+    monkeypatch.setattr(task, "open_text", lambda *_, **__: pytest.fail("the data were read"))
+    for given, facts in (
+        ({"init": "symetric"}, "'symetric'.*default, symmetric, identity"),
+        ({"model": "tinny"}, "'tinny'.* tiny"),
     ):
-        with pytest.raises(UsageError, match=message):
-            run(dataclasses.replace(small_settings(tmp_path), **given), tmp_path / "run")
-    for fields, message in (
-        ({"model_type": "bret"}, "transformers has no model_type 'bret'; did you mean 'bert'"),
-        ({"model_type": ""}, "transformers has no model_type ''; expected one such as 'bert'"),
-        ({"model_type": "llama"}, "no head of model type 'llama' to train on mlm; train it with --objective clm"),
+        with pytest.raises(UsageError, match=facts):
+            run(dataclasses.replace(small_options(tmp_path), **given), tmp_path / "run")
+    for fields, facts in (
+        ({"model_type": "bret"}, "'bret'.*'bert'"),
+        ({"model_type": ""}, "model_type ''.*'bert'"),
+        ({"model_type": "llama"}, "'llama'.* mlm.*--objective clm"),
     ):
-        settings = small_settings(tmp_path)
+        options = small_options(tmp_path)
         write_config(tmp_path, **fields)
-        with pytest.raises(UsageError, match=message):
-            run(settings, tmp_path / "run")
-
-
-def test_a_comparison_is_not_resumed_as_a_run(tmp_path: Path) -> None:
-    (tmp_path / "all/mlm-default-seed0").mkdir(parents=True)
-    small_settings(tmp_path).write(tmp_path / "all/mlm-default-seed0")
-    with pytest.raises(
-        TrainingError, match="holds several runs; name one of them, or give a comparison's whole command"
-    ):
-        Settings.read(tmp_path / "all")
-
-
-def test_settings_are_those_of_the_paper() -> None:
-    """Saponati et al. 2025, S2.3."""
-    settings = Settings.of("bert-mini")
-    assert (settings.steps, settings.batch_size, settings.grad_accum) == (200_000, 32, 8)
-    assert (settings.lr, settings.warmup, settings.weight_decay, settings.mlm_probability) == (5e-5, 200, 0.01, 0.15)
-
-
-def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path)
-    (tmp_path / "run").mkdir()
-    settings.write(tmp_path / "run")
-    assert Settings.read(tmp_path / "run") == settings
-    assert settings.resumed({"save_every": 3, "lr": None}, tmp_path).save_every == 3
-    with pytest.raises(UsageError, match=r"was started with lr 0.001, not 0.5; leave it out"):
-        settings.resumed({"lr": 0.5}, tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(TrainingError, match="holds no run to resume"):
-        Settings.read(tmp_path / "empty")
-    (tmp_path / "run/settings.json").write_text("{")
-    with pytest.raises(TrainingError, match="is not readable"):
-        Settings.read(tmp_path / "run")
+        with pytest.raises(UsageError, match=facts):
+            run(options, tmp_path / "run")
 
 
 def test_other_families_train_by_their_config(tmp_path: Path) -> None:
@@ -440,8 +358,8 @@ def test_other_families_train_by_their_config(tmp_path: Path) -> None:
     )
     fields = {"steps": 2, "batch_size": 4, "grad_accum": 1, "seq_len": 16, "vocab_size": 120, "log_every": 1,
               "data": str(tmp_path / "text.txt"), "init": "symmetric"}  # fmt: skip
-    result = run(Settings.of(str(path), objective="clm", **fields), tmp_path / "run")
+    result = run(TextPretrainOptions.of(str(path), objective="clm", **fields), tmp_path / "run")
     heads = result.geometry.dropna(subset=["head"])
     assert heads.loc[heads["step"] == 0, "symmetry"].tolist() == pytest.approx([1.0] * 4, abs=1e-6)
-    with pytest.raises(UsageError, match="no head of model type 'llama' to train on mlm"):
-        run(Settings.of(str(path), objective="mlm", **fields), tmp_path / "other")
+    with pytest.raises(UsageError, match=r"'llama'.* mlm"):
+        run(TextPretrainOptions.of(str(path), objective="mlm", **fields), tmp_path / "other")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attngeo.pretrain.settings import Settings
+from attngeo.pretrain import TextPretrainOptions
 
 # Smaller than any preset: a step takes milliseconds.
 CONFIG: dict[str, Any] = {
@@ -23,7 +23,7 @@ def write_config(folder: Path, **fields: Any) -> Path:
 
 
 def write_text(folder: Path, lines: int = 300) -> Path:
-    """A text in which every word says which comes next, so that there is something to learn."""
+    """A text in which each word determines the next one, so that a model can learn it."""
     words = [f"{a}{b}" for a in "bdgklmnprst" for b in ("a", "e", "i", "o", "u")]
     path = folder / "text.txt"
     text = [" ".join(words[(7 * i + j) % len(words)] for j in range(12)) for i in range(lines)]
@@ -31,8 +31,8 @@ def write_text(folder: Path, lines: int = 300) -> Path:
     return path
 
 
-def small_settings(folder: Path, **given: Any) -> Settings:
-    """Settings of a run that takes about a second."""
+def small_options(folder: Path, **given: Any) -> TextPretrainOptions:
+    """Options of a run that takes about a second."""
     fields = {"steps": 20, "batch_size": 8, "grad_accum": 1, "seq_len": 16, "lr": 1e-3, "warmup": 2, "vocab_size": 120,
               "log_every": 5, "save_every": 10, "data": str(write_text(folder))}  # fmt: skip
-    return Settings.of(str(write_config(folder)), **(fields | given))
+    return TextPretrainOptions.of(str(write_config(folder)), **(fields | given))

@@ -1,0 +1,297 @@
+"""The options of `attngeo pretrain`, each declared once: the library, the command and the recipe read them here.
+
+    make_options("bert-mini", steps=1000)      TextPretrainOptions; the rest as bert-mini is trained by default
+    make_options(data="digits")                ImagePretrainOptions of vit-tiny
+    TextPretrainOptions.of("config.json")      a model of your own, with the options of the paper's section S2
+
+Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
+from attngeo.errors import UsageError
+from attngeo.options import (
+    COMPARISON,
+    COMPUTATION,
+    INPUT,
+    MODEL,
+    OPTIMISATION,
+    RESULTS,
+    RUNNING,
+    Options,
+    option,
+    options_of,
+)
+from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, PRESETS
+
+# The default of an option that each model has its own value for; `of` fills it in.
+BY_MODEL: Any = dataclasses.MISSING
+# Options that may be paths.
+PATHS = ("model", "data", "tokenizer", "init")
+# Named initialisations; any other is a reference to a checkpoint.
+INITS = ("default", "symmetric", "identity")
+LARGEST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptions(Options):
+    """What a training run depends on, for text and for images alike. Raises UsageError for a value that has no meaning.
+
+    Make them by `of`, which fills in the options that a model is trained with by default.
+    """
+
+    TASK: ClassVar[Task]
+
+    model: str = option(
+        BY_MODEL, f"Model: {', '.join(PRESETS)}, or a config.json of transformers", panel=MODEL,
+        metavar="NAME|CONFIG.json", shown_default="tiny; vit-tiny for images",
+    )  # fmt: skip
+    task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="that of the model")
+    init: str = option(
+        "default", "Initial Wq and Wk; REF takes those of a checkpoint", panel=MODEL,
+        metavar="default|symmetric|identity|REF", shown_default="default",
+    )  # fmt: skip
+    data: str = option(
+        BY_MODEL,
+        "Text: austen (embedded), a file, a folder, org/name[:config][@revision][#split] on the Hub, wikipedia, "
+        "redpajama or jigsaw:train.csv; images: digits, cifar10, a folder or a Hub data set",
+        panel=INPUT, metavar="REF", shown_default="that of the model",
+    )  # fmt: skip
+    steps: int = option(0, "Number of updates of the weights", panel=OPTIMISATION, least=0)
+    batch_size: int = option(BY_MODEL, "Sequences or images per device and batch", panel=OPTIMISATION, least=1)
+    grad_accum: int = option(BY_MODEL, "Batches per update", panel=OPTIMISATION, least=1)
+    lr: float = option(BY_MODEL, "Peak learning rate of AdamW", panel=OPTIMISATION, least=0)
+    warmup: int = option(0, "Updates before the learning rate reaches its peak", panel=OPTIMISATION, least=0)
+    weight_decay: float = option(BY_MODEL, "Weight decay of AdamW", panel=OPTIMISATION, least=0)
+    precision: TrainingPrecision = option(
+        "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", panel=COMPUTATION, shown_default="auto"
+    )
+    seed: int = option(
+        0, "Seed of the weights, the order of the data, and the masks or mixed images", panel=COMPUTATION, least=0,
+        most=LARGEST_SEED, shown_default="0",
+    )  # fmt: skip
+    log_every: int = option(BY_MODEL, "Updates between logs; each log has the scores", panel=RESULTS, least=1)
+    report_to: Tracker = option("none", "Experiment tracker to log to as well", panel=RESULTS, shown_default="none")
+    save_every: int = option(BY_MODEL, "Updates between checkpoints", panel=RUNNING, least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task != self.TASK:
+            raise UsageError(f"task is {self.task!r}, expected {self.TASK!r} for {type(self).__name__}")
+        if self.lr == 0:
+            raise UsageError(f"lr is {self.lr}, expected a positive number")
+        if self.steps and self.warmup > self.steps:
+            raise UsageError(f"warmup is {self.warmup}, expected at most the {self.steps} steps; lower --warmup")
+
+    @classmethod
+    def of(cls, model: str = "", **given: Any) -> Self:
+        """The options of a run of `model`: those given, and for the others what the model is trained with by default.
+
+        model: a name of `PRESETS`, or the path of a transformers config.json. given: options by name; None means not
+        given. If `steps` is given, the warm-up is at most a tenth of them, and a short run has about ten logs.
+        Raises UsageError, also for an option of the other task.
+        """
+        model = model or DEFAULT_MODELS[cls.TASK]
+        preset = PRESETS.get(model)
+        if preset is not None and preset.task != cls.TASK:
+            names = ", ".join(name for name, other in PRESETS.items() if other.task == cls.TASK)
+            raise UsageError(f"model {model} is trained on {preset.task}s, not {cls.TASK}s; expected one of: {names}")
+        chosen = {name: value for name, value in given.items() if value is not None}
+        cls._refuse_unknown(chosen)
+        defaults = preset.options if preset else DEFAULTS[cls.TASK]
+        chosen |= {name: make_absolute(chosen[name]) for name in PATHS if name in chosen}
+        filled = {**_adapt(defaults, chosen), **chosen}
+        return cls(model=model if preset else make_absolute(model), task=cls.TASK, **filled)
+
+    @classmethod
+    def _refuse_unknown(cls, chosen: Mapping[str, Any]) -> None:
+        for name in chosen.keys() - options_of(cls).keys():
+            for other in (TextPretrainOptions, ImagePretrainOptions):
+                if name in options_of(other):
+                    raise UsageError(f"{name} is for {other.TASK}s, but this run is on {cls.TASK}s; leave it out")
+            raise UsageError(f"there is no option {name!r}")
+
+    @property
+    def model_name(self) -> str:
+        """The preset's name or the file's; for a config.json, its folder's."""
+        path = Path(self.model).absolute()
+        return path.parent.name if path.name == "config.json" else path.name.removesuffix(".json")
+
+    @property
+    def objective_name(self) -> str:
+        """What is predicted, as tables and folders call it: mlm, clm or image."""
+        return self.TASK
+
+    @property
+    def run_name(self) -> str:
+        """A name that tells this run from others like it; a file name."""
+        init = self.init if self.init in INITS else "from-checkpoint"
+        return "-".join([self.model_name, self.objective_name, init, f"seed{self.seed}"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPretrainOptions(PretrainOptions):
+    """Options of a run on text: an encoder that predicts masked tokens, or a decoder that predicts the next one."""
+
+    TASK: ClassVar[Task] = "text"
+
+    objective: Objective = option(
+        "mlm", "Prediction of masked tokens or of the next token", panel=MODEL, shown_default="mlm"
+    )
+    mlm_probability: float = option(BY_MODEL, "Share of tokens that are masked", panel=MODEL, least=0)
+    text_column: str = option("", "Column of a table that holds the text", panel=INPUT, shown_default="text")
+    tokenizer: str = option(
+        "", "Tokeniser: train one on the data, or take that of a folder or Hub id", panel=INPUT, metavar="train|REF",
+        shown_default="that of the data set, else train",
+    )  # fmt: skip
+    vocab_size: int = option(BY_MODEL, "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
+    pack: bool = option(
+        True, "Cut the text into full sequences, or pad each document", panel=INPUT, shown_default="pack"
+    )
+    space_characters: bool = option(
+        False, "Join the characters with spaces, as the paper's published code did", panel=INPUT
+    )
+    seq_len: int = option(BY_MODEL, "Tokens per sequence", panel=INPUT, least=2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.steps:
+            raise UsageError("steps is 0, expected at least 1")
+        check_share("mlm_probability", self.mlm_probability)
+        if self.objective == "mlm" and self.mlm_probability == 0:
+            raise UsageError("mlm_probability is 0, expected more: nothing would be predicted")
+
+    @property
+    def objective_name(self) -> str:
+        """What is predicted: mlm or clm."""
+        return self.objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePretrainOptions(PretrainOptions):
+    """Options of a run on images: a classifier, trained by the recipe of Saponati et al. 2025, section S3."""
+
+    TASK: ClassVar[Task] = "image"
+
+    epochs: int = option(0, "Passes over the images, instead of --steps", panel=OPTIMISATION, least=0)
+    warmup_epochs: int = option(0, "Epochs of warm-up, instead of --warmup", panel=OPTIMISATION, least=0)
+    mixup: float = option(BY_MODEL, "α of mixup's Beta distribution; 0 for none", panel=OPTIMISATION, least=0)
+    cutmix: float = option(BY_MODEL, "α of cutmix's Beta distribution; 0 for none", panel=OPTIMISATION, least=0)
+    label_smoothing: float = option(BY_MODEL, "Label smoothing (images)", panel=OPTIMISATION, least=0)
+    ema_decay: float = option(
+        BY_MODEL, "Decay of the moving average of the weights, before it is adapted to batch and epochs (images)",
+        panel=OPTIMISATION, least=0,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.steps and not self.epochs:
+            raise UsageError("steps and epochs are 0, expected one of them to be at least 1")
+        check_share("label_smoothing", self.label_smoothing)
+        check_share("ema_decay", self.ema_decay)
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise UsageError unless 0 ≤ value < 1."""
+    if not 0 <= value < 1:
+        raise UsageError(f"{name} is {value}, expected a share from 0 to less than 1")
+
+
+def parse_names(text: str) -> list[str]:
+    """The names of a list.
+
+    >>> parse_names("default, symmetric")
+    ['default', 'symmetric']
+    """
+    return [name.strip() for name in text.split(",")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(Options):
+    """Which runs are compared. Raises UsageError for a value that has no meaning."""
+
+    compare: Sequence[str] | None = option(
+        None, "Initialisations to compare; the first is the baseline", panel=COMPARISON, metavar="INIT,INIT",
+        parse=parse_names,
+    )  # fmt: skip
+    objectives: Sequence[str] | None = option(
+        None, "Objectives to train with (with --compare)", panel=COMPARISON, metavar="mlm,clm", parse=parse_names
+    )
+    seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1, shown_default="1")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compare is None and self.objectives is not None:
+            raise UsageError("objectives is given without compare; give both, or objective alone")
+        if self.compare is None and self.seeds != 1:
+            raise UsageError("seeds is given without compare; give both, or seed alone")
+        for objective in self.objectives or ():
+            one_of("objectives", objective, Objective)
+
+
+def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, dict[str, Any]]:
+    """The options of a comparison among those given, and the options of its runs. Raises UsageError."""
+    names, chosen = options_of(ComparisonOptions), {name: value for name, value in given.items() if value is not None}
+    comparison = ComparisonOptions(**{name: value for name, value in chosen.items() if name in names})
+    rest = {name: value for name, value in chosen.items() if name not in names}
+    if comparison.compare is not None and "init" in rest:
+        raise UsageError("init and compare contradict each other; name all initialisations in compare")
+    return comparison, rest
+
+
+def make_options(
+    model: str = "", *, task: Task | None = None, **given: Any
+) -> TextPretrainOptions | ImagePretrainOptions:
+    """The options of a run, of the class for its task: see `PretrainOptions.of`.
+
+    task: by default that of the model, or of the data if they are digits or cifar10, otherwise text.
+    """
+    if task is None:
+        preset = PRESETS.get(model or "")
+        images = given.get("data") in IMAGE_DATA
+        task = preset.task if preset else "image" if images else "text"
+    kinds: dict[Task, type[TextPretrainOptions] | type[ImagePretrainOptions]] = {
+        "text": TextPretrainOptions, "image": ImagePretrainOptions,
+    }  # fmt: skip
+    return kinds[one_of("task", task, Task)].of(model or "", **given)
+
+
+def make_absolute(reference: str) -> str:
+    """An existing path in full, so that a run can be resumed from any folder; any other reference as it is."""
+    head, colon, path = reference.rpartition(":") if reference.startswith("jigsaw:") else ("", "", reference)
+    try:
+        found = Path(path).expanduser()
+        return f"{head}{colon}{found.absolute()}" if path and found.exists() else reference
+    except (OSError, RuntimeError, ValueError):
+        return reference
+
+
+def _adapt(defaults: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's default options, fitted to the length that is chosen. Raises UsageError for a contradiction."""
+    for first, second in (("steps", "epochs"), ("warmup", "warmup_epochs")):
+        if chosen.get(first) and chosen.get(second):
+            raise UsageError(f"{first} and {second} contradict each other; give one of them")
+    adapted, steps = dict(defaults), chosen.get("steps")
+    if isinstance(steps, int) and "epochs" not in chosen:
+        adapted["log_every"] = _fit_interval(steps, defaults["log_every"])
+        adapted["warmup"] = 0 if "warmup_epochs" in chosen else min(defaults.get("warmup", steps), steps // 10)
+        adapted.pop("epochs", None)
+        adapted.pop("warmup_epochs", None)
+    elif "warmup" in chosen:
+        adapted.pop("warmup_epochs", None)
+    return adapted
+
+
+def _fit_interval(steps: int, usual: int) -> int:
+    """Steps between logs: as usual, or in a short run so that there are about ten, the last of them at its end."""
+    if steps >= 5 * usual:
+        return usual
+    most = max(steps // 10, 1)
+    return next((each for each in range(most, most // 2, -1) if steps % each == 0), most)

@@ -1,0 +1,211 @@
+"""Whole runs on images, restarts, and faults."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.images import SWIN, VIT, small_image_options, write_images, write_vit_config
+from torch import Tensor
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+import attngeo
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, InterruptedTrainingError, UsageError
+from attngeo.pretrain import ImagePretrainOptions
+from attngeo.pretrain.images.ema import adapt_decay
+from attngeo.pretrain.images.sources import open_images
+from attngeo.pretrain.images.task import read_image_size
+from attngeo.pretrain.runs import run
+from attngeo.progress import Progress
+
+
+def weights_of(folder: Path, name: str = "model") -> dict[str, Tensor]:
+    return load_file(folder / name / "model.safetensors")
+
+
+def test_digits_are_learned_from_a_symmetric_start(tmp_path: Path) -> None:
+    """With all of the recipe, mixing and smoothing: three of four are right after seven epochs."""
+    options = ImagePretrainOptions.of(
+        "vit-tiny", steps=150, batch_size=64, lr=3e-3, warmup=10, init="symmetric", log_every=50
+    )
+    result = run(options, tmp_path / "run")
+    summary = result.summary
+    assert summary["eval_accuracy"] > 0.6
+    assert 0.1 < summary["ema_accuracy"] < summary["eval_accuracy"]
+    assert summary["eval_loss"] < summary["ema_loss"] < 2.3
+    assert summary["images"] == 150 * 64
+    assert summary["images_per_second"] == pytest.approx(summary["images"] / summary["seconds"], rel=0.05)
+    assert summary["data"] == {
+        "name": "digits", "images": 1437, "test_images": 360, "labels": 10, "label_column": "label", "channels": 1,
+        "image_size": 8, "epochs": round(150 * 64 / 1437, 3), "ema_decay": adapt_decay(0.998, 64, 150 / 23),
+    }  # fmt: skip
+
+    at_start = result.geometry[result.geometry["step"] == 0]
+    assert at_start["symmetry"].tolist() == pytest.approx([1.0] * 3 * (1 + 4), abs=1e-6)
+    assert all("k_proj.weight" in name or "key.weight" in name for name in summary["changed_at_init"])
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "run/model")
+    assert [model.config.id2label[number] for number in range(10)] == list("0123456789")
+    scored = attngeo.score(str(tmp_path / "run/model"), per_head=True)
+    last = result.geometry[result.geometry["step"] == 150]
+    assert last["symmetry"].tolist() == pytest.approx(scored["symmetry"].tolist(), abs=1e-6)
+
+    # What was measured can be measured again from the saved folder alone: with its processor, on images as they come.
+    data, right = open_images("digits"), {}
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "run/model")
+    inputs = processor(data.test["image"][:], return_tensors="pt")
+    for name, key in (("model", "eval_accuracy"), ("model-ema", "ema_accuracy")):
+        with torch.no_grad():
+            saved = AutoModelForImageClassification.from_pretrained(tmp_path / "run" / name).eval()
+            right[key] = (
+                (saved(**inputs).logits.argmax(-1) == torch.tensor(data.test["label"][:])).float().mean().item()
+            )
+    assert right == pytest.approx({key: summary[key] for key in right}, abs=1e-6)
+
+
+FAMILIES = [*(VIT | {"model_type": name} for name in ("vit", "deit", "beit", "dinov2")), SWIN]
+
+
+@pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config["model_type"])
+def test_a_folder_of_pngs_trains_other_families(config: dict[str, Any], tmp_path: Path) -> None:
+    data = write_images(tmp_path / "images", "abc")
+    result = run(small_image_options(tmp_path, config=config, data=str(data), init="symmetric"), tmp_path / "run")
+    about = result.summary["data"]
+    assert (about["images"], about["test_images"], about["labels"], about["channels"]) == (16, 2, 3, 3)
+    assert result.summary["start"]["heads_symmetry_min"] == pytest.approx(1.0, abs=1e-6)
+    assert result.geometry["loss"].dropna().between(0, 3).all()
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "run/model")
+    assert list(model.config.id2label.values()) == ["a", "b", "c"]
+
+
+def interrupted_at(step: int) -> Callable[[Progress], None]:
+    """A callback that presses Ctrl-C at a log."""
+
+    def interrupt(progress: Progress) -> None:
+        if progress.phase == "train" and progress.done == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return interrupt
+
+
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """Bit for bit, with dropout: also the average, which moves at steps 33 and 65, and the loss between logs."""
+    dropout = VIT | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1}
+    options = small_image_options(tmp_path, config=dropout, steps=70, warmup=3, log_every=8, grad_accum=2)
+    whole = run(options, tmp_path / "whole")
+    with pytest.raises(InterruptedTrainingError, match="step 41 of 70"):
+        run(options, tmp_path / "parts", progress=interrupted_at(40))
+    resumed = run(options, tmp_path / "parts", resume=True)
+    pd.testing.assert_frame_equal(resumed.geometry, whole.geometry)
+    for name in ("model", "model-ema"):
+        parts = weights_of(tmp_path / "parts", name)
+        for key, weight in weights_of(tmp_path / "whole", name).items():
+            assert torch.equal(weight, parts[key]), key
+    measured = {key: value for key, value in whole.summary.items() if key.startswith(("eval_", "ema_"))}
+    assert measured == {key: resumed.summary[key] for key in measured}
+    assert len(measured) == 4
+    assert resumed.summary["images"] == whole.summary["images"] == 70 * 8
+
+
+def test_accumulated_batches_are_one_batch(tmp_path: Path) -> None:
+    whole, parts = (
+        run(small_image_options(tmp_path, steps=6, mixup=0.0, cutmix=0.0, **sizes), tmp_path / name)
+        for name, sizes in (("whole", {"batch_size": 32}), ("parts", {"batch_size": 8, "grad_accum": 4}))
+    )
+    pd.testing.assert_frame_equal(whole.geometry, parts.geometry, rtol=1e-3, atol=1e-4)
+    assert whole.summary["eval_loss"] == pytest.approx(parts.summary["eval_loss"], abs=1e-3)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    first, again, other = (
+        run(small_image_options(tmp_path, seed=seed), tmp_path / name) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    pd.testing.assert_frame_equal(first.geometry, again.geometry)
+    assert first.summary["final_loss"] != other.summary["final_loss"]
+
+
+def test_epochs_are_passes_over_the_images(tmp_path: Path) -> None:
+    data = write_images(tmp_path / "images")  # 11 to train on: 3 steps of 4 in an epoch
+    options = small_image_options(tmp_path, data=str(data), steps=None, warmup=None, epochs=4, warmup_epochs=2)
+    summary = run(options, tmp_path / "run").summary
+    assert (summary["settings"]["steps"], summary["settings"]["warmup"]) == (12, 6)
+    assert summary["data"]["ema_decay"] == pytest.approx(1 - 2e-5 * 4 * 32 / 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "expected"),
+    [
+        (lambda folder: folder / "none", DataUnavailableError, "none"),
+        (lambda folder: write_vit_config(folder), DataError, "config.json"),
+        (lambda folder: folder / "empty", DataError, "empty"),
+        (lambda folder: write_images(folder / "one", "a"), DataError, "columns are image"),
+        (lambda folder: write_images(folder / "few", count=2), DataError, " 3 images.* batch of 4"),
+        (lambda _: "org name", DataUnavailableError, "org name"),
+        (lambda _: "~nobody/images", DataUnavailableError, "~nobody"),
+    ],
+    ids=["missing", "file", "empty", "no-labels", "too-few", "name", "nobody"],
+)  # fmt: skip
+def test_data_that_cannot_be_trained_on(
+    make: Callable[[Path], Any], error: type[AttnGeoError], expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/notes.txt").write_text("no image")
+    reference = str(make(tmp_path))
+    with pytest.raises(error, match=expected) as raised:
+        run(small_image_options(tmp_path, data=reference), tmp_path / "run")
+    assert reference in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataUnavailableError, match="cifar10") as raised:
+        run(small_image_options(tmp_path, data="cifar10"), tmp_path / "run")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_image_is_named(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, also where other processes decode."""
+    data = write_images(tmp_path / "images/train", count=5)
+    write_images(tmp_path / "images/test", count=1)
+    (data / "b/3.png").write_text("no image")
+    monkeypatch.setattr("attngeo.pretrain.images.trainer.image_workers", lambda _: workers)
+    with pytest.raises(DataError, match=r"b/3\.png") as raised:
+        run(small_image_options(tmp_path, data=str(data.parent)), tmp_path / "run")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"patch_size": 5}, "patch_size 5.* image_size 16"),
+        ({"image_size": [16, 8]}, "image_size is 16 × 8"),
+        ({"model_type": "bert"}, "'bert'"),
+    ],
+)
+def test_models_that_cannot_take_the_images(config: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=expected):
+        run(small_image_options(tmp_path, config=VIT | config), tmp_path / "run")
+
+
+def test_sizes_may_be_pairs_or_those_of_a_tower() -> None:
+    from transformers import CLIPConfig, DPTConfig, ViTConfig
+
+    assert read_image_size(ViTConfig(image_size=[32, 32], patch_size=[8, 4]), "") == 32
+    assert read_image_size(CLIPConfig(vision_config={"image_size": 48, "patch_size": 12}), "") == 48
+    assert read_image_size(DPTConfig(), "") > 0
+
+
+def test_a_warm_up_longer_than_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"warmup_epochs is 4.* 48 .* 20 "):
+        run(ImagePretrainOptions.of("vit-tiny", steps=20, warmup=0, warmup_epochs=4), tmp_path / "run")

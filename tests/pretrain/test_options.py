@@ -1,0 +1,147 @@
+"""The options of a run: what a model is trained with by default, and values without a meaning."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attngeo.errors import UsageError
+from attngeo.options import options_of
+from attngeo.pretrain import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_options
+from attngeo.pretrain.options import separate_comparison
+from attngeo.pretrain.presets import PRESETS
+
+
+def test_the_module_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, attngeo.pretrain.options; print({'torch', 'pandas', 'transformers', 'numpy'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("model", PRESETS)
+def test_a_preset_gives_all_options(model: str) -> None:
+    options = make_options(model)
+    assert options.task == PRESETS[model].task
+    assert isinstance(options, ImagePretrainOptions if model.startswith("vit") else TextPretrainOptions)
+    assert {name: getattr(options, name) for name in PRESETS[model].options} == dict(PRESETS[model].options)
+
+
+def test_options_are_those_of_the_paper() -> None:
+    """Saponati et al. 2025, S2.3."""
+    options = TextPretrainOptions.of("bert-mini")
+    assert (options.steps, options.batch_size, options.grad_accum) == (200_000, 32, 8)
+    assert (options.lr, options.warmup, options.weight_decay, options.mlm_probability) == (5e-5, 200, 0.01, 0.15)
+
+
+def test_the_task_is_that_of_the_model_or_of_the_data() -> None:
+    assert make_options().model == "tiny"
+    assert make_options(data="digits").model == "vit-tiny"
+    assert make_options(task="image").model == "vit-tiny"
+    assert make_options("config.json", data="cifar10").task == "image"
+    assert make_options("config.json").task == "text"
+
+
+@pytest.mark.parametrize(
+    ("model", "steps", "every"),
+    [("tiny", 1000, 50), ("tiny", 100, 10), ("bert-mini", 60, 6), ("tiny", 7, 1), ("tiny", 97, 9)],
+)
+def test_short_runs_have_about_ten_logs(model: str, steps: int, every: int) -> None:
+    assert make_options(model, steps=steps).log_every == every
+    assert make_options(model, steps=steps, log_every=4).log_every == 4
+
+
+def test_the_warm_up_fits_the_steps() -> None:
+    assert make_options("tiny", steps=100).warmup == 10
+    assert make_options("tiny", steps=100, warmup=50).warmup == 50
+    assert make_options("tiny", steps=10_000).warmup == 60
+    images = make_options("vit-tiny", steps=100)
+    assert (images.warmup, images.warmup_epochs, images.epochs) == (10, 0, 0)
+    images = make_options("vit-tiny", steps=100, warmup_epochs=1)
+    assert (images.warmup, images.warmup_epochs) == (0, 1)
+    assert make_options("vit-tiny", warmup=5).warmup_epochs == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": "ten"}, "steps is 'ten'"),
+        ({"lr": 0.0}, "lr is 0"),
+        ({"lr": math.nan}, "lr is nan"),
+        ({"mlm_probability": 1.0}, "mlm_probability is 1"),
+        ({"mlm_probability": 0.0}, "mlm_probability is 0"),
+        ({"objective": "nsp"}, "'nsp'.*mlm, clm"),
+        ({"steps": 5, "warmup": 6}, "warmup is 6.* 5 "),
+        ({"seq_len": 1}, "seq_len is 1.* 2"),
+        ({"batch_size": 0}, "batch_size is 0.* 1"),
+        ({"epochs": 2}, "epochs.*image"),
+        ({"mixup": 0.2}, "mixup.*image"),
+        ({"seed": 2**32}, "seed is 4,294,967,296"),
+        ({"dropout": 1}, "'dropout'"),
+        ({"task": "image"}, "bert-mini.* vit-tiny"),
+        ({"task": "sound"}, "'sound'.*text, image"),
+    ],
+)
+def test_text_options_without_a_meaning(given: dict[str, Any], facts: str) -> None:
+    with pytest.raises(UsageError, match=facts):
+        make_options("bert-mini", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        ({"steps": 5, "epochs": 2}, "steps and epochs"),
+        ({"warmup": 5, "warmup_epochs": 2}, "warmup and warmup_epochs"),
+        ({"epochs": 0}, "steps and epochs"),
+        ({"seq_len": 16}, "seq_len.*text"),
+        ({"objective": "clm"}, "objective.*text"),
+        ({"ema_decay": 1.0}, "ema_decay is 1"),
+        ({"label_smoothing": -0.1}, "label_smoothing is -0.1"),
+    ],
+)
+def test_image_options_without_a_meaning(given: dict[str, Any], facts: str) -> None:
+    with pytest.raises(UsageError, match=facts):
+        make_options("vit-tiny", **given)
+
+
+def test_existing_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.csv").write_text("comment_text\na\n")
+    monkeypatch.chdir(tmp_path)
+    assert TextPretrainOptions.of(data="train.csv").data == str(tmp_path / "train.csv")
+    assert TextPretrainOptions.of(data="jigsaw:train.csv").data == f"jigsaw:{tmp_path / 'train.csv'}"
+    assert TextPretrainOptions.of(data="org/name").data == "org/name"
+
+
+def test_the_name_of_a_run_says_what_differs() -> None:
+    assert make_options("tiny", objective="clm", seed=3).run_name == "tiny-clm-default-seed3"
+    assert make_options("vit-tiny", init="symmetric").run_name == "vit-tiny-image-symmetric-seed0"
+    assert make_options("folder/config.json", init="org/name").run_name == "folder-mlm-from-checkpoint-seed0"
+
+
+def test_a_comparison_is_separated_from_its_runs() -> None:
+    given = {"compare": ["default", "symmetric"], "objectives": None, "seeds": 2, "lr": 0.1, "model": "tiny"}
+    comparison, rest = separate_comparison(given)
+    assert comparison == ComparisonOptions(compare=["default", "symmetric"], seeds=2)
+    assert rest == {"lr": 0.1, "model": "tiny"}
+    assert not options_of(ComparisonOptions).keys() & options_of(TextPretrainOptions).keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        ({"seeds": 3}, "seeds.*compare"),
+        ({"objectives": ["mlm"]}, "objectives.*compare"),
+        ({"compare": ["default", "symmetric"], "seeds": 0}, "seeds is 0"),
+        ({"compare": ["default", "symmetric"], "objectives": ["nsp"]}, "'nsp'.*mlm, clm"),
+        ({"compare": ["default", "symmetric"], "init": "identity"}, "init and compare"),
+    ],
+)
+def test_comparisons_without_a_meaning(given: dict[str, Any], facts: str) -> None:
+    with pytest.raises(UsageError, match=facts):
+        separate_comparison(given)
