@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from attngeo.errors import DataError
 from attngeo.reporting.inputs import FigureInputs, read_frames
 from attngeo.reporting.plots import plot
-from attngeo.reporting.results import CollectedResults, Workplace, resolve_reference
+from attngeo.reporting.results import CollectedResults
 from attngeo.reporting.schema import Check, FigureBlock, Recipe, TableBlock
+from attngeo.reporting.workplace import Workplace, resolve_reference
 from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.published import published_of, published_scores
 from attngeo.scores.spec import SCORES, score_names

@@ -23,7 +23,11 @@ from attngeo.reporting.schema import (
 from attngeo.reporting.toml_lines import Place
 
 # The command whose results a figure is drawn from, by the frame that it takes first.
-COMMAND_OF_FRAME: dict[FrameName, str] = {"scores": "score", "summary": "score", "analogies": "analogy"}
+COMMAND_OF_FRAME: dict[FrameName, str] = {
+    "scores": "score", "summary": "score", "analogies": "analogy", "curves": "pretrain",
+}  # fmt: skip
+# The keys that say what a figure is drawn from; those of all other kinds name results, and models among them.
+SOURCE_KEYS: dict[FrameName, tuple[str, ...]] = {"matrix": ("model",), "curves": ("of",)}
 # The tables of a recipe that have a class of their own, by their key.
 TABLES: dict[str, type[BaseModel]] = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
 
@@ -46,7 +50,7 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
 
 def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
     spec = figure.spec
-    source = ("model",) if spec.frames == ("matrix",) else ("of", "models")
+    source = SOURCE_KEYS.get(spec.frames[0], ("of", "models"))
     known = (*spec.options, *source)
     for name in type(figure).model_fields:
         if name in figure.model_fields_set and name not in ("kind", "caption", *known):

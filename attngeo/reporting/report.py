@@ -19,8 +19,9 @@ from attngeo.reporting.blocks import FILE_NAME, build_figure, build_table, run_c
 from attngeo.reporting.markdown import render_markdown
 from attngeo.reporting.page import ReportContent, ReportSection, render_page
 from attngeo.reporting.recipe import RecipeFile, read_recipe
-from attngeo.reporting.results import CollectedResults, ReportFailure, Workplace, collect_results, remove_parts
+from attngeo.reporting.results import CollectedResults, ReportFailure, collect_results, remove_parts
 from attngeo.reporting.toml_lines import Place, name_of
+from attngeo.reporting.workplace import Workplace
 from attngeo.scores.conditions import Outcome
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.write import write_table

@@ -26,6 +26,13 @@ from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
 from attngeo.options import Options, check_value, options_of, type_of
+from attngeo.pretrain.options import (
+    ComparisonOptions,
+    ImagePretrainOptions,
+    TextPretrainOptions,
+    make_options,
+    separate_comparison,
+)
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
 
@@ -132,6 +139,10 @@ class OptionsOf:
 
 SCORE_KEYS = OptionsOf(ScoreOptions, check=lambda given: ScoreOptions(**given))
 ANALOGY_KEYS = OptionsOf(AnalogyOptions, check=lambda given: AnalogyOptions(**given))
+PRETRAIN_KEYS = OptionsOf(
+    TextPretrainOptions, ImagePretrainOptions, ComparisonOptions,
+    check=lambda given: make_options(**separate_comparison(given)[1]),
+)  # fmt: skip
 
 
 class ScoreRequest(_Table):
@@ -152,6 +163,14 @@ class AnalogyRequest(_Table):
     options: Annotated[dict[str, Any], ANALOGY_KEYS] = Field(default_factory=dict)
 
 
+class PretrainRequest(_Table):
+    """Scores and loss of a training run, or of a comparison of runs, at every log."""
+
+    command: Literal["pretrain"]
+    name: Name
+    options: Annotated[dict[str, Any], PRETRAIN_KEYS] = Field(default_factory=dict)
+
+
 class FileRequest(_Table):
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
 
@@ -160,10 +179,10 @@ class FileRequest(_Table):
     path: str = Field(min_length=1)
 
 
-Request = ScoreRequest | AnalogyRequest | FileRequest
+Request = ScoreRequest | AnalogyRequest | PretrainRequest | FileRequest
 REQUESTS: tuple[type[Request], ...] = get_args(Request)
 COMMANDS: tuple[str, ...] = tuple(get_args(each.model_fields["command"].annotation)[0] for each in REQUESTS)
-OPTION_KEYS = {"score": SCORE_KEYS, "analogy": ANALOGY_KEYS}
+OPTION_KEYS = {"score": SCORE_KEYS, "analogy": ANALOGY_KEYS, "pretrain": PRETRAIN_KEYS}
 
 
 class _FigureKeys(_Table):

@@ -15,8 +15,8 @@ from support.reports import change, read_files
 
 import attngeo
 from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError
-from attngeo.reporting import build_report, results
-from attngeo.reporting.results import describe_files
+from attngeo.reporting import build_report, parts
+from attngeo.reporting.workplace import describe_files
 from attngeo.scores import scoring
 
 ENCODER = Path(attngeo.__file__).parent / "demos/encoder"
@@ -133,7 +133,7 @@ def test_parts_of_an_incomplete_report_are_kept_until_something_changes(
     for part in (tmp_path / "out/.parts").glob("*.parquet"):
         part.write_bytes(part.read_bytes()[:100])
     assert again() == ["model", "demo:none"]
-    monkeypatch.setattr(results, "software", lambda: {"attngeo": "99"})
+    monkeypatch.setattr(parts, "software", lambda: {"attngeo": "99"})
     assert again() == ["model", "demo:none"]
 
 

@@ -1,0 +1,176 @@
+"""The parts of the results that a recipe requests: what each depends on, and how it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attngeo.analogies.options import GOOGLE
+from attngeo.checkpoints.reference import local_path
+from attngeo.errors import InterruptedTrainingError, OutputError
+from attngeo.pretrain.options import INITS, PATHS, make_options, separate_comparison
+from attngeo.pretrain.presets import PRESETS
+from attngeo.provenance import software
+from attngeo.reporting.schema import AnalogyRequest, FileRequest, PretrainRequest, Request, ScoreRequest
+from attngeo.reporting.workplace import Workplace, describe_files, resolve_reference
+from attngeo.tables.atomic import atomic_write
+from attngeo.tables.read import read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The folder of training runs in a report, and the file in a run's that tells what its data were.
+RUNS, INPUTS = "runs", "inputs.json"
+
+
+@dataclass(frozen=True)
+class ResultsPart:
+    """One part of some results. fingerprint: of all that it depends on. make: computes its rows."""
+
+    fingerprint: str
+    make: Callable[[], pd.DataFrame]
+
+
+def plan_parts(request: Request, place: Workplace) -> Iterator[tuple[str, Callable[[], ResultsPart]]]:
+    """The name of each part of some results, and the function that prepares it; preparing may fail."""
+    match request:
+        case FileRequest():
+            yield request.path, partial(_prepare_file, request, place)
+        case AnalogyRequest():
+            yield ", ".join(request.models), partial(_prepare_analogies, request, place)
+        case PretrainRequest():
+            yield str(request.options.get("model", "training")), partial(_prepare_training, request, place)
+        case ScoreRequest():
+            for model in request.models:
+                yield model, partial(_prepare_scores, request, model, place)
+
+
+def _prepare_file(request: FileRequest, place: Workplace) -> ResultsPart:
+    path = place.base / local_path(request.path)
+
+    def make() -> pd.DataFrame:
+        frame = read_results(path, (), "attngeo … -o FILE")
+        frame.attrs = {"model": request.path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        return frame
+
+    return ResultsPart(_fingerprint(request, describe_files(path)), make)
+
+
+def _prepare_scores(request: ScoreRequest, model: str, place: Workplace) -> ResultsPart:
+    reference = resolve_reference(model, place.base)
+
+    def make() -> pd.DataFrame:
+        from attngeo.scores import scoring
+
+        options = {"per_head": True} | request.options
+        frame = scoring.score(reference, offline=place.offline, progress=place.progress, **options)
+        return _rename_models(frame, {reference: model})
+
+    alone = request.model_copy(update={"models": [model]})
+    return ResultsPart(_fingerprint(alone, describe_files(reference)), make)
+
+
+def _prepare_analogies(request: AnalogyRequest, place: Workplace) -> ResultsPart:
+    references = [resolve_reference(model, place.base) for model in request.models]
+    options = dict(request.options)
+    questions = options.get("questions", GOOGLE)
+    if isinstance(questions, str) and questions != GOOGLE:
+        options["questions"] = questions = str(place.base / local_path(questions))
+
+    def make() -> pd.DataFrame:
+        from attngeo.analogies.analogy import analogy
+
+        frame = analogy(references, offline=place.offline, progress=place.progress, **options).scores
+        return _rename_models(frame, dict(zip(references, request.models, strict=True)))
+
+    files = map(describe_files, (*references, str(questions)))
+    return ResultsPart(_fingerprint(request, *files), make)
+
+
+def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart:
+    """The curves of a run or of a comparison, whose runs are kept in the report's folder."""
+    options = dict(request.options)
+    for name in PATHS:
+        if name in options and options[name] not in (*PRESETS, *INITS):
+            options[name] = resolve_reference(options[name], place.base)
+    if options.get("compare"):
+        options["compare"] = [
+            init if init in INITS else resolve_reference(init, place.base) for init in options["compare"]
+        ]
+    inits = {options.get("init"): request.options.get("init")}
+    inits |= dict(zip(options.get("compare") or (), request.options.get("compare") or (), strict=True))
+    folder = place.folder / RUNS / request.name
+    files = "".join(describe_files(options[name]) for name in PATHS if name in options)
+
+    def make() -> pd.DataFrame:
+        _check_inputs(folder, files)
+        frame = _train(options, folder, place)
+        frame["init"] = frame["init"].replace(inits)
+        frame.attrs.update(request.options)  # paths as the recipe writes them
+        return frame
+
+    return ResultsPart(_fingerprint(request, files), make)
+
+
+def _train(options: dict[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
+    """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
+    from attngeo.pretrain.comparison import build_curves, compare
+    from attngeo.pretrain.runs import load_run, run
+    from attngeo.pretrain.settings_file import FILE as SETTINGS
+    from attngeo.pretrain.settings_file import resume_options
+
+    comparison, given = separate_comparison(options)
+    training = make_options(**given)
+    try:
+        if comparison.compare is not None:
+            compared = compare(
+                training, folder, comparison.compare, objectives=comparison.objectives or (), seeds=comparison.seeds,
+                resume=True, progress=place.progress,
+            )  # fmt: skip
+            curves = compared.curves
+        else:
+            finished = load_run(folder)
+            if finished is not None:
+                resume_options(finished.options, asdict(training), folder)  # raises if they differ
+            started = (folder / SETTINGS).is_file()
+            curves = build_curves([finished or run(training, folder, resume=started, progress=place.progress)])
+    except InterruptedTrainingError as error:
+        said = str(error).partition("; resume with")[0]
+        raise InterruptedTrainingError(f"{folder.name}: {said}; resume with the same command") from None
+    curves.attrs.update(asdict(training) | asdict(comparison))
+    return curves
+
+
+def _check_inputs(folder: Path, files: str) -> None:
+    """Raise OutputError if the runs in a folder were trained on other files than these; note them in a new folder."""
+    path = folder / INPUTS
+    digest = json.dumps({"files": hashlib.sha256(files.encode()).hexdigest()})
+    if path.is_file() and path.read_text("utf-8") != digest:
+        raise OutputError(
+            f"{folder}: the files that its runs were trained on have changed since; remove the folder to train again, "
+            f"or only {INPUTS} in it if the data are the same"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    with atomic_write(path) as partial_path:
+        partial_path.write_text(digest, "utf-8")
+
+
+def _rename_models(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+    """The frame with models named as in the recipe, instead of by their paths on this machine."""
+    frame["model"] = frame["model"].replace(names)
+    model = frame.attrs.get("model")
+    frame.attrs = {**frame.attrs, "model": names.get(str(model), model)}
+    return frame
+
+
+def _fingerprint(request: Request, *files: str) -> str:
+    content = json.dumps([dict(request), files, software()], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
