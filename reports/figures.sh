@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The pictures of README.md: `make figures`. Needs a Chromium.
+# One picture of each kind of figure: `make figures`. Requires Chromium or Chrome.
 set -euo pipefail
 out="$(cd "$(dirname "$0")" && pwd)/figures"
 mkdir -p "$out"
