@@ -14,10 +14,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from support.measure import timed
 from transformers import BertForMaskedLM, DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
-from attngeo.pretrain import AttentionGeometryCallback, Settings
-from attngeo.pretrain.models import build, text_config
-from attngeo.pretrain.tasks import prepare
+from attngeo.pretrain import AttentionGeometryCallback, TextPretrainOptions
+from attngeo.pretrain.models import build_text_model, configure_text
 from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.text.task import prepare_text
 
 SEQUENCES, LENGTH, STEPS, ROUNDS = 32, 128, 4, 3
 
@@ -42,8 +42,10 @@ def test_tokens_per_second_against_run_mlm(tmp_path: Path, benchmark: BenchmarkF
     That recipe (transformers, examples/pytorch/language-modeling) cuts every line at 128 tokens, pads the lines of a
     batch to the longest of them, and computes logits for all tokens. Padding is not counted, on either side.
     """
-    settings = Settings.of("bert-mini", seq_len=LENGTH, batch_size=SEQUENCES, grad_accum=1, steps=STEPS, warmup=0)
-    task = prepare(settings, 1)
+    options = TextPretrainOptions.of(
+        "bert-mini", seq_len=LENGTH, batch_size=SEQUENCES, grad_accum=1, steps=STEPS, warmup=0
+    )
+    task = prepare_text(options, 1)
     tokeniser = task.processor
     lines = [line for batch in open_text("austen").read_batches() for line in batch]
     encoded = tokeniser(lines, truncation=True, max_length=LENGTH, return_special_tokens_mask=True)
@@ -52,14 +54,14 @@ def test_tokens_per_second_against_run_mlm(tmp_path: Path, benchmark: BenchmarkF
     def recipe(round_: int) -> tuple[float, int]:
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(round_)).tolist()
         chosen = [examples[i] for i in order[: STEPS * SEQUENCES]]
-        model = BertForMaskedLM(text_config(settings, tokeniser))
+        model = BertForMaskedLM(configure_text(options, tokeniser))
         collator = DataCollatorForLanguageModeling(tokeniser, mlm_probability=0.15)
         trainer = Trainer(model, arguments(tmp_path), train_dataset=chosen, data_collator=collator)
         return timed(trainer.train), sum(len(example["input_ids"]) for example in chosen)
 
     def ours(_: int) -> tuple[float, int]:
-        model = build(text_config(settings, tokeniser), "mlm")
-        trainer = task.trainer(
+        model = build_text_model(configure_text(options, tokeniser), "mlm")
+        trainer = task.make_trainer(
             model, arguments(tmp_path, remove_unused_columns=False, train_sampling_strategy="sequential"),
             train_dataset=task.data, data_collator=task.collator,
         )  # fmt: skip
@@ -78,12 +80,12 @@ def test_tokens_per_second_against_run_mlm(tmp_path: Path, benchmark: BenchmarkF
 
 def test_cost_of_the_callback(tmp_path: Path, benchmark: BenchmarkFixture) -> None:
     """Scoring bert-mini every 200 steps of a small batch (8 sequences of 128) takes less than 2% of the time."""
-    settings = Settings.of("bert-mini", seq_len=LENGTH, batch_size=8, grad_accum=1, steps=STEPS, warmup=0)
-    task = prepare(settings, 1)
+    options = TextPretrainOptions.of("bert-mini", seq_len=LENGTH, batch_size=8, grad_accum=1, steps=STEPS, warmup=0)
+    task = prepare_text(options, 1)
     given = arguments(tmp_path, remove_unused_columns=False, train_sampling_strategy="sequential")
     given.per_device_train_batch_size = 8
     callback = AttentionGeometryCallback()
-    trainer = task.trainer(
+    trainer = task.make_trainer(
         task.model, given, train_dataset=task.data, data_collator=task.collator, callbacks=[callback]
     )
     step = timed(trainer.train) / STEPS

@@ -1,4 +1,4 @@
-"""Starts for query and key weights: what they make of every family, and what they leave alone."""
+"""Starts of query and key weights: their effect on every family, and what they leave unchanged."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_queries_and_keys_of_bert_are_alike_but_not_tied(fresh: Build) -> None:
     names = initialise(model, "symmetric", layers=[1])
     assert names == ["bert.encoder.layer.1.attention.self.key.weight"]
     own = model.bert.encoder.layer[1].attention.self
-    x = torch.randn(3, 32)
+    x = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(own.query(x) - own.query.bias, own.key(x) - own.key.bias, atol=1e-5)
     assert own.query.weight.data_ptr() != own.key.weight.data_ptr()
     other = model.bert.encoder.layer[0].attention.self
@@ -168,18 +168,18 @@ def test_queries_stay_and_keys_become_them(name: str, fresh: Build) -> None:
         assert torch.equal(wk, queries)
 
 
-@pytest.mark.parametrize("optimiser", [torch.optim.SGD, torch.optim.AdamW])
-def test_the_first_step_of_training_parts_them(optimiser: Any, fresh: Build) -> None:
+@pytest.mark.parametrize(("optimiser", "lr"), [(torch.optim.SGD, 1.0), (torch.optim.AdamW, 1e-2)])
+def test_the_first_step_of_training_parts_them(optimiser: Any, lr: float, fresh: Build) -> None:
     model = fresh("bert")
     initialise(model, "symmetric")
     own = model.bert.encoder.layer[0].attention.self
-    ids = torch.randint(10, 60, (2, 9))
+    ids = torch.randint(10, 60, (2, 9), generator=torch.Generator().manual_seed(0))
     model(input_ids=ids, labels=ids.flip(1)).loss.backward()
     assert own.query.weight.grad.norm() > 0
     assert not torch.allclose(own.query.weight.grad, own.key.weight.grad)
-    optimiser(model.parameters(), lr=1e-2).step()
+    optimiser(model.parameters(), lr=lr).step()
     assert not torch.allclose(own.query.weight, own.key.weight)
-    assert scores_of(model).symmetry.max() < 1
+    assert scores_of(model).symmetry.max() < 1 - 1e-5
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma", "olmo2"])
@@ -281,9 +281,7 @@ def test_latent_queries_of_any_rank(query_rank: int) -> None:
         assert torch.equal(model.state_dict()[name][14:], before[name][14:])
 
 
-@pytest.mark.parametrize(
-    ("query_rank", "gain", "expected"), [(3, 1.0, "has rank 3, expected at least the 4"), (14, 0.0, "a gain of 0")]
-)
+@pytest.mark.parametrize(("query_rank", "gain", "expected"), [(3, 1.0, "rank 3"), (14, 0.0, "a gain of 0")])
 def test_latent_queries_that_cannot_be_symmetric(query_rank: int, gain: float, expected: str) -> None:
     model = latent_model(query_rank)
     norm = model.model.layers[1].self_attn.q_a_layernorm
@@ -293,8 +291,8 @@ def test_latent_queries_that_cannot_be_symmetric(query_rank: int, gain: float, e
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v2-lite"])
 def test_latent_keys_are_neither_made_nor_copied(name: str, fresh: Build, built: Build) -> None:
-    assert_refused(fresh(name), "identity", UnsupportedModelError, "of one latent")
-    assert_refused(fresh(name), built(name), UnsupportedModelError, "of one latent")
+    assert_refused(fresh(name), "identity", UnsupportedModelError, "latent")
+    assert_refused(fresh(name), built(name), UnsupportedModelError, "latent")
 
 
 # Identity
@@ -376,7 +374,7 @@ def test_the_seed_decides_the_start(fresh: Build) -> None:
 def test_gains_that_no_weight_undoes(gain: float, fresh: Build) -> None:
     model = fresh("qwen3")
     torch.nn.init.constant_(model.model.layers[1].self_attn.k_norm.weight[3:4], gain)
-    assert_refused(model, "identity", UnsupportedModelError, "a query or key gain of 0")
+    assert_refused(model, "identity", UnsupportedModelError, "gain of 0")
 
 
 # Another checkpoint
@@ -437,16 +435,16 @@ def assert_refused(model: Any, init: Any, error: type[Exception], expected: str,
 @pytest.mark.parametrize(
     ("name", "init", "error", "expected"),
     [
-        ("bert", "symetric", UsageError, "'symetric', expected one of: default, symmetric, identity; or org/name"),
-        ("bert", "no model at all", UsageError, "expected one of: default, symmetric, identity"),
-        ("bert", 7, UsageError, "is a int, expected a reference"),
-        ("bert", "/nowhere/at/all", ModelNotFoundError, "no such file or folder"),
-        ("bert", "model.safetensors", ModelNotFoundError, "no such file or folder"),
+        ("bert", "symetric", UsageError, "'symetric', expected one of: default, symmetric, identity"),
+        ("bert", "no model at all", UsageError, "'no model at all'"),
+        ("bert", 7, UsageError, "int"),
+        ("bert", "/nowhere/at/all", ModelNotFoundError, "/nowhere/at/all"),
+        ("bert", "model.safetensors", ModelNotFoundError, "model.safetensors"),
         (
             "bert",
             "demo:minilm",
             ShapeError,
-            "has 12 heads and 12 key heads of 32 over a width of 384, expected 4 heads",
+            "12 heads and 12 key heads of 32 over a width of 384, expected 4 heads",
         ),
     ],
 )
@@ -455,8 +453,8 @@ def test_what_is_no_start(name: str, init: Any, error: type[Exception], expected
 
 
 def test_a_checkpoint_that_does_not_fit(fresh: Build, built: Build) -> None:
-    assert_refused(fresh("bart"), built("bert"), UsageError, "has no decoder layer 0, expected one for model.decoder")
-    assert_refused(fresh("modernbert"), built("bert"), UsageError, "has no encoder layer 2, expected one for layers.2")
+    assert_refused(fresh("bart"), built("bert"), UsageError, "decoder layer 0")
+    assert_refused(fresh("modernbert"), built("bert"), UsageError, "encoder layer 2")
     assert_refused(fresh("llama"), built("qwen2"), ShapeError, "2 key heads of 8 over a width of 32, expected 4 heads")
     assert initialise(fresh("modernbert"), built("bert"), layers=[0, 1])
 
@@ -466,16 +464,16 @@ def test_a_last_layer_that_does_not_fit_leaves_the_first_alone(fresh: Build) -> 
 
     tiny = TINY_MODELS["swin"]
     other = build(replace(tiny, config=tiny.config | {"num_heads": [2, 2]}))
-    assert_refused(fresh("swin"), other, ShapeError, "has 2 heads and 2 key heads of 12 over a width of 24, expected 4")
+    assert_refused(fresh("swin"), other, ShapeError, "2 heads and 2 key heads of 12 over a width of 24")
 
 
 @pytest.mark.parametrize("init", ["symmetric", "identity"])
 def test_weights_without_values(init: str, fresh: Build, built: Build) -> None:
     model = fresh("bert")
     model.bert.encoder.layer[1].attention.self.key.to("meta")
-    assert_refused(model, init, CorruptCheckpointError, "is on the meta device and has no values; load the weights")
-    assert_refused(fresh("bert"), model, CorruptCheckpointError, "is on the meta device")
-    assert_refused(model, built("bert"), CorruptCheckpointError, "is on the meta device")
+    assert_refused(model, init, CorruptCheckpointError, "meta")
+    assert_refused(fresh("bert"), model, CorruptCheckpointError, "meta")
+    assert_refused(model, built("bert"), CorruptCheckpointError, "meta")
 
 
 def test_weights_that_are_no_parameters(fresh: Build) -> None:
@@ -484,21 +482,21 @@ def test_weights_that_are_no_parameters(fresh: Build) -> None:
     weight = key.weight.detach()
     del key.weight
     key.register_buffer("weight", weight)
-    assert_refused(model, "symmetric", UnsupportedModelError, "key.weight is no parameter")
+    assert_refused(model, "symmetric", UnsupportedModelError, "key.weight")
 
 
 def test_quantised_weights(fresh: Build) -> None:
     model = fresh("bert")
     key = model.bert.encoder.layer[1].attention.self.key
     key.weight = torch.nn.Parameter(key.weight.to(torch.int8), requires_grad=False)
-    assert_refused(model, "symmetric", UnsupportedModelError, "is stored as I8")
+    assert_refused(model, "symmetric", UnsupportedModelError, "I8")
 
 
 def test_what_is_no_model(fresh: Build) -> None:
-    with pytest.raises(UsageError, match="model is a str, expected a transformers model in memory"):
+    with pytest.raises(UsageError, match="str"):
         initialise("demo:minilm", "symmetric")
-    with pytest.raises(UsageError, match="model is a Linear, expected"):
+    with pytest.raises(UsageError, match="Linear"):
         initialise(torch.nn.Linear(2, 2), "symmetric")
-    assert_refused(fresh("bert"), "symmetric", UsageError, "has no stack 'decoder'", stack="decoder")
-    assert_refused(fresh("bert"), "symmetric", UsageError, "has no layer 2", layers=[2])
-    assert_refused(fresh("bert"), "identity", UsageError, "seed is 'x', expected an integer", seed="x")
+    assert_refused(fresh("bert"), "symmetric", UsageError, "'decoder'", stack="decoder")
+    assert_refused(fresh("bert"), "symmetric", UsageError, "layer 2", layers=[2])
+    assert_refused(fresh("bert"), "identity", UsageError, "seed is 'x'", seed="x")
