@@ -1,7 +1,7 @@
 """Trains `demo:encoder` and `demo:decoder`, and puts them into the package: `make demo-models`.
 
-Both are the same model, from the same seed, on the same sequences in the same order; one predicts masked tokens from
-both sides, the other the next token. About half an hour on two cores.
+Both are the same model, with the same seed and the same sequences in the same order. One predicts masked tokens, the
+other the next token. It takes about half an hour on two cores.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 
 HERE = Path(__file__).parent
 DEMOS = HERE.parents[1] / "attngeo" / "demos"
-# Where these leave the settings of `tiny`: longer sequences and many more steps; a weight decay at which what the
-# weights started from has faded at the end; more masks, so that a step tells more (Wettig et al. 2023, 2202.08005).
-SETTINGS = {
+# The differences from the options of `tiny`: longer sequences and many more steps; a weight decay that lets the initial
+# weights fade by the end; more masks, so that a step learns more (Wettig et al. 2023, 2202.08005).
+OPTIONS = {
     "--model": "tiny", "--data": "austen", "--seed": "0", "--steps": "12000", "--batch-size": "64", "--seq-len": "32",
     "--lr": "2e-3", "--warmup": "500", "--weight-decay": "0.1", "--mlm-probability": "0.3", "--log-every": "400",
     "--save-every": "2000",
@@ -31,32 +31,32 @@ KEPT = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 def main() -> None:
-    """Train both at once, one thread each; runs that are there already, finished or not, are gone on with."""
+    """Train both at once, with one thread each; finished runs are kept, and interrupted ones resumed."""
     work = HERE / "runs"
     running = {name: start(work / name, objective) for name, objective in OBJECTIVES.items()}
     failed = [name for name, process in running.items() if process is not None and process.wait()]
     if failed:
-        sys.exit(f"training {' and '.join(failed)} failed; run this again to go on")
+        sys.exit(f"training of {' and '.join(failed)} failed; run this again to resume it")
     for name in OBJECTIVES:
-        ship(work / name, name)
+        install(work / name, name)
 
 
 def start(folder: Path, objective: str) -> subprocess.Popen[bytes] | None:
-    """The training of one, as the command does it; None where it is finished."""
+    """Start the command that trains one model; None if it is finished."""
     if (folder / "summary.json").exists():
         return None
-    options = ["--resume"] if folder.exists() else options_of(objective)
+    options = ["--resume"] if folder.exists() else make_options(objective)
     command = [Path(sys.executable).with_name("attngeo"), "pretrain", *options, "-o", folder]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def options_of(objective: str) -> list[str]:
-    """All but -o of the command that trains it."""
-    return ["--objective", objective, *(part for pair in SETTINGS.items() for part in pair)]
+def make_options(objective: str) -> list[str]:
+    """The options of the command that trains a model, without -o."""
+    return ["--objective", objective, *(part for pair in OPTIONS.items() for part in pair)]
 
 
-def ship(folder: Path, name: str) -> None:
-    """The weights in half precision into the package; summary and curve beside this file."""
+def install(folder: Path, name: str) -> None:
+    """Write the weights in half precision into the package, and summary and curve beside this file."""
     target = DEMOS / name
     target.mkdir(parents=True, exist_ok=True)
     weights = {key: tensor.half().contiguous() for key, tensor in load_file(folder / "model/model.safetensors").items()}
@@ -65,7 +65,7 @@ def ship(folder: Path, name: str) -> None:
     for file in KEPT:
         shutil.copy(folder / "model" / file, target / file)
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    summary["command"] = shlex.join(["attngeo", "pretrain", *options_of(OBJECTIVES[name])])
+    summary["command"] = shlex.join(["attngeo", "pretrain", *make_options(OBJECTIVES[name])])
     (HERE / f"{name}.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     pd.read_parquet(folder / "geometry.parquet").round(6).to_csv(HERE / f"{name}.csv", index=False)
 
