@@ -80,8 +80,11 @@ def label_of(score: str) -> str:
 
 
 def axis_title_of(score: str) -> str:
-    """The title of an axis of a score, with the meaning of its ends, or of the loss."""
-    return "loss (nats per prediction)" if score == LOSS else SCORES[score].axis_title
+    """The title of an axis of the loss, or of a score, with the meaning of its ends in small type below."""
+    if score == LOSS:
+        return "loss (nats per prediction)"
+    label, space, ends = SCORES[score].axis_title.partition(" (")
+    return f"{label}<br><sup>({ends}</sup>" if space else label
 
 
 def number_format_of(score: str) -> str:

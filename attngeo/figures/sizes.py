@@ -79,7 +79,7 @@ def _add_measured(figure: go.Figure, sized: pd.DataFrame, score: str) -> None:
         figure.add_scatter(
             x=own["parameters"].astype("int64"), y=middle, mode="markers+text" if named else "markers",
             text=[escape_name(row.model, LONGEST_NAME) for row in own.itertuples()] if named else None,
-            textposition="top center", textfont={"size": 11}, cliponaxis=False, name=escape_name(role),
+            textposition="middle right", textfont={"size": 11}, cliponaxis=False, name=escape_name(role),
             marker={"color": ROLES.get(str(role), OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
             error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
             customdata=[[escape_name(row.model), escape_name(row.stack), row.layers] for row in own.itertuples()],

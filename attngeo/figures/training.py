@@ -99,7 +99,7 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
     figure.update_yaxes(title=axis_title_of(score), col=1)
     over = [f"median over {_count_seeds(layers)}"] if layers["seed"].nunique() > 1 else []
     finish_figure(figure, f"{label_of(score)} of W_qk, layer by layer", ", ".join([*_common_names(layers), *over]))
-    return figure.update_layout(margin_t=100 if several else 70)
+    return figure.update_layout(margin_t=120 if several else 70)  # panel titles are below the title
 
 
 def _add_layers(figure: go.Figure, group: _RunGroup, layers: list[int], score: str, column: int) -> None:
