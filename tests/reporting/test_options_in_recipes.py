@@ -1,0 +1,79 @@
+"""Every option of every command is an option of a recipe, or has a reason why not."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from attngeo.commands.app import app
+
+from attngeo.reporting.schema import OPTION_KEYS, FigureBlock, Recipe
+
+# Options about one run of a command, not about the question: a recipe is offline, quiet or verbose as a whole.
+RUNNING = {
+    "offline": "option of attngeo report",
+    "quiet": "option of attngeo report",
+    "verbose": "option of attngeo report",
+    "help": "shows the help",
+}
+OUTPUT = {
+    "output": "a report writes every table as CSV and Parquet",
+    "format": "a report writes every table as CSV and Parquet",
+}
+# Command → option → why a recipe does not have it under `options`.
+EXCEPTIONS: dict[str, dict[str, str]] = {
+    "score": {
+        "models": "key of the results",
+        "plot": "figures of a section",
+        "fail_if": "key of a check",
+    },
+    "analogy": {
+        "models": "key of the results",
+        "questions_output": "a file for other programs",
+        "comparisons_output": "a file for other programs",
+    },
+    "pretrain": {"resume": "an interrupted report always resumes its runs"},
+    "plot": {
+        "inputs": "key `of` or `model` of a figure",
+        "width": "figures of a page have the width of the window",
+        "height": "figures of a page have the height that they need",
+    },
+}
+# Commands that answer one question on the terminal, or are about recipes themselves.
+NOT_IN_RECIPES = {
+    "inspect": "looks at one model before it is scored",
+    "families": "lists what is supported",
+    "nearest": "one analogy by hand",
+    "cbow": "writes word vectors; a recipe names them with cbow:TEXT",
+    "report": "runs the recipe",
+}
+
+
+def options_of_commands() -> dict[str, set[str]]:
+    """Command → the names of its parameters, as the parser has them."""
+    group = typer.main.get_command(app)
+    return {name: {param.name for param in command.params} for name, command in group.commands.items()}  # type: ignore[attr-defined]
+
+
+def keys_of_recipes() -> dict[str, set[str]]:
+    return {name: set(keys.keys) for name, keys in OPTION_KEYS.items()} | {"plot": set(FigureBlock.model_fields)}
+
+
+COMMANDS = options_of_commands()
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in NOT_IN_RECIPES])
+def test_every_option_is_a_key_or_has_a_reason(command: str) -> None:
+    missing = COMMANDS[command] - keys_of_recipes()[command] - RUNNING.keys() - OUTPUT.keys()
+    assert missing == EXCEPTIONS[command].keys()
+
+
+@pytest.mark.parametrize("command", sorted(keys_of_recipes()))
+def test_every_key_is_an_option_of_the_command(command: str) -> None:
+    own = {"of", "model", "models", "caption"} if command == "plot" else set()
+    assert keys_of_recipes()[command] - COMMANDS[command] == own
+
+
+def test_commands_and_exceptions_exist() -> None:
+    assert NOT_IN_RECIPES.keys() < COMMANDS.keys()
+    assert all(reasons.keys() <= COMMANDS[command] for command, reasons in EXCEPTIONS.items())
+    assert {"results", "section", "check"} < Recipe.model_fields.keys()
