@@ -1,0 +1,73 @@
+"""README.md of attngeo.reporting lists every kind of figure and every key of a recipe."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from support.readme import ROOT
+
+from attngeo.figures.kinds import FIGURES
+from attngeo.reporting import read_recipe
+from attngeo.reporting.recipe_errors import TABLES
+from attngeo.reporting.schema import OPTION_KEYS, REQUESTS, Recipe
+
+TEXT = (ROOT / "attngeo/reporting/README.md").read_text("utf-8")
+
+
+def read_table(*heads: str) -> list[list[str]]:
+    """The cells of the Markdown table with this head."""
+    lines = TEXT.splitlines()
+    start = lines.index(f"| {' | '.join(heads)} |") + 2
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def names_in(cell: str) -> list[str]:
+    return re.findall(r"`([\w-]+)`", cell)
+
+
+def test_every_kind_of_figure_is_listed_with_its_options() -> None:
+    listed = {
+        names_in(row[0])[0]: names_in(row[-1]) for row in read_table("kind", "what it shows", "drawn from", "options")
+    }
+    assert listed == {spec.name: list(spec.options) for spec in FIGURES.values()}
+
+
+def test_every_key_of_a_recipe_is_listed() -> None:
+    classes: dict[str, list[type[BaseModel]]] = {
+        "recipe": [Recipe], "results": list(REQUESTS), **{name: [kind] for name, kind in TABLES.items()},
+    }  # fmt: skip
+    expected = {(table, key) for table, kinds in classes.items() for kind in kinds for key in kind.model_fields}
+    rows = read_table("table", "key", "value")
+    assert {(row[0], *names_in(row[1])) for row in rows} == expected
+    assert len(rows) == len(expected)
+    required = {
+        (table, key) for table, kinds in classes.items() for key in kinds[0].model_fields
+        if all(key in kind.model_fields and kind.model_fields[key].is_required() for kind in kinds)
+    }  # fmt: skip
+    assert {(row[0], *names_in(row[1])) for row in rows if row[2].endswith("; required")} == required
+
+
+def test_every_option_of_a_command_is_listed() -> None:
+    rows = read_table("command", "keys of `options`")
+    assert {names_in(row[0])[0]: names_in(row[1]) for row in rows} == {
+        command: list(keys.keys) for command, keys in OPTION_KEYS.items()
+    }
+
+
+@pytest.mark.parametrize("number", range(len(re.findall(r"```toml\n", TEXT))))
+def test_the_recipes_in_it_are_recipes(number: int, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[number])
+    assert read_recipe(tmp_path / "r.toml").recipe.results
+
+
+def test_the_recipes_of_the_project_are_recipes() -> None:
+    paths = sorted((ROOT / "reports").glob("*.toml"))
+    assert len([read_recipe(path) for path in paths]) >= 4
