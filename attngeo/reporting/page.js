@@ -1,14 +1,14 @@
 "use strict";
 (() => {
   const element = (id) => document.getElementById(id);
-  const unpacked = async (id) => {
+  const unpack = async (id) => {
     const response = await fetch("data:application/octet-stream;base64," + element(id).textContent.trim());
     return new Response(response.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
   };
 
-  // Figures: plotly's JSON, one a line. Each is parsed when it is drawn, so that drawing may change what it got.
+  // Figures: plotly's JSON, one a line. Each is parsed whenever it is drawn, because drawing changes what it gets.
   let figures;
-  const parsed = (number) => {
+  const parseFigure = (number) => {
     const figure = JSON.parse(figures[number]);
     for (const trace of figure.data) {
       if (trace.meta?.thousandths) trace.z = trace.z.map((row) => row.map((score) => (score === null ? null : score / 1000)));
@@ -28,7 +28,7 @@
     return { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: ink }, modebar, xaxis: axis, yaxis: axis };
   };
   // A title broken into lines that fit. Its own breaks and marks stay; details, between <sup> and </sup>, are smaller.
-  const wrapped = (text, most) => text.split("<br>").map((part) => {
+  const wrap = (text, most) => text.split("<br>").map((part) => {
     const room = part.startsWith("<sup>") ? most * 1.4 : most, lines = [""];
     for (const word of part.replace(/<\/?sup>/g, "").split(" ")) {
       if (lines.at(-1) && lines.at(-1).length + word.length > room) lines.push(word);
@@ -41,7 +41,7 @@
     const number = Number(chart.dataset.figure);
     if (drawn.get(chart) === number) return;
     drawn.set(chart, number);
-    const { data, layout } = parsed(number);
+    const { data, layout } = parseFigure(number);
     const narrow = chart.clientWidth < 600;
     // Faint points would be invisible on black.
     const dark = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim() !== "#fff";
@@ -49,7 +49,7 @@
     layout.template = { layout: colours() };
     for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) layout.template.layout[key] = colours().xaxis;
     const size = narrow ? 12 : 16;
-    const text = wrapped(layout.title.text, chart.clientWidth / (0.56 * size)), lines = text.split("<br>").length;
+    const text = wrap(layout.title.text, chart.clientWidth / (0.56 * size)), lines = text.split("<br>").length;
     layout.title = {
       text, font: { size }, x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top",
       pad: { t: lines > 1 ? 22 : 12, l: 4 }, // several lines start higher than one
@@ -67,10 +67,10 @@
   };
   const redraw = () => { const charts = [...drawn.keys()]; drawn.clear(); charts.forEach(draw); };
 
-  const figuresReady = async () => {
+  const prepareFigures = async () => {
     const charts = [...document.querySelectorAll(".chart")];
     if (!charts.length) return;
-    const [script, packed] = await Promise.all([unpacked("plotly"), unpacked("figures")]);
+    const [script, packed] = await Promise.all([unpack("plotly"), unpack("figures")]);
     await new Promise((resolve, reject) => {
       const tag = document.createElement("script");
       tag.src = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
@@ -97,42 +97,42 @@
     document.documentElement.dataset.ready = "yes";
   };
 
-  // Tables: a click on a heading sorts. Numbers are compared as numbers; missing values come last.
-  const value = (row, column) => {
+  // Tables: a click on a heading sorts. Numbers are compare as numbers; missing values come last.
+  const readCell = (row, column) => {
     const text = row.cells[column].textContent.trim();
     const number = Number(text.replaceAll(",", "").replace("−", "-"));
     return text === "" ? null : Number.isNaN(number) ? text.toLowerCase() : number;
   };
-  const compared = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
+  const compare = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
   for (const button of document.querySelectorAll("th button")) {
     button.addEventListener("click", () => {
       const head = button.closest("th"), body = head.closest("table").tBodies[0];
       const way = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", way === 1 ? "ascending" : "descending");
-      const rows = [...body.rows].map((row) => [value(row, head.cellIndex), row]);
-      rows.sort(([a], [b]) => (a === null || b === null ? (a === null) - (b === null) : way * compared(a, b)));
+      const rows = [...body.rows].map((row) => [readCell(row, head.cellIndex), row]);
+      rows.sort(([a], [b]) => (a === null || b === null ? (a === null) - (b === null) : way * compare(a, b)));
       body.append(...rows.map(([, row]) => row));
     });
   }
 
   // Light and dark.
   const themes = ["auto", "light", "dark"], button = element("theme");
-  const kept = { get() { try { return localStorage.getItem("theme"); } catch { return null; } },
+  const storage = { get() { try { return localStorage.getItem("theme"); } catch { return null; } },
                  set(theme) { try { localStorage.setItem("theme", theme); } catch { /* a browser may refuse storage to a page from a file */ } } };
   const show = (theme) => {
     if (theme === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
     button.textContent = "Theme: " + theme;
   };
-  let theme = themes.includes(kept.get()) ? kept.get() : "auto";
+  let theme = themes.includes(storage.get()) ? storage.get() : "auto";
   show(theme);
   button.hidden = false;
   button.addEventListener("click", () => {
     theme = themes[(themes.indexOf(theme) + 1) % themes.length];
-    kept.set(theme); show(theme); redraw();
+    storage.set(theme); show(theme); redraw();
   });
 
-  figuresReady().catch((error) => {
+  prepareFigures().catch((error) => {
     console.error(error);
     for (const chart of document.querySelectorAll(".chart")) chart.textContent = "This figure could not be drawn. Its numbers are in the files of the folder tables.";
   });
