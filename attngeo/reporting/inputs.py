@@ -12,6 +12,7 @@ from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import FigureSpec, FrameName
 from attngeo.figures.options import PlotOptions
 from attngeo.progress import ProgressCallback
+from attngeo.scores.spec import number_columns
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _read_scores(inputs: FigureInputs) -> list[pd.DataFrame]:
         if is_frame(each):
             frames.append(require_columns(each, inputs.columns, THE_TABLE, "attngeo.score"))
         elif isinstance(each, str | Path) and is_results(str(each)):
-            frames.append(read_results(each, inputs.columns, "attngeo score -o FILE"))
+            frames.append(read_results(each, inputs.columns, "attngeo score -o FILE", numbers=number_columns()))
         else:
             frames.append(score(each, per_head=True, offline=inputs.offline, progress=inputs.progress))
     rows = inputs.filter(_join(frames))
@@ -156,7 +157,7 @@ def _read_run(place: Any, inputs: FigureInputs) -> pd.DataFrame:
         if not found:
             raise DataError(f"{path} has no {' and no '.join(CURVE_FILES)}, expected a folder of attngeo pretrain")
         path = found[0]
-    rows = read_results(path, inputs.columns, "attngeo pretrain")
+    rows = read_results(path, inputs.columns, "attngeo pretrain", numbers=number_columns())
     try:
         settings = json.loads((path.parent / "settings.json").read_text("utf-8"))
     except (OSError, ValueError):

@@ -18,6 +18,7 @@ from attngeo.pretrain.presets import PRESETS
 from attngeo.provenance import software
 from attngeo.reporting.schema import AnalogyRequest, FileRequest, PretrainRequest, Request, ScoreRequest
 from attngeo.reporting.workplace import Workplace, describe_files, resolve_reference
+from attngeo.scores.spec import number_columns
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.read import read_results
 
@@ -54,7 +55,7 @@ def _prepare_file(request: FileRequest, place: Workplace) -> ResultsPart:
     path = place.base / local_path(request.path)
 
     def make() -> pd.DataFrame:
-        frame = read_results(path, (), "attngeo … -o FILE")
+        frame = read_results(path, (), "attngeo … -o FILE", numbers=number_columns())
         frame.attrs = {"model": request.path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         return frame
 

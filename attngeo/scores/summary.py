@@ -47,14 +47,15 @@ def summary_columns() -> tuple[str, ...]:
 
 
 def spread_of(rows: pd.DataFrame) -> dict[str, float]:
-    """Every statistic of the scores in some rows; NaN if no row has the score.
+    """Every statistic of the scores in some rows; NaN if no row has the score, as in files older than the score.
 
     rows: of one stack of one model, with the columns head and one for each score. Quantiles are linear interpolations,
     as numpy's default.
     """
     heads = rows["head"].notna()
+    known = rows.reindex(columns=list(score_names())).astype("float64")
     return {
-        statistic(score, place, heads=of_heads): float(rows.loc[heads if of_heads else ~heads, score].quantile(share))
+        statistic(score, place, heads=of_heads): float(known.loc[heads if of_heads else ~heads, score].quantile(share))
         for of_heads in (False, True)
         for score in score_names()
         for place, share in QUANTILES.items()
@@ -80,9 +81,9 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    require_columns(rows, (*IDENTITY, *score_names()), "the table", "attngeo.score")
-    refuse_repeated(rows)
     first_score = score_names()[0]
+    require_columns(rows, (*IDENTITY, first_score), "the table", "attngeo.score")
+    refuse_repeated(rows)
     found = []
     for (model, stack), own in rows.groupby(["model", "stack"], sort=False):
         known = list(own["parameters"].dropna()) if "parameters" in own else []

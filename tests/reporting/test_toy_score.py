@@ -13,9 +13,11 @@ import pytest
 from support.reports import change
 
 import attngeo
+from attngeo.errors import DataError
 from attngeo.reporting import build_report
 from attngeo.scores.spec import SCORES, Chance, ScoreSpec
 from attngeo.scores.summary import summarise
+from attngeo.tables.write import write_table
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +75,15 @@ def test_a_report_has_it_in_its_figure_table_and_check(recipe: Path, tmp_path: P
     rows = pd.read_csv(tmp_path / "out/tables/scores.csv")
     assert summary["toy_median"].tolist() == pytest.approx(summarise(rows)["toy_median"].tolist())
     assert "toy_published" not in pd.read_csv(tmp_path / "out/tables/scores-published.csv")
+
+
+def test_results_files_hold_it_as_numbers(tmp_path: Path) -> None:
+    """JSON writes a missing score as null, which says nothing about its type."""
+    rows = attngeo.score("demo:encoder", per_head=True)
+    rows.loc[rows["layer"] == 0, "toy"] = float("nan")
+    write_table(rows, tmp_path / "rows.json")
+    line = attngeo.plot("layers", tmp_path / "rows.json", score="toy").data[-1]
+    assert list(line.y)[1:] == pytest.approx(rows[rows["head"].isna()]["toy"].tolist()[1:])
+    write_table(rows.assign(toy="much"), tmp_path / "wrong.csv")
+    with pytest.raises(DataError, match="toy"):
+        attngeo.plot("layers", tmp_path / "wrong.csv", score="toy")

@@ -41,3 +41,11 @@ def test_layers_without_a_score_are_not_counted(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:encoder").copy()
     own.loc[own["layer"] == 1, "symmetry"] = math.nan
     assert summarise(own)[["layers", "heads"]].to_numpy().tolist() == [[2, 8]]
+
+
+def test_a_table_older_than_a_score_has_no_statistics_of_it(rows: pd.DataFrame) -> None:
+    summary = summarise(rows.drop(columns="directionality"))
+    assert summary[["directionality_median", "heads_directionality_max"]].isna().all(axis=None)
+    assert summary["symmetry_median"].tolist() == summarise(rows)["symmetry_median"].tolist()
+    with pytest.raises(DataError, match="symmetry"):
+        summarise(rows.drop(columns="symmetry"))
