@@ -17,7 +17,7 @@ NAME = re.compile(r"checkpoint-(\d+)")
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """What a whole checkpoint knows besides the Trainer's own state.
+    """The state in a whole checkpoint that transformers' Trainer does not save.
 
     loss_sum: of the steps since the last log, which was at step logged_at. seconds: of training so far.
     """

@@ -1,4 +1,4 @@
-"""transformers' Trainer with what a run here needs besides. Uses only its public names."""
+"""The Trainer of transformers, extended for the runs of attngeo by its public names only."""
 
 from __future__ import annotations
 

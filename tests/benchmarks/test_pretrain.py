@@ -1,4 +1,4 @@
-"""Training: tokens per second against transformers' own recipe, and what watching the geometry costs (`make bench`)."""
+"""Training: tokens per second compared with transformers' recipe, and the cost of the callback (`make bench`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def calm() -> Iterator[None]:
 
 
 def test_tokens_per_second_against_run_mlm(tmp_path: Path, benchmark: BenchmarkFixture) -> None:
-    """bert-mini, 32 sequences of at most 128 tokens: at least 1.3 times the text of run_mlm.py --line_by_line.
+    """bert-mini, 32 sequences of at most 128 tokens: at least 1.3 times the speed of run_mlm.py --line_by_line.
 
     That recipe (transformers, examples/pytorch/language-modeling) cuts every line at 128 tokens, pads the lines of a
     batch to the longest of them, and computes logits for all tokens. Padding is not counted, on either side.
@@ -93,7 +93,7 @@ def test_cost_of_the_callback(tmp_path: Path, benchmark: BenchmarkFixture) -> No
     def score() -> None:
         callback.on_log(given, trainer.state, trainer.control, model=task.model, logs={"loss": 1.0})
 
-    for _ in range(1000 // 2):  # as many rows as there are half-way through the 200,000 steps of S2
+    for _ in range(1000 // 2):  # the rows after half of the 200,000 steps of S2
         callback._rows += callback._rows[:20]
     benchmark.pedantic(score, rounds=10)
     cost = statistics.median(timed(score) for _ in range(10))

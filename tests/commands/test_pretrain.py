@@ -1,4 +1,4 @@
-"""`attngeo pretrain` as it is installed."""
+"""The installed command `attngeo pretrain`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = ["--steps", 12, "--batch-size", 8, "--grad-accum", 1, "--seq-len", 16, "
 
 @pytest.fixture
 def options(tmp_path: Path) -> list[object]:
-    """What makes a run take a second."""
+    """Options of a run that takes a second."""
     (tmp_path / "small").mkdir()
     return ["--model", write_config(tmp_path / "small"), "--data", write_text(tmp_path), *SMALL]
 
@@ -78,7 +78,7 @@ def test_a_comparison(attngeo: Run, options: list[object], tmp_path: Path) -> No
 
 
 def test_every_option_of_images_is_one_of_the_command(attngeo: Run, tmp_path: Path) -> None:
-    """Those that the library declares for images alone reach the run."""
+    """Those that only runs on images have reach the run."""
     given = {"epochs": 1, "warmup_epochs": 0, "mixup": 0.0, "cutmix": 0.5, "label_smoothing": 0.1, "ema_decay": 0.9}
     own = options_of(ImagePretrainOptions).keys() - options_of(TextPretrainOptions).keys()
     assert own == given.keys()

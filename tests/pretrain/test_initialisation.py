@@ -64,7 +64,7 @@ REST: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
 
 @pytest.fixture
 def fresh(built: Build) -> Build:
-    """A copy of a tiny model, to be changed."""
+    """A copy of a tiny model that a test may change."""
     return lambda name: deepcopy(built(name))
 
 
@@ -125,7 +125,7 @@ def assert_only_queries_and_keys_changed(name: str, model: Any, before: dict[str
 
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_the_running_model_attends_symmetrically(name: str, fresh: Build) -> None:
-    """Logits of tokens i → j and j → i, as the model computes them, are equal: no cutting rule of ours is asked."""
+    """Logits of tokens i → j and j → i, as the model computes them, are equal. This uses none of our rules."""
     model = fresh(name)
     initialise(model, "symmetric")
     for key, parameter in model.named_parameters():
@@ -137,7 +137,7 @@ def test_the_running_model_attends_symmetrically(name: str, fresh: Build) -> Non
     for site in sites:
         own = ran[site.module]
         logits = torch.as_tensor(own.query) @ torch.as_tensor(own.key).mT
-        if logits.shape[1] == logits.shape[2]:  # not where a learned query asks
+        if logits.shape[1] == logits.shape[2]:  # a learned query has no such square
             squares += 1
             assert (logits - logits.mT).norm() / logits.norm() < 1e-4
     assert squares == len(sites) - (name == "siglip")
@@ -264,7 +264,7 @@ def latent_model(query_rank: int, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("query_rank", [4, 9, 13, 14, 20])
 def test_latent_queries_of_any_rank(query_rank: int) -> None:
-    """Keys stay as they are where the query latent has room for theirs, 10 + 4; in no case do the values change."""
+    """Keys stay unchanged if the query latent has room for their latent, 10 + 4. Values never change."""
     model = latent_model(query_rank)
     before, keys = state_of(model), [wk for _, _, wk in attngeo.attention_sites(model)]
     written = initialise(model, "symmetric")
@@ -313,7 +313,7 @@ def nearest(rank: int, generator: torch.Generator, size: int = 32) -> Tensor:
     ],
 )  # fmt: skip
 def test_identity_is_the_nearest_of_its_rank(name: str, rank: int, fresh: Build) -> None:
-    """Also behind QK-norm, whose gains are undone, and whose centring costs a dimension."""
+    """Also with QK-norm, whose gains are undone, and whose centring removes a dimension."""
     model = fresh(name)
     before = state_of(model)
     written = initialise(model, "identity", seed=3)
@@ -423,7 +423,7 @@ def test_default_leaves_everything(fresh: Build) -> None:
 
 
 def assert_refused(model: Any, init: Any, error: type[Exception], expected: str, **options: Any) -> None:
-    """One line that says why, and not a weight is changed."""
+    """The error is one line, and no weight changes."""
     before = {name: tensor for name, tensor in state_of(model).items() if not tensor.is_meta}
     with pytest.raises(error, match=re.escape(expected)) as raised:
         initialise(model, init, **options)

@@ -1,4 +1,4 @@
-"""Runs: what is left in the folder, restarts that leave no trace, and faults."""
+"""Runs: the files in the folder, resumed runs, and faults."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_settings_reach_the_optimiser_and_the_last_step_is_logged(tmp_path: 
     assert {group["weight_decay"] for group in groups} == {0.25, 0.0}
 
 
-def test_fp32_is_fp32_whatever_accelerate_was_configured_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp32_overrides_the_configuration_of_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     assert run(small_options(tmp_path, precision="fp32", steps=2), tmp_path / "run").summary["precision"] == "fp32"
 
@@ -124,7 +124,7 @@ def interrupted_at(step: int) -> Callable[[Progress], None]:
 @pytest.mark.parametrize(
     "given", [{}, {"objective": "clm"}, {"grad_accum": 2, "pack": False}], ids=["mlm", "clm", "padded"]
 )
-def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, given: dict[str, Any]) -> None:
     # Logs at 5, 10 …; the signal at 5 is obeyed at 6, between two logs.
     options = small_options(tmp_path, **given)
     whole = run(options, tmp_path / "whole")
@@ -219,7 +219,7 @@ def test_no_checkpoint_of_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk: the optimizer's state is the largest file."""
+    """A limit on the size of files simulates a full disk; the optimiser's state is the largest file."""
     options = small_options(tmp_path)
     run(options, tmp_path / "whole")
     largest = max(path.stat().st_size for path in (tmp_path / "whole/checkpoint-10").iterdir())
@@ -321,7 +321,7 @@ def test_faults_that_can_be_known_are_reported_before_training(
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet", "esm", "data2vec-text"])
 def test_positions_that_are_not_all_for_tokens_are_known_before_training(tmp_path: Path, model_type: str) -> None:
-    """These number positions from that of the padding on, so that 64 are not enough for 64 tokens."""
+    """These start to number positions after the padding's, so 64 positions are not enough for 64 tokens."""
     options = small_options(tmp_path, seq_len=64, steps=2)
     write_config(tmp_path, model_type=model_type)
     with pytest.raises(UsageError, match=f"{model_type} .*seq_len 64") as error:

@@ -29,7 +29,7 @@ def test_a_resumed_run_keeps_its_options(tmp_path: Path) -> None:
         resume_options(options, {"epochs": 5}, tmp_path)
 
 
-def test_paths_are_compared_whatever_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_compared_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = small_options(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert resume_options(options, {"data": "text.txt"}, tmp_path) == options

@@ -14,7 +14,7 @@ from attngeo.pretrain.images.mixup import MixupCutmixCollator, cutmix, draw_box,
 
 
 def examples(count: int, labels: int, size: int, first: int = 0) -> list[dict[str, Any]]:
-    """Images of one value each, so that what comes from where can be seen."""
+    """Images of one value each, which shows the source of every pixel of a mixed image."""
     return [
         {"pixel_values": torch.full((3, size, size), float(place)), "label": place % labels, "index": first + place}
         for place in range(count)

@@ -56,7 +56,7 @@ def test_otherwise_a_tenth_is_held_out_by_the_seed(tmp_path: Path) -> None:
 
 
 def hub_set(splits: dict[str, list[Any]], label: Any, columns: tuple[str, str] = ("image", "label")) -> Any:
-    """What `datasets.load_dataset` gives, with these labels in each split."""
+    """The result of `datasets.load_dataset`, with these labels in each split."""
     features = datasets.Features({columns[0]: datasets.Image(), columns[1]: label})
     return datasets.DatasetDict(
         {
@@ -78,7 +78,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
             info = datasets.DatasetInfo(features=next(iter(found.values())).features)
 
             def download_and_prepare(self) -> None:
-                """Have it already."""
+                """Do nothing: it is downloaded."""
 
             def as_dataset(self, split: str | None = None) -> Any:
                 return found if split is None else found[split]
@@ -89,7 +89,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 
 def test_cifar10_comes_from_the_hub(tmp_path: Path) -> None:
-    """Through the libraries themselves, which read where the Hub is when they are imported."""
+    """With the libraries themselves, which read the address of the Hub when they are imported."""
     found = hub_set({"train": [1, 0, 1], "test": [0]}, datasets.ClassLabel(names=["cat", "dog"]), ("img", "label"))
     for name, rows in found.items():
         rows.to_parquet(tmp_path / f"cifar10/plain_text/{name}-00000-of-00001.parquet")

@@ -1,4 +1,4 @@
-"""Whole runs on images, restarts, and faults."""
+"""Runs on images, resumed runs, and faults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def weights_of(folder: Path, name: str = "model") -> dict[str, Tensor]:
 
 
 def test_digits_are_learned_from_a_symmetric_start(tmp_path: Path) -> None:
-    """With all of the recipe, mixing and smoothing: three of four are right after seven epochs."""
+    """With the whole recipe, mixing and smoothing: accuracy after seven epochs."""
     options = ImagePretrainOptions.of(
         "vit-tiny", steps=150, batch_size=64, lr=3e-3, warmup=10, init="symmetric", log_every=50
     )
@@ -57,7 +57,7 @@ def test_digits_are_learned_from_a_symmetric_start(tmp_path: Path) -> None:
     last = result.geometry[result.geometry["step"] == 150]
     assert last["symmetry"].tolist() == pytest.approx(scored["symmetry"].tolist(), abs=1e-6)
 
-    # What was measured can be measured again from the saved folder alone: with its processor, on images as they come.
+    # The saved folder alone, with its processor and the images as they are, gives the same accuracy.
     data, right = open_images("digits"), {}
     processor = AutoImageProcessor.from_pretrained(tmp_path / "run/model")
     inputs = processor(data.test["image"][:], return_tensors="pt")
@@ -95,7 +95,7 @@ def interrupted_at(step: int) -> Callable[[Progress], None]:
     return interrupt
 
 
-def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     """Bit for bit, with dropout: also the average, which moves at steps 33 and 65, and the loss between logs."""
     dropout = VIT | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1}
     options = small_image_options(tmp_path, config=dropout, steps=70, warmup=3, log_every=8, grad_accum=2)
@@ -175,7 +175,7 @@ def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_broken_image_is_named(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one line, also where other processes decode."""
+    """In one line, also if other processes decode."""
     data = write_images(tmp_path / "images/train", count=5)
     write_images(tmp_path / "images/test", count=1)
     (data / "b/3.png").write_text("no image")
