@@ -1,12 +1,13 @@
 # Each target makes what it needs: a virtual environment with the versions of constraints.txt, once.
 PYTHON ?= python3
 VENV ?= .venv
+LOWEST ?= .venv-lowest
 BIN := $(VENV)/bin
 WORKERS ?= 2
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo report test test-slow lint bench docker-check demo-models figures readme clean
+.PHONY: help demo report test lowest lint bench docker-check demo-models figures readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -26,10 +27,17 @@ report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/
 	$(BIN)/attngeo report "$(RECIPE)" -o build/report
 
 test: $(INSTALLED)  ## Run the tests.
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS)
 
-test-slow: $(INSTALLED)  ## Run the tests that take more than a minute.
-	$(BIN)/python -m pytest -m slow
+lowest: $(LOWEST)/.installed  ## Run the smoke tests with the lowest versions of all libraries but torch.
+	$(LOWEST)/bin/python -m pytest tests/smoke
+
+$(LOWEST)/.installed: pyproject.toml constraints.txt tests/support/lowest.py
+	rm -rf $(LOWEST)
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python tests/support/lowest.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt --editable ".[demo]" pytest hypothesis
+	touch $@
 
 lint: $(INSTALLED)  ## Check style, types and which module imports which.
 	$(BIN)/ruff check .
@@ -54,4 +62,4 @@ readme: $(INSTALLED)  ## Write the generated parts of the READMEs.
 	PYTHONPATH=tests $(BIN)/python tests/support/readme.py
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build *.egg-info
+	rm -rf $(VENV) $(LOWEST) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build *.egg-info

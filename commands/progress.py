@@ -96,7 +96,8 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._task is not None:  # some versions of rich print an empty line when a bar stops
+            self._bar.stop()
         if self._log is not None:
             LOGGER.removeHandler(self._log)
             LOGGER.setLevel(logging.NOTSET)

@@ -1,24 +1,33 @@
-"""Fixtures shared by all tests."""
+"""Fixtures shared by all tests, and the seeds of their random numbers.
+
+Tests run in a random order, which `--randomly-seed=N` repeats. The numbers that a test draws do not depend on the
+order: they follow from the test's name and `--draw-seed=N`, by default 0. The first lines of a run name both seeds.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import warnings
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # one worker a core: threads of their own would only queue
+    os.environ["OMP_NUM_THREADS"] = "1"  # one worker for each core: more threads would only wait for each other
 
 import hypothesis
+import numpy as np
 import pytest
+import torch
 
-# The first example pays for imports, and machines are noisy: time is for the benchmarks to judge.
-hypothesis.settings.register_profile("attngeo", deadline=None)
+# No deadline, because time is for the benchmarks to judge. The same examples in each run: those of a failed run are
+# found again without a database.
+hypothesis.settings.register_profile("attngeo", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("attngeo")
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +35,28 @@ ROOT = Path(__file__).parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--draw-seed", type=int, default=0, help="seed of the numbers that tests draw; default: 0")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.randomly_reset_seed = False  # `seed_random_numbers` does it
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"Using --draw-seed={config.getoption('draw_seed')}"
+
+
+@pytest.fixture(autouse=True)
+def seed_random_numbers(request: pytest.FixtureRequest) -> None:
+    """Seed the generators of Python, numpy and torch: by the name of the test and `--draw-seed`."""
+    name = request.node.nodeid.rpartition("tests/")[2]
+    seed = zlib.crc32(f"{request.config.getoption('draw_seed')} {name}".encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 @pytest.fixture(scope="session")
@@ -72,8 +103,9 @@ def built() -> Callable[[str], Any]:
 
     @cache
     def make(name: str) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what transformers has to say about random token ids
+        # Tests that run later draw the same numbers, whether the model was built before or not.
+        with warnings.catch_warnings(), torch.random.fork_rng():
+            warnings.simplefilter("ignore")  # transformers warns about random token ids
             return build(TINY_MODELS[name])
 
     return make

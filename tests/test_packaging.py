@@ -1,23 +1,88 @@
-"""What is installed, what is documented, and which imports may not be."""
+"""The package: what is installed, which names are public, which libraries are imported, and their lowest versions."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import entry_points, version
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from support.lowest import FIXED, LEFT_TO_PIP, lowest_versions, normalise, read_constraints
 
 import attngeo
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+# What neither `import attngeo` nor `attngeo --help` may load.
+HEAVY = {"torch", "transformers", "pandas", "plotly", "pydantic"}
+# Module → the package that contains it, if the names differ.
+PACKAGES = {"PIL": "pillow", "google": "protobuf", "markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
+# Imported, but not declared. pydantic requires an exact version of it.
+UNDECLARED = {"pydantic-core"}
+# Declared, but not imported: the Trainer uses accelerate, DataFrame.to_markdown uses tabulate, and tokenisers that are
+# saved by SentencePiece require protobuf.
+NOT_IMPORTED = {"accelerate", "protobuf", "tabulate"}
+MOST_LOOSE_MODULES = 8
+
+
+def requirements() -> list[Requirement]:
+    return [Requirement(text) for text in PROJECT["project"]["dependencies"]]
+
+
+def modules() -> Iterator[Path]:
+    """Every module of the library and of the commands."""
+    for folder in ("attngeo", "commands"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The modules that some code imports, except by relative imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module)
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that are loaded in a new interpreter after some code, which may end it."""
+    code = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
 
 
 def test_every_package_is_listed() -> None:
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    listed = PROJECT["tool"]["setuptools"]["packages"]
     folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "attngeo").rglob("__init__.py")}
     assert set(listed) == folders | {"attngeo.commands"}
+    assert len(listed) == len(set(listed))
+
+
+def test_every_module_is_in_a_package() -> None:
+    for path in (ROOT / "attngeo").rglob("*.py"):
+        assert path.with_name("__init__.py").is_file(), path
+
+
+def test_few_modules_are_loose() -> None:
+    loose = sorted(path.name for path in (ROOT / "attngeo").glob("*.py"))
+    assert len(loose) <= MOST_LOOSE_MODULES, loose
+
+
+def test_no_two_classes_share_a_name() -> None:
+    names = [
+        node.name
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_commands_is_no_top_level_module() -> None:
@@ -29,10 +94,22 @@ def test_commands_is_no_top_level_module() -> None:
     assert entry_points(group="console_scripts")["attngeo"].value == "attngeo.commands.app:main"
 
 
-def test_nothing_in_the_library_imports_the_commands_or_prints() -> None:
+def test_the_library_neither_imports_the_commands_nor_prints_nor_exits() -> None:
     for path in {*(ROOT / "attngeo").rglob("*.py")} - {ROOT / "attngeo/__main__.py"}:
-        code = path.read_text("utf-8")
-        assert not re.search(r"attngeo\.commands|from commands|^\s*print\(|sys\.exit", code, re.MULTILINE), path
+        tree = ast.parse(path.read_text("utf-8"))
+        assert not [name for name in imports(tree) if re.match(r"(attngeo\.)?commands\b", name)], path
+        called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert not called & {"print", "exit", "sys.exit", "os._exit"}, path
+
+
+@pytest.mark.parametrize("arguments", [None, ["--help"], ["score", "--help"], ["pretrain", "--help"]])
+def test_import_and_help_load_nothing_heavy(arguments: list[str] | None) -> None:
+    run = "from attngeo.commands.app import main; main()"
+    code = "import attngeo" if arguments is None else f"sys.argv = {['attngeo', *arguments]}; {run}"
+    found = loaded(code)
+    assert "attngeo" in found
+    # typer itself loads pydantic for the types of options.
+    assert found & HEAVY <= ({"pydantic"} if arguments and len(arguments) > 1 else set())
 
 
 def test_the_version_is_one() -> None:
@@ -47,40 +124,47 @@ def test_the_version_is_one() -> None:
         assert attngeo.__version__ in (ROOT / file).read_text("utf-8"), file
 
 
-def test_public_names_are_there_and_documented() -> None:
+def test_public_names_exist_and_are_documented() -> None:
     assert set(attngeo.__all__) == set(dir(attngeo))
     for name in attngeo.__all__:
         value = getattr(attngeo, name)
         assert name == "__version__" or value.__doc__, name
+        assert name in str(attngeo.__doc__) or name in ("__version__", "AttnGeoError"), name
 
 
-def test_the_generated_parts_of_the_readme_are_fresh() -> None:
-    from support.readme import filled
-
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert filled(readme) == readme, "run `make readme`"
-
-
-def test_the_readme_names_every_column_and_exit_code() -> None:
-    from attngeo import errors
-    from attngeo.analogies import summary
-    from attngeo.pretrain import callback
-    from attngeo.scores.scoring import COLUMNS
-
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert all(f"`{column}`" in readme for column in (*COLUMNS, *summary.COLUMNS, *callback.COLUMNS))
-    classes = [value for value in vars(errors).values() if isinstance(value, type)]
-    codes = {error.exit_code for error in classes}
-    assert codes == {2, 3, 4, 130}
-    assert all(f"| {code} | " in readme for code in codes)
-    assert all(error.__name__ in str(errors.__doc__) for error in classes)
-
-
-def test_public_names_of_pretrain_are_there_whatever_was_imported_before() -> None:
+def test_public_names_of_pretrain_hide_no_module_whatever_was_imported_before() -> None:
     code = (
-        "import inspect, attngeo.pretrain as p, attngeo.commands.pretrain\n"
-        "from attngeo.pretrain import comparison, words\n"
+        "import pkgutil, importlib, inspect, attngeo.pretrain as p, attngeo.commands.pretrain\n"
+        "for found in pkgutil.iter_modules(p.__path__): importlib.import_module(f'attngeo.pretrain.{found.name}')\n"
         "assert all(callable(getattr(p, name)) and not inspect.ismodule(getattr(p, name)) for name in p.__all__)\n"
         "assert all(getattr(p, name).__doc__ for name in p.__all__)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    found = {name.partition(".")[0] for path in modules() for name in imports(ast.parse(path.read_text("utf-8")))}
+    imported = {normalise(PACKAGES.get(name, name)) for name in found - sys.stdlib_module_names - {"attngeo"}}
+    declared = {normalise(each.name) for each in requirements()}
+    assert imported - declared == UNDECLARED
+    assert declared - imported == NOT_IMPORTED
+
+
+def test_versions_that_are_tested_are_allowed() -> None:
+    """Those of constraints.txt, and the lowest ones, which are the bounds themselves."""
+    newest, lowest = read_constraints(), lowest_versions()
+    for each in requirements():
+        name = normalise(each.name)
+        assert newest[name] in each.specifier, each
+        (bound,) = (one.version for one in each.specifier if one.operator == ">=")
+        assert lowest[name] == (newest[name] if name in FIXED else bound), each
+    assert set(LEFT_TO_PIP) <= set(newest)
+    assert not set(LEFT_TO_PIP) & set(lowest)
+
+
+def test_bounds_that_security_and_private_names_require() -> None:
+    """Versions of torch before 2.10 execute code of a file despite weights_only (CVE-2026-24747)."""
+    specifiers = {normalise(each.name): each.specifier for each in requirements()}
+    assert "2.9.1" not in specifiers["torch"]
+    assert "1.33.0" not in specifiers["huggingface-hub"]
+    assert "6.0.0" not in specifiers["transformers"]
