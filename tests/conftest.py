@@ -12,7 +12,8 @@ import subprocess
 import sys
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,24 +68,42 @@ def attngeo() -> Command:
     def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [executable, *map(str, arguments)],
-            capture_output=True, text=True, check=False, timeout=120, cwd=cwd,
+            capture_output=True, text=True, check=False, cwd=cwd,
             env={**os.environ, "COLUMNS": "80", "HF_HUB_OFFLINE": "1", **environment},
         )  # fmt: skip
 
     return run
 
 
+@contextmanager
+def _hub_settings() -> Iterator[None]:
+    """Restore the settings of huggingface_hub that a quiet command changes for its process."""
+    from huggingface_hub import logging as hub_logging
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    verbosity, disabled = hub_logging.get_verbosity(), are_progress_bars_disabled()
+    try:
+        yield
+    finally:
+        hub_logging.set_verbosity(verbosity)
+        if disabled:
+            disable_progress_bars()
+        else:
+            enable_progress_bars()
+
+
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Run the console script's function in this process, which has the imports behind it; otherwise as `attngeo`."""
+    """Run the console script's function in this process, which is faster than `attngeo`: imports are done already."""
     from attngeo.commands.app import main
 
     def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         given = list(map(str, arguments))
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, _hub_settings():
             patch.setattr(sys, "argv", ["attngeo", *given])
+            patch.setattr(sys, "excepthook", sys.excepthook)  # typer replaces it
             patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-            for name, value in ({"COLUMNS": "80"} | environment).items():
+            for name, value in ({"COLUMNS": "80", "HF_HUB_VERBOSITY": "error"} | environment).items():
                 patch.setenv(name, value)
             if cwd is not None:
                 patch.chdir(cwd)
