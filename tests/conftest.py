@@ -1,17 +1,11 @@
-"""Fixtures shared by all tests, and the seeds of their random numbers.
-
-Tests run in a random order, which `--randomly-seed=N` repeats. The numbers that a test draws do not depend on the
-order: they follow from the test's name and `--draw-seed=N`, by default 0. The first lines of a run name both seeds.
-"""
+"""Fixtures shared by all tests."""
 
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -22,9 +16,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # one worker for each core: more threads would only wait for each other
 
 import hypothesis
-import numpy as np
 import pytest
 import torch
+from support import seeds
 
 # No deadline, because time is for the benchmarks to judge. The same examples in each run: those of a failed run are
 # found again without a database.
@@ -43,21 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.option.randomly_reset_seed = False  # `seed_random_numbers` does it
-
-
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"Using --draw-seed={config.getoption('draw_seed')}"
-
-
-@pytest.fixture(autouse=True)
-def seed_random_numbers(request: pytest.FixtureRequest) -> None:
-    """Seed the generators of Python, numpy and torch: by the name of the test and `--draw-seed`."""
-    name = request.node.nodeid.rpartition("tests/")[2]
-    seed = zlib.crc32(f"{request.config.getoption('draw_seed')} {name}".encode())
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+    config.option.randomly_reset_seed = False  # instead of pytest-randomly, `seeds` does it
+    config.pluginmanager.register(seeds)
 
 
 @pytest.fixture(scope="session")
