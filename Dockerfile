@@ -10,7 +10,7 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python -m venv /opt/attngeo
 ENV PATH="/opt/attngeo/bin:$PATH"
 WORKDIR /src
-# What changes least comes first, so that a change of code does not install everything anew.
+# What changes least comes first, so that a change of code does not install everything again.
 COPY constraints.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint constraints.txt --extra-index-url "$TORCH_INDEX" torch==2.13.0

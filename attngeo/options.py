@@ -22,6 +22,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -130,11 +131,13 @@ def check_value(options: type[Options], name: str, value: Any) -> None:
     if not numbers or (isinstance(value, str) and declared.parse is not None):
         return
     expected = "a finite number" if float in numbers else "a whole number"
-    allowed = (int, float) if float in numbers else (int,)
-    if isinstance(value, bool) or not isinstance(value, allowed) or not math.isfinite(value):
-        raise UsageError(f"{name} is {value!r}, expected {expected}")
+    allowed = Real if float in numbers else Integral  # also numpy's numbers
+    finite = isinstance(value, Integral) or (isinstance(value, Real) and math.isfinite(value))
+    if isinstance(value, bool) or not isinstance(value, allowed) or not finite:
+        raise UsageError(f"{name} is {value!r:.60}, expected {expected}")
     least, most = declared.least, declared.most
-    if (least is not None and value < least) or (most is not None and value > most):
+    number: Any = value
+    if (least is not None and number < least) or (most is not None and number > most):
         raise UsageError(f"{name} is {value:,}, expected {describe_range(least, most)}")
 
 

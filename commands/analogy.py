@@ -50,7 +50,7 @@ def analogy(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Ask embeddings word analogies: a is to b as c is to which word?
+    """Test embeddings on word analogies: a is to b as c is to which word?
 
     The answer is the word with the largest cosine with b + c - a. Several models are compared on the questions that all
     of them know. By default, as in the paper, vectors are used as they are and only whole words may be answers.

@@ -21,7 +21,8 @@ def families(
 ) -> None:
     """List the model families of the table, the tensors of their queries and keys, and caveats.
 
-    A model of another family is read if its tensor names match a rule. Otherwise it is refused with the names found.
+    A model of another family is read if its tensor names match a rule. Otherwise attngeo refuses it and lists the names
+    it found.
 
     Examples:
         attngeo families

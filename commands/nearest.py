@@ -33,7 +33,7 @@ def nearest(
 ) -> None:
     """Show the words nearest to a sum of words.
 
-    Nearest by cosine. The words of the sum are left out.
+    Words are ranked by cosine similarity. The words of the sum are left out.
 
     Examples:
         attngeo nearest demo:minilm king - man + woman

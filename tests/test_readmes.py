@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from support.readme import ROOT, generate, parts_of, readmes
 
 from attngeo import errors
@@ -83,6 +84,21 @@ def test_the_readmes_name_every_column_and_exit_code() -> None:
     assert all(error.__name__ in str(errors.__doc__) for error in classes)
     analogies = (ROOT / "attngeo/analogies/README.md").read_text("utf-8")
     assert all(f"`{column}`" in analogies for column in ANALOGY_COLUMNS)
+
+
+def test_the_python_of_the_root_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a model and projections of the reader's own, which the README takes as given."""
+    from transformers import BertConfig, BertModel
+
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    given = {
+        "model": BertModel(BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=16)),
+        "wq": torch.randn(2, 32, 8), "wk": torch.randn(2, 32, 8),
+    }  # fmt: skip
+    exec(compile(code, "README.md", "exec"), given)
+    assert (tmp_path / "layers.html").is_file()
+    assert len(given["result"].scores)  # type: ignore[attr-defined]
 
 
 def test_folders_that_users_read_about_have_a_readme() -> None:

@@ -1,6 +1,6 @@
 """All questions asked of one space: the rank of each answer among the candidates, and the best candidates.
 
-A block of candidates and some questions are in work at a time, small enough to stay in the processor's caches. Products
+A block of candidates and some questions are processed at a time, small enough for the processor's caches. Products
 are float64: ranks are exact, and two candidates are tied only if their scores are equal.
 """
 
@@ -18,7 +18,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
 # Scores closer than this are a tie, by the precision that they are computed in.
 TIED = {torch.float64: 1e-10, torch.float32: 1e-5}
-# Questions and candidates in work at a time: what fits into caches, and what keeps a GPU busy.
+# Questions and candidates that are processed at a time: what fits into caches, and what keeps a GPU busy.
 SHAPES = {"cpu": (256, 2048), "cuda": (4096, 16384), "mps": (2048, 8192)}
 FEWEST = 16
 DEFAULT_MEMORY = 1 << 30

@@ -38,7 +38,7 @@ class PlotOptions(Options):
     """What a figure shows of its inputs. Raises UsageError for a value that is no choice or outside its limits."""
 
     score: str = option(
-        "symmetry", "Score to draw; loss only with training", panel=DRAWING, shown_default="symmetry",
+        "symmetry", "Score to draw; the kind training also draws loss", panel=DRAWING, shown_default="symmetry",
         choices=drawable_scores,
     )  # fmt: skip
     layer: int = option(0, "Layer of the matrix", panel=DRAWING, metavar="N", shown_default="0", least=0)
@@ -53,7 +53,7 @@ class PlotOptions(Options):
         parse=parse_where, repeated=True,
     )  # fmt: skip
     published: bool = option(
-        True, "Show the 223 published models behind those drawn, with size", panel=DRAWING, shown_default="published"
+        True, "Show the 223 published models in the background (kind size)", panel=DRAWING, shown_default="published"
     )
 
     def __post_init__(self) -> None:

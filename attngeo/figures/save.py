@@ -31,13 +31,14 @@ def check_figure(path: Path) -> None:
             )
 
 
-def save_figure(figure: Figure, path: Path, *, width: int | None = None, height: int | None = None) -> None:
+def save_figure(figure: Figure, path: str | Path, *, width: int | None = None, height: int | None = None) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
     The page contains plotly.js and opens offline. width, height: pixels of an image; the default is the figure's own
     size, or 1000 × 600. Images require an installed Chromium or Chrome. The same figure gives the same page and the
     same JSON, byte for byte. Raises OutputError.
     """
+    path = Path(path)
     check_figure(path)
     suffix = path.suffix.lower()
     if suffix in IMAGES:

@@ -186,7 +186,7 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
         source="",
         stack="decoder" if causal else "encoder",
         head_norm=HeadNorm(),
-        notes=(f"{model_type or 'model type'} is not in the table of families, its names matched a rule",),
+        notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),
     )
 
 

@@ -209,7 +209,7 @@ def _notes(module: Module, tensors: Mapping[str, str]) -> tuple[str, ...]:
     if isinstance(module.layout, LatentLayout):
         notes.append("latent attention: low-rank factors multiplied out, latent norm gains folded")
     if any(role.startswith(("q_gain", "k_gain")) for role in tensors):
-        notes.append("QK-norm: bilinear part, gain folded")
+        notes.append("QK-norm: its gain is folded in, its division is left out")
     if family.shared is not None and (applied := _times_applied(module, *family.shared)) > 1:
         notes.append(f"shared weights, applied {applied} times")
     return tuple(notes)

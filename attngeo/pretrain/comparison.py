@@ -106,7 +106,7 @@ def compare(
         try:
             runs.append(done or run(each, folder / name, resume=resume and started, progress=report_run))
             if runs[-1].stopped and number < len(plan):
-                raise InterruptedTrainingError("stopped when it was finished")
+                raise InterruptedTrainingError("interrupted after this run was finished")
         except InterruptedTrainingError as error:
             said = str(error).partition("; resume with")[0]
             raise InterruptedTrainingError(f"{name}: {said}; resume with the same command and --resume") from None
@@ -215,7 +215,8 @@ def build_figures(curves: pd.DataFrame) -> dict[str, Any]:
     from attngeo.figures.options import LOSS, PlotOptions
     from attngeo.figures.training import draw_training, draw_training_layers
 
-    by_score = {name: PlotOptions(score=name) for name in score_names()}
+    # Runs that are older than a score have no column of it.
+    by_score = {name: PlotOptions(score=name) for name in score_names() if name in curves}
     found: dict[str, Any] = {}
     baseline = curves[curves["init"] == curves["init"].iloc[0]]
     if baseline["objective"].nunique() > 1:

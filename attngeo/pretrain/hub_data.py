@@ -98,11 +98,15 @@ def _explain(reference: str, error: Exception) -> AttnGeoError:
             f"{reference}: expected {name}{mark} with a {asked} that exists: {list_names(names)}"
         )
     if "data_files are invalid" in text:
-        return DataUnavailableError(f"{reference}: no file of it is at {endpoint}; check the connection and HF_TOKEN")
+        return DataUnavailableError(
+            f"{reference}: none of its files was found at {endpoint}; check the connection and HF_TOKEN"
+        )
     if isinstance(error, DataFilesNotFoundError | datasets.data_files.EmptyDatasetError):
         return DataError(f"{reference} has no files of a known format, expected text, JSON, CSV or Parquet")
     if "scripts are no longer supported" in text:
-        return DataError(f"{reference} requires its own loading script, which is not run; give one of plain files")
+        return DataError(
+            f"{reference} requires its own loading script, which is not run; give a data set of text or Parquet files"
+        )
     if isinstance(error, OSError | HTTPError):
         return _explain_connection(reference, error)
     cause = error.__cause__ or error

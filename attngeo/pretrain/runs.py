@@ -74,7 +74,7 @@ def run(
     refuse_other_runs(folder, resume=resume)
     if resume:
         options = resume_options(read_settings(folder), asdict(options), folder)
-    stop = StopOnSignal(lambda: report(Progress("train", "stopping after this step; again to stop at once")))
+    stop = StopOnSignal(lambda: report(Progress("train", "stopping after this step; press Ctrl-C again to stop now")))
     with _silence_transformers(), stop.listening():
         arguments = build_arguments(options, folder)
         if resume and arguments.process_index == 0:

@@ -51,7 +51,10 @@ def _explain_missing(folder: Path) -> str:
     if not folder.exists():
         return f"there is no folder {folder} to resume; start the run without --resume"
     if any(folder.glob(f"*/{FILE}")):
-        return f"{folder} holds several runs; name one of them, or repeat the comparison's whole command with --resume"
+        return (
+            f"{folder} holds several runs; give the folder of one run, or repeat the whole command of the comparison "
+            "with --resume"
+        )
     return f"{folder} holds no run to resume: there is no {FILE}; start it without --resume"
 
 
@@ -63,7 +66,7 @@ def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind
     asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name, value in asked.items():
         if name not in options_of(type(stored)):
-            raise UsageError(f"{name} is no option of a run on {stored.TASK}s as in {folder}; leave it out")
+            raise UsageError(f"{name}: not an option of the {stored.TASK} run in {folder}; leave it out")
         own = getattr(stored, name)
         same = make_absolute(own) == make_absolute(value) if name in PATHS else own == value
         if not same and name not in FREE:

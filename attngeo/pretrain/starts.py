@@ -70,7 +70,7 @@ class SymmetricStart:
         self._live = live
 
     def check(self, site: AttentionSite) -> None:
-        """Raise UnsupportedModelError if the site cannot start so."""
+        """Raise UnsupportedModelError if the site cannot be initialised in this way."""
         tensors, ref = self._live.tensors(site), self._live.ref
         if "q_a" not in tensors:
             return
@@ -129,7 +129,7 @@ class IdentityStart:
         self._live, self._generator = live, generator
 
     def check(self, site: AttentionSite) -> None:
-        """Raise UnsupportedModelError if the site cannot start so."""
+        """Raise UnsupportedModelError if the site cannot be initialised in this way."""
         where = f"{self._live.ref}: {site.module}"
         if isinstance(site.layout, LatentLayout):
             raise UnsupportedModelError(f"{where} makes the keys of all heads from one latent, expected init symmetric")

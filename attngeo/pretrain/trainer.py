@@ -58,7 +58,7 @@ class RunTrainer(Trainer):
         total = float(self.accelerator.gather(self._loss_sum).mean())
         if not math.isfinite(total):
             raise TrainingError(
-                f"the loss is {'NaN' if math.isnan(total) else 'infinite'} by step {self.state.global_step}; lower "
+                f"the loss became {'NaN' if math.isnan(total) else 'infinite'} by step {self.state.global_step}; lower "
                 f"--lr (now {self.args.learning_rate:g}), raise --warmup, or train with --precision fp32"
             )
         return total

@@ -109,7 +109,7 @@ def _describe(block: FigureBlock) -> str:
 def find_rows(results: CollectedResults, name: str) -> pd.DataFrame:
     """The rows of the results of that name. Raises DataError if all of them are missing."""
     if name not in results.rows:
-        raise DataError(f"there are no rows of {name}: all of its parts failed")
+        raise DataError(f"the results {name} are missing: all of their parts failed")
     return results.rows[name]
 
 

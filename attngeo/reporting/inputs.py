@@ -124,7 +124,7 @@ def _read_analogies(inputs: FigureInputs) -> list[pd.DataFrame]:
     ]
     if frames and len(frames) < len(inputs.given):
         raise UsageError(
-            "files and models cannot be mixed: models are evaluated on common questions; name one or the other"
+            "files and models cannot be mixed: models are compared on common questions; give only one kind"
         )
     if not frames:
         from attngeo.analogies.analogy import analogy

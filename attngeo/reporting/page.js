@@ -97,7 +97,7 @@
     document.documentElement.dataset.ready = "yes";
   };
 
-  // Tables: a click on a heading sorts. Numbers are compare as numbers; missing values come last.
+  // Tables: a click on a heading sorts. Numbers are compared as numbers; missing values come last.
   const readCell = (row, column) => {
     const text = row.cells[column].textContent.trim();
     const number = Number(text.replaceAll(",", "").replace("−", "-"));

@@ -153,8 +153,8 @@ def _check_inputs(folder: Path, files: str) -> None:
     digest = json.dumps({"files": hashlib.sha256(files.encode()).hexdigest()})
     if path.is_file() and path.read_text("utf-8") != digest:
         raise OutputError(
-            f"{folder}: the files that its runs were trained on have changed since; remove the folder to train again, "
-            f"or only {INPUTS} in it if the data are the same"
+            f"{folder}: the training files have changed since these runs; delete the folder to train again, or delete "
+            f"only {INPUTS} in it if the data are the same"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

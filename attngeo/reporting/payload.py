@@ -27,7 +27,7 @@ def pack_figures(figures: Iterable[Figure]) -> str:
 
 
 def encode_figure(figure: Figure) -> str:
-    """A figure as plotly's JSON, in one line, without the template, whose colours are the page's business."""
+    """A figure as plotly's JSON, in one line, without the template; the page sets the colours."""
     from plotly.io.json import to_json_plotly
 
     content = figure.to_plotly_json()

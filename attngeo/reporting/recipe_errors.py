@@ -61,7 +61,7 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
         if figure.model is None:
             yield (*place, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
     elif figure.of is None:
-        yield (*place, "of"), "expected the name of results"
+        yield (*place, "of"), "is missing, expected the name of a [[results]] table"
     else:
         yield from _check_reference(recipe, place, figure.of, COMMAND_OF_FRAME[spec.frames[0]], figure.models)
 

@@ -37,8 +37,8 @@ def resolve_reference(model: str, base: Path) -> str:
         return str(path.absolute())
     if local_path(model).exists():
         raise ModelNotFoundError(
-            f"{model}: exists in the working directory but not beside the recipe, to which paths are relative; move "
-            "it there, or run the report from another directory if you mean the Hub's"
+            f"{model}: found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
+            "it there; for the Hub's model, run from another directory"
         )
     return model
 

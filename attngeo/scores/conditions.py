@@ -34,7 +34,7 @@ FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 def condition_names() -> dict[str, str]:
     """What a condition may name → the column of the summary that has its value."""
-    return {column.replace("_", "."): column for column in (*statistics(), *COUNTS)}
+    return {written: column for column, written in statistics().items()} | dict(zip(COUNTS, COUNTS, strict=True))
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Outcome:
         """The values that decided, as a sentence."""
         values = ", ".join(f"{name} is {_number(value)}" for name, value in self.values.items())
         if not values:
-            return "it has no scores"
+            return "no scores were computed"
         known = not any(map(math.isnan, self.values.values()))
-        return f"{values}, which gives no number" if self.holds is None and known else values
+        return f"{values}, so the condition cannot be evaluated" if self.holds is None and known else values
 
     @property
     def complaint(self) -> str:

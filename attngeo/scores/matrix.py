@@ -63,7 +63,9 @@ def query_key_matrix(
         store.fetch(site.tensors.values())
         q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float64, ref=store.ref)
     if q.shape[-1] != k.shape[-1]:
-        raise CheckpointError(f"{store.ref}: {site.module} has no square form, expected queries and keys of one width")
+        raise CheckpointError(
+            f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
+        )
     key_head = key_heads_of(site, "corrected")
     q, k = layer_factors(q, k, key_head) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):

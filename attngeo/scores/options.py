@@ -53,16 +53,18 @@ class ScoreOptions(Options):
     )
     gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION)
     convention: Convention = option(
-        "corrected", "Formulas: the definitions, or those behind the paper's tables S4 and S5", panel=COMPUTATION
+        "corrected",
+        "Formulas: corrected follows the paper's definitions, published reproduces its tables S4 and S5",
+        panel=COMPUTATION,
     )
-    with_bias: bool = option(False, "Include the biases, as one more input that is always 1", panel=COMPUTATION)
+    with_bias: bool = option(False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION)
     fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
     rope_offset: int = option(
         0, "Query position minus key position, for rotary embeddings", panel=COMPUTATION, metavar="Δ",
         least=-LARGEST_OFFSET, most=LARGEST_OFFSET,
     )  # fmt: skip
     precision: Precision = option(
-        "float32", "Number type of the products; fast is bfloat16, exact to about 1e-3", panel=COMPUTATION
+        "float32", "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)", panel=COMPUTATION
     )
     device: str = option("auto", "Where to compute", panel=RUNNING, metavar="auto|cpu|cuda[:n]|mps")
 

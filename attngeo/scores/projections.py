@@ -143,17 +143,21 @@ def projections(
     notes += note
     q, k = parts.q, parts.k
     if variants.with_bias and parts.q_bias is None and parts.k_bias is None:
-        notes.append("no biases to count")
+        notes.append("no biases to include")
     elif variants.with_bias:
         q, k = append_bias(q, parts.q_bias), append_bias(k, parts.k_bias)
-        notes.append("biases counted")
+        notes.append("biases included")
     return q, k, notes
 
 
 def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> tuple[Projections, list[str]]:
     """Fold the normalisation before attention into the weights: its gain, and its shift into the biases."""
     if "pre_norm" not in site.tensors:
-        note = "no gain before attention to fold" if site.family.source else "input norm unknown: not folded"
+        note = (
+            "no normalisation gain before attention"
+            if site.family.source
+            else "the input norm is unknown and was not folded"
+        )
         return parts, [note]
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None

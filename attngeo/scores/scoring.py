@@ -154,7 +154,7 @@ def score_site(
     key_head = key_heads_of(site, options.convention)
     common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
     if q.shape[-1] != k.shape[-1]:
-        note = f"no square form: queries read a width of {site.d_model}, keys of {site.key_width}"
+        note = f"M is not square: queries read {site.d_model} inputs, keys {site.key_width}"
         empty = _empty([*notes, note])
         yield common | {"head": None, "key_head": None} | empty
         yield from (common | {"head": h, "key_head": key_head[h]} | empty for h in range(site.heads))

@@ -31,14 +31,14 @@ def statistic(score: str, place: str, *, heads: bool = False) -> str:
     return f"{HEADS if heads else ''}{score}_{place}"
 
 
-def statistics() -> tuple[str, ...]:
-    """The names of all statistics: of every score over layers, then over heads."""
-    return tuple(
-        statistic(score, place, heads=heads)
+def statistics() -> dict[str, str]:
+    """Name of each statistic, of every score over layers and then over heads, → how conditions write it."""
+    return {
+        statistic(score, place, heads=heads): f"{'heads.' if heads else ''}{score}.{place}"
         for heads in (False, True)
         for score in score_names()
         for place in QUANTILES
-    )
+    }
 
 
 def summary_columns() -> tuple[str, ...]:

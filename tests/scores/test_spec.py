@@ -8,7 +8,7 @@ import torch
 
 import attngeo
 from attngeo.geometry.chance import Chance
-from attngeo.geometry.factors import FormStatistics
+from attngeo.geometry.factors import FormStatistics, form_statistics
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.scoring import score_columns
@@ -24,10 +24,11 @@ def _share_of_largest_row(form: FormStatistics, _: ScoreOptions) -> float:
 def toy(monkeypatch: pytest.MonkeyPatch) -> ScoreSpec:
     """A third score, which no module of the project knows."""
     spec = ScoreSpec(
-        name="toy", label="share of the largest row", low=0.0, negative="spread over rows", positive="one row only",
-        compute=_share_of_largest_row, chance=lambda d_model: Chance(1 / d_model, 0.0), source="a test",
+        name="row_share", label="share of the largest row", low=0.0, negative="spread over rows",
+        positive="one row only", compute=_share_of_largest_row,
+        chance=lambda d_model: Chance(1 / d_model, 0.0), source="a test",
     )  # fmt: skip
-    monkeypatch.setitem(SCORES, "toy", spec)
+    monkeypatch.setitem(SCORES, "row_share", spec)
     return spec
 
 
@@ -38,26 +39,26 @@ def test_a_new_score_is_in_the_frame_the_summary_and_conditions(toy: ScoreSpec) 
     summary = attngeo.summarise(frame)
     layers = frame.loc[frame["head"].isna(), toy.name]
     heads = frame.loc[frame["head"].notna(), toy.name]
-    assert summary["toy_median"].item() == layers.median()
-    assert summary["heads_toy_max"].item() == heads.max()
-    outcome = next(Condition("toy.median > 0 and heads.toy.max < 1").outcomes(summary))
+    assert summary["row_share_median"].item() == layers.median()
+    assert summary["heads_row_share_max"].item() == heads.max()
+    outcome = next(Condition("row_share.median > 0 and heads.row_share.max < 1").outcomes(summary))
     assert outcome.holds
-    assert outcome.values["toy.median"] == layers.median()
+    assert outcome.values["row_share.median"] == layers.median()
 
 
 def test_a_new_score_is_in_the_terminal_table_and_in_files(toy: ScoreSpec, inside, tmp_path) -> None:  # type: ignore[no-untyped-def]
     run = inside(
-        "score", "demo:encoder", "-o", tmp_path / "s.csv", "--fail-if", "toy.max > 1", "--plot", tmp_path / "t.html",
-        COLUMNS="120",
+        "score", "demo:encoder", "-o", tmp_path / "s.csv", "--fail-if", "row_share.max > 1", "--plot",
+        tmp_path / "t.html", COLUMNS="120",
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert toy.label in run.stdout
-    assert pd.read_csv(tmp_path / "s.csv")["toy"].notna().all()
+    assert pd.read_csv(tmp_path / "s.csv")["row_share"].notna().all()
 
 
 def test_without_it_there_is_no_trace_of_it() -> None:
-    assert "toy" not in score_columns()
-    assert not any("toy" in name for name in statistics())
+    assert "row_share" not in score_columns()
+    assert not any("row_share" in name for name in statistics())
 
 
 @pytest.mark.parametrize("name", sorted(SCORES))
@@ -75,7 +76,8 @@ def test_chance_levels_agree_with_random_forms(name: str) -> None:
     spec, d_model, count = SCORES[name], 128, 200
     generator = torch.Generator().manual_seed(0)
     wq, wk = (torch.randn(count, d_model, d_model, generator=generator) for _ in range(2))
-    values = getattr(attngeo, name)(wq, wk)
+    forms = (form_statistics(q.mT, k.mT) for q, k in zip(wq, wk, strict=True))
+    values = torch.tensor([spec.compute(form, ScoreOptions()) for form in forms])
     mean, deviation = spec.chance(d_model)
     assert abs(float(values.mean()) - mean) < 4 * deviation / count**0.5
     assert float(values.std()) == pytest.approx(deviation, rel=0.25)
