@@ -41,7 +41,7 @@ def test_other_families_are_read_by_rule(name: str) -> None:
     assert len(sites) >= 2
     for site, wq, wk in sites:
         assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module])
-        assert any(note.startswith(f"{name} is not in the table") for note in site.notes)
+        assert any(note.startswith(name) for note in site.notes)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -183,18 +183,18 @@ def test_albert_reports_its_shared_layer_once(saved: Callable[[str], Path]) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "note"),
+    ("name", "fact"),
     [
-        ("deepseek_v3", "latent attention: low-rank factors multiplied out, latent norm gains folded"),
-        ("qwen3", "QK-norm: bilinear part, gain folded"),
-        ("olmo2", "QK-norm: bilinear part, gain folded"),
-        ("llama", "rotary: relative offset 0"),
-        ("gpt_oss", "attention sink left out"),
-        ("deberta-v2", "relative-position terms left out"),
+        ("deepseek_v3", "latent attention"),
+        ("qwen3", "QK-norm"),
+        ("olmo2", "QK-norm"),
+        ("llama", "rotary"),
+        ("gpt_oss", "attention sink"),
+        ("deberta-v2", "relative-position"),
     ],
 )
-def test_caveats_are_noted(name: str, note: str, saved: Callable[[str], Path]) -> None:
-    assert note in attngeo.score(saved(name))["note"][0].split("; ")
+def test_caveats_are_noted(name: str, fact: str, saved: Callable[[str], Path]) -> None:
+    assert any(fact in note for note in attngeo.score(saved(name))["note"][0].split("; "))
 
 
 def test_families_without_caveats_have_no_note(saved: Callable[[str], Path]) -> None:

@@ -190,7 +190,7 @@ def assert_same_logits(
     queries = torch.einsum("btd,hdk->bhtk", xq, wq).flatten(0, 1)
     keys = torch.einsum("btd,hdk->bhtk", xk, wk.repeat_interleave(site.heads // site.key_heads, 0)).flatten(0, 1)
     expected, got = (ran.query, ran.key), (queries, keys)
-    if "QK-norm: bilinear part, gain folded" in site.notes:
+    if any(role.startswith(("q_gain", "k_gain")) for role in site.tensors):
         # The norm also divides by each token's length, which no bilinear form has: compare directions.
         expected, got = tuple(normalize(x, dim=-1) for x in expected), tuple(normalize(x, dim=-1) for x in got)
     want, have = expected[0] @ expected[1].mT, got[0] @ got[1].mT
