@@ -27,7 +27,7 @@ report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/
 	$(BIN)/attngeo report "$(RECIPE)" -o build/report
 
 test: $(INSTALLED)  ## Run the tests.
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lowest: $(LOWEST)/.installed  ## Run the smoke tests with the lowest versions of all libraries but torch.
 	$(LOWEST)/bin/python -m pytest tests/smoke

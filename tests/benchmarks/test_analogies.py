@@ -19,7 +19,6 @@ from support.vectors import keyed
 import attngeo
 from attngeo.analogies.lexicon import build_lexicon
 from attngeo.analogies.questions import google_path, load_questions
-from attngeo.analogies.statistics import Bootstrap
 from attngeo.embeddings.opening import open_embedding
 
 WORDS, WIDTH = 3_000_000, 300
@@ -45,7 +44,7 @@ def test_all_questions_against_gensim_and_the_product_alone(benchmark: Benchmark
     choices: dict[str, Any] = {"candidates": "all", "normalise": True, "keep_duplicates": True, "device": "cpu"}
 
     def ours() -> Any:
-        return attngeo.analogy(embedding, bootstrap=Bootstrap(draws=0), **choices)
+        return attngeo.analogy(embedding, draws=0, **choices)
 
     product, own = by_turns(5, product_alone, ours)
     results: list[Any] = []

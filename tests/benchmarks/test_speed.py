@@ -25,8 +25,9 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.layouts.sites import AttentionSite
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import Variants, projections, read, sites_of
-from attngeo.scores.scoring import Scale, score_site
+from attngeo.scores.scoring import score_site
 
 # One layer of Mistral-7B: https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
 D, H, K, DH = 4096, 32, 8, 128
@@ -84,7 +85,7 @@ def dense_layer(tensors: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, Tensor
 
 def factored_layer(site: AttentionSite, tensors: dict[str, Tensor], dtype: torch.dtype) -> list[dict[str, object]]:
     q, k, notes = projections(site, tensors, Variants(), dtype=dtype)
-    return list(score_site(site, q, k, notes, Scale()))
+    return list(score_site(site, q, k, notes, ScoreOptions()))
 
 
 def test_a_layer_against_forming_every_matrix(mistral: Path, benchmark: BenchmarkFixture) -> None:
