@@ -168,3 +168,11 @@ def test_bounds_that_security_and_private_names_require() -> None:
     assert "2.9.1" not in specifiers["torch"]
     assert "1.33.0" not in specifiers["huggingface-hub"]
     assert "6.0.0" not in specifiers["transformers"]
+
+
+def test_benchmarks_can_be_collected() -> None:
+    """`make test` does not run them, so a renamed function would be noticed only by `make bench`."""
+    arguments = ["tests/benchmarks", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert found.returncode == 0, found.stdout
