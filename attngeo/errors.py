@@ -2,7 +2,8 @@
 
     AttnGeoError
     ├── UsageError                   2   an argument is invalid, or contradicts another
-    │   └── OutputError              2   a result file cannot be written
+    │   ├── OutputError              2   a result file cannot be written
+    │   └── UnknownOptionError       2   a function has no such option; also a TypeError
     ├── ModelUnavailableError        3   the model or a file of it cannot be found or reached
     │   ├── ModelNotFoundError
     │   ├── AccessError                  private, or gated and without a valid token
@@ -41,6 +42,10 @@ class UsageError(AttnGeoError):
 
 class OutputError(UsageError):
     """A result file cannot be written."""
+
+
+class UnknownOptionError(UsageError, TypeError):
+    """A function has no option of this name. Also a TypeError, as Python raises for an unknown keyword."""
 
 
 class ModelUnavailableError(AttnGeoError):

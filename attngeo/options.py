@@ -19,15 +19,16 @@ import dataclasses
 import inspect
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from attngeo.choices import one_of
-from attngeo.errors import UsageError
+from attngeo.errors import UnknownOptionError, UsageError
 
 # The groups of options in `--help`, in this order.
 MODEL, INPUT, DRAWING, COMPUTATION = "Model and task", "Input", "Drawing", "Computation"
@@ -49,7 +50,8 @@ class Option:
 
     help: one phrase, without a full stop. panel: its group in `--help`. flags: how the command line spells it, by
     default `--the-name`. metavar: what `--help` shows for the value. shown_default: what `--help` shows for a default
-    that depends on something else. least, most: limits of a number, both allowed. choices: the texts that are allowed,
+    that depends on something else; True shows the default itself also for commands that pass on only what the user
+    wrote. least, most: limits of a number, both allowed. choices: the texts that are allowed,
     if the type does not list them. parse: makes the value from a text, such as "1GB"; command line and recipe use it.
     repeated: whether the command line takes the option several times; parse then makes the value from a list of texts.
     """
@@ -58,7 +60,7 @@ class Option:
     panel: str
     flags: tuple[str, ...] = ()
     metavar: str | None = None
-    shown_default: str | None = None
+    shown_default: str | bool | None = None
     least: float | None = None
     most: float | None = None
     choices: Choices | None = None
@@ -73,7 +75,7 @@ def option(
     panel: str,
     flags: tuple[str, ...] = (),
     metavar: str | None = None,
-    shown_default: str | None = None,
+    shown_default: str | bool | None = None,
     least: float | None = None,
     most: float | None = None,
     choices: Choices | None = None,
@@ -86,6 +88,11 @@ def option(
         choices=choices, parse=parse, repeated=repeated,
     )  # fmt: skip
     return field(default=default, metadata=MappingProxyType({KEY: declared}))
+
+
+def device_option() -> Any:
+    """The option `device`, which several questions have."""
+    return option("auto", "Where to compute: auto, cpu, cuda, cuda:N or mps", panel=RUNNING, metavar="DEVICE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +112,11 @@ def options_of(kind: type[Options]) -> dict[str, Option]:
 def default_of(kind: type[Options], name: str) -> Any:
     """The default of an option."""
     return next(each.default for each in dataclasses.fields(kind) if each.name == name)
+
+
+def select_given(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the given values that are options of a class."""
+    return {name: given[name] for name in options_of(kind) if name in given}
 
 
 def type_of(kind: type[Options], name: str) -> Any:
@@ -152,29 +164,45 @@ def describe_range(least: float | None, most: float | None) -> str:
     return f"at most {most:,}" if least is None else f"from {least:,} to {most:,}"
 
 
-def accept_options(kind: type[Options]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """A decorator: the function, which takes `options`, takes each of them as a keyword, too.
+def accept_options(
+    kind: type[Options], parameter: str = "options"
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """A decorator: the function, which takes all options as one `parameter`, takes each of them as a keyword, too.
 
-    The signature lists them, and `{options}` in the docstring becomes their help texts. Keywords win over `options`.
+    The signature lists them, and `{options}` in the docstring becomes their help texts. Keywords win over `parameter`.
+    The function raises UnknownOptionError for a keyword that is neither an option nor a parameter of its own.
     """
-    names = options_of(kind)
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
-        @wraps(function)
-        def accept(*args: Any, options: Options | None = None, **given: Any) -> Result:
-            chosen = {name: given.pop(name) for name in names if name in given}
-            made = kind(**chosen) if options is None else dataclasses.replace(options, **chosen)
-            return function(*args, options=made, **given)
+        signature = _build_signature(function, kind, parameter)
 
-        accept.__signature__ = _signature(function, kind)  # type: ignore[attr-defined]
+        @wraps(function)
+        def accept(*args: Any, **given: Any) -> Result:
+            _refuse_unknown(function.__name__, given, signature.parameters)
+            chosen, whole = select_given(kind, given), given.get(parameter)
+            made = kind(**chosen) if whole is None else dataclasses.replace(whole, **chosen)
+            rest = {name: value for name, value in given.items() if name not in chosen}
+            return function(*args, **rest | {parameter: made})
+
+        accept.__signature__ = signature  # type: ignore[attr-defined]
         accept.__doc__ = describe_options(function.__doc__ or "", kind)
         return accept
 
     return decorate
 
 
-def _signature(function: Callable[..., Any], kind: type[Options]) -> inspect.Signature:
-    """The function's signature with the options as keywords, and `options` last."""
+def _refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UnknownOptionError for the first name that is not known."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(known)}"
+            raise UnknownOptionError(f"{function}() has no option {name!r}; {advice}")
+
+
+def _build_signature(function: Callable[..., Any], kind: type[Options], parameter: str) -> inspect.Signature:
+    """The function's signature with the options as keywords, and `parameter` last."""
     own = inspect.signature(function)
     keywords = [
         inspect.Parameter(
@@ -182,8 +210,8 @@ def _signature(function: Callable[..., Any], kind: type[Options]) -> inspect.Sig
         )
         for name in options_of(kind)
     ]
-    whole = own.parameters["options"].replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
-    rest = [each for name, each in own.parameters.items() if name != "options"]
+    whole = own.parameters[parameter].replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
+    rest = [each for name, each in own.parameters.items() if name != parameter]
     first = [each for each in rest if each.kind is not inspect.Parameter.KEYWORD_ONLY]
     last = [each for each in rest if each.kind is inspect.Parameter.KEYWORD_ONLY]
     return own.replace(parameters=[*first, *keywords, *last, whole])

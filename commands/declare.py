@@ -72,12 +72,13 @@ def _merge(function: Command, parameters: list[inspect.Parameter]) -> Iterator[i
 
 def _parameter(kind: type[Options], name: str, declared: Option, *, given_only: bool) -> inspect.Parameter:
     hint, default = type_of(kind, name), default_of(kind, name)
+    shown = str(default) if declared.shown_default is True else declared.shown_default
     listed = "|".join(choices_of(declared, hint)) if declared.choices is not None else None
     info = typer.Option(
         *(declared.flags or _flags(name, hint, default, given_only=given_only)),
         help=declared.help, rich_help_panel=declared.panel, metavar=declared.metavar or listed,
         autocompletion=(lambda: list(choices_of(declared, hint))) if declared.choices is not None else None,
-        show_default=declared.shown_default if declared.shown_default is not None else not given_only,
+        show_default=shown if shown is not None else not given_only,
     )  # fmt: skip
     annotation = _annotation(declared, hint)
     if given_only:

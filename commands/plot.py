@@ -8,18 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from attngeo.choices import one_of
-from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES
-from attngeo.figures.options import PlotOptions
-from attngeo.options import DRAWING, RESULTS
+from attngeo.figures.options import ImageSize, PlotOptions
+from attngeo.options import RESULTS, select_given
 
 from .declare import take_given
 from .options import Offline, Quiet, Verbose, complete_models
 from .outputs import check_outputs
 
-# Pixels of a side of an image; a smaller one has no room for titles.
-SMALLEST, LARGEST = 300, 10_000
-INPUT_HELP = "Files that score, analogy or pretrain wrote, folders of pretrain, or models as score takes them"
+INPUT_HELP = "File of score, analogy or pretrain; folder of pretrain; or model, as for score"
 
 
 def complete_kinds(incomplete: str) -> list[str]:
@@ -27,7 +24,7 @@ def complete_kinds(incomplete: str) -> list[str]:
     return [name for name in FIGURES if name.startswith(incomplete)]
 
 
-@take_given(PlotOptions)
+@take_given(PlotOptions, ImageSize)
 def plot(
     kind: Annotated[
         str,
@@ -49,13 +46,6 @@ def plot(
         ),
     ],
     given: dict[str, Any],
-    width: Annotated[
-        int | None,
-        typer.Option(help="Width of an image; it is drawn at twice that", metavar="PIXELS", rich_help_panel=DRAWING),
-    ] = None,
-    height: Annotated[
-        int | None, typer.Option(help="Height of an image", metavar="PIXELS", rich_help_panel=DRAWING)
-    ] = None,
     offline: Offline = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -71,11 +61,9 @@ def plot(
         attngeo plot matrix demo:minilm --layer 2 --head 5 -o matrix.pdf
     """
     spec = FIGURES[one_of("kind", kind, FIGURES)]
-    spec.check_given(given)
-    for name, value in (("width", width), ("height", height)):
-        if value is not None and not SMALLEST <= value <= LARGEST:
-            raise UsageError(f"{name} is {value}, expected from {SMALLEST} to {LARGEST:,} pixels")
-    options = PlotOptions(**given)
+    drawing = select_given(PlotOptions, given)
+    spec.check_given(drawing)
+    options, size = PlotOptions(**drawing), ImageSize(**select_given(ImageSize, given))
     check_outputs((), output, inputs)
 
     from attngeo.figures.save import save_figure
@@ -86,7 +74,7 @@ def plot(
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = draw_figure(kind, inputs, options=options, offline=offline, progress=progress)
     for path in output:
-        save_figure(figure, path, width=width, height=height)
+        save_figure(figure, path, size=size)
 
 
 def _list_kinds() -> str:

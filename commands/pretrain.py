@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.options import RESULTS
+from attngeo.options import RESULTS, RUNNING
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,
@@ -37,7 +37,10 @@ MakeBar = Callable[[str], "Bar"]
 @take_given(TextPretrainOptions, ImagePretrainOptions, ComparisonOptions)
 def pretrain(
     given: dict[str, Any],
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in -o from its last checkpoint")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Resume the run in -o from its last checkpoint", rich_help_panel=RUNNING),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -103,10 +106,7 @@ def _compare(
     options = make_options(**given)
     folder = output or Path(f"compare-{options.model_name}")
     with make_bar(str(folder)) as progress:
-        return compare(
-            options, folder, comparison.compare or (), objectives=comparison.objectives or (), seeds=comparison.seeds,
-            resume=resume, progress=progress,
-        )  # fmt: skip
+        return compare(options, folder, comparison=comparison, resume=resume, progress=progress)
 
 
 def _print_run(run: Run, *, as_json: bool) -> None:

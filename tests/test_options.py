@@ -12,13 +12,16 @@ import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions, parse_bytes
 from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
-from attngeo.errors import UsageError
+from attngeo.errors import UnknownOptionError, UsageError
+from attngeo.figures.options import ImageSize, PlotOptions
 from attngeo.options import PANELS, Options, accept_options, option, options_of
+from attngeo.pretrain.options import ComparisonOptions
 from attngeo.scores.options import ScoreOptions, parse_layers
 
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
-    CbowOptions: train_cbow,
+    CbowOptions: train_cbow, PlotOptions: attngeo.plot, ImageSize: attngeo.save_figure,
+    ComparisonOptions: attngeo.pretrain.compare,
 }  # fmt: skip
 
 
@@ -45,8 +48,15 @@ def test_a_function_takes_options_as_keywords_or_as_one_object() -> None:
     assert cook("pot") == ("pot", Soup(), False)
     assert cook("pot", spoons=3, lid=True) == ("pot", Soup(spoons=3), True)
     assert cook("pot", options=Soup(heat=1.0), spoons=3) == ("pot", Soup(heat=1.0, spoons=3), False)
-    with pytest.raises(TypeError, match="forks"):
-        cook("pot", forks=1)
+
+
+def test_an_unknown_keyword_is_a_usage_error_with_the_nearest_name() -> None:
+    with pytest.raises(UnknownOptionError, match=r"cook.*'spoon'.*spoons"):
+        cook("pot", spoon=1)
+    with pytest.raises(UnknownOptionError, match=r"cook.*'xyz'.*spoons, heat, taste"):
+        cook("pot", xyz=1)
+    with pytest.raises(TypeError):  # as Python raises
+        attngeo.score("demo:minilm", gama=3)
 
 
 def test_signature_and_docstring_list_every_option() -> None:

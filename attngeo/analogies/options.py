@@ -11,7 +11,7 @@ from typing import Any
 
 from attngeo.choices import Candidates, Case, Compose, Method, Resample, Table
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, option
+from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option
 
 GOOGLE = "google"
 MOST_DRAWS = 100_000
@@ -56,7 +56,7 @@ class ProbeSettings(Options):
         0, "Subtract the mean and the N directions of largest variance first (all-but-the-top)", panel=COMPUTATION,
         metavar="N", least=0,
     )  # fmt: skip
-    device: str = option("auto", "Where to compute", panel=RUNNING, metavar="auto|cpu|cuda[:n]|mps")
+    device: str = device_option()
 
 
 @dataclass(frozen=True, kw_only=True)

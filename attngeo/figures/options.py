@@ -9,6 +9,8 @@ from attngeo.errors import UsageError
 from attngeo.options import DRAWING, Options, option
 from attngeo.scores.spec import score_names
 
+# Pixels of a side of an image; a smaller one has no room for titles.
+SMALLEST, LARGEST = 300, 10_000
 # Not a score, but drawn like one by the kinds that show training.
 LOSS = "loss"
 
@@ -38,10 +40,10 @@ class PlotOptions(Options):
     """What a figure shows of its inputs. Raises UsageError for a value that is no choice or outside its limits."""
 
     score: str = option(
-        "symmetry", "Score to draw; the kind training also draws loss", panel=DRAWING, shown_default="symmetry",
+        "symmetry", "Score to draw; the kind training also draws loss", panel=DRAWING, shown_default=True,
         choices=drawable_scores,
     )  # fmt: skip
-    layer: int = option(0, "Layer of the matrix", panel=DRAWING, metavar="N", shown_default="0", least=0)
+    layer: int = option(0, "Layer of the matrix", panel=DRAWING, metavar="N", shown_default=True, least=0)
     head: int | None = option(
         None, "Head of the matrix", panel=DRAWING, metavar="N", shown_default="the whole layer", least=0
     )
@@ -60,3 +62,17 @@ class PlotOptions(Options):
         super().__post_init__()
         if self.where is not None and not isinstance(self.where, Mapping):
             raise UsageError(f"where is {self.where!r:.60}, expected a column and its value, such as {{'layer': 2}}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSize(Options):
+    """Pixels of an image. Raises UsageError for a value outside its limits."""
+
+    width: int | None = option(
+        None, "Width of an image, which is drawn with twice as many pixels", panel=DRAWING, metavar="PIXELS",
+        shown_default="that of the figure, else 1000", least=SMALLEST, most=LARGEST,
+    )  # fmt: skip
+    height: int | None = option(
+        None, "Height of an image", panel=DRAWING, metavar="PIXELS", shown_default="that of the figure, else 600",
+        least=SMALLEST, most=LARGEST,
+    )  # fmt: skip

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.errors import OutputError, first_line
+from attngeo.figures.options import ImageSize
+from attngeo.options import accept_options
 from attngeo.tables.atomic import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -31,20 +33,24 @@ def check_figure(path: Path) -> None:
             )
 
 
-def save_figure(figure: Figure, path: str | Path, *, width: int | None = None, height: int | None = None) -> None:
+@accept_options(ImageSize, "size")
+def save_figure(figure: Figure, path: str | Path, size: ImageSize) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
-    The page contains plotly.js and opens offline. width, height: pixels of an image; the default is the figure's own
-    size, or 1000 × 600. Images require an installed Chromium or Chrome. The same figure gives the same page and the
-    same JSON, byte for byte. Raises OutputError.
+    {options}
+
+    The default size is the figure's own, or 1000 × 600. The page contains plotly.js and opens offline. Images require
+    an installed Chromium or Chrome. The same figure gives the same page and the same JSON, byte for byte. Raises
+    OutputError, UsageError.
     """
     path = Path(path)
     check_figure(path)
     suffix = path.suffix.lower()
     if suffix in IMAGES:
         content = _draw_image(
-            figure, suffix, path, width or figure.layout.width or WIDTH, height or figure.layout.height or HEIGHT
-        )
+            figure, suffix, path, size.width or figure.layout.width or WIDTH,
+            size.height or figure.layout.height or HEIGHT,
+        )  # fmt: skip
     elif suffix == ".json":
         content = (figure.to_json() + "\n").encode()
     else:

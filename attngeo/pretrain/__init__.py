@@ -4,7 +4,7 @@
     AttentionGeometryCallback()        scores of the live model at every log of any transformers Trainer
     make_options("tiny", …)            what a run depends on: TextPretrainOptions or ImagePretrainOptions
     run(options, folder)               train, and write model, geometry and summary to a folder
-    compare(options, folder, inits)    the same for several initialisations, with the same data in the same order
+    compare(options, folder, …)        the same for several initialisations, with the same data in the same order
 
 Names are imported when they are first used.
 """

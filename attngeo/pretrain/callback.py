@@ -19,7 +19,7 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import Variants, projections, select, sites_of
 from attngeo.scores.scoring import INTEGERS, score_site
 from attngeo.scores.spec import score_names
-from attngeo.scores.summary import spread_of, statistic
+from attngeo.scores.summary import spread_of, statistics
 from attngeo.tables import write as tables
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ def _join(kind: type[TrainerCallback]) -> type[Any]:
 def medians_of(rows: pd.DataFrame) -> dict[str, float]:
     """The medians of every score over whole layers, then over heads, of one step's rows, by name."""
     spread = spread_of(rows)
-    names = [statistic(score, "median", heads=heads) for heads in (False, True) for score in score_names()]
-    return {name: spread[name] for name in names}
+    return {name: spread[name] for name in statistics(["median"])}
 
 
 def _find_sites(model: PreTrainedModel, stack: str | None) -> list[AttentionSite]:

@@ -8,21 +8,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
-from attngeo.choices import Objective, one_of
+from attngeo.choices import Objective
 from attngeo.errors import InterruptedTrainingError, UsageError
+from attngeo.options import accept_options
 from attngeo.pretrain.initialisation import check_init
-from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions, make_absolute
+from attngeo.pretrain.options import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_absolute
 from attngeo.pretrain.runs import Run, load_run, refuse_other_runs, run
 from attngeo.pretrain.settings_file import FILE as SETTINGS
 from attngeo.pretrain.settings_file import resume_options
 from attngeo.pretrain.summary import spread_at
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import score_names
-from attngeo.scores.summary import QUARTILES, statistic
+from attngeo.scores.summary import QUARTILES, statistics
 from attngeo.tables import write as tables
 from attngeo.tables.atomic import atomic_write
 
@@ -32,15 +33,7 @@ RESULTS = ("final_loss", "steps_to_baseline", "speed_up")
 
 def comparison_columns() -> tuple[str, ...]:
     """The columns of a comparison's rows, in their order; there is one row for each run."""
-    return ("model", *RUN_COLUMNS, "steps", *RESULTS, *_statistics(QUARTILES))
-
-
-def _statistics(places: Iterable[str]) -> list[str]:
-    """The names of these statistics of every score, over layers and then over heads."""
-    places = tuple(places)
-    return [
-        statistic(score, place, heads=heads) for heads in (False, True) for score in score_names() for place in places
-    ]
+    return ("model", *RUN_COLUMNS, "steps", *RESULTS, *statistics(QUARTILES))
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Comparison:
         Those of `steps_to_baseline` are over the runs that reached the baseline's loss, `reached` of them.
         """
         grouped = self.rows.groupby(["model", "objective", "init"], sort=False)
-        frame = grouped[[*RESULTS, *_statistics(["median"])]].agg(["mean", "min", "max"])
+        frame = grouped[[*RESULTS, *statistics(["median"])]].agg(["mean", "min", "max"])
         frame.columns = pd.Index(["_".join(pair) for pair in frame.columns])
         frame.insert(0, "seeds", grouped.size())
         frame.insert(1, "reached", grouped["steps_to_baseline"].count())
@@ -67,27 +60,27 @@ class Comparison:
         return frame
 
 
+@accept_options(ComparisonOptions, "comparison")
 def compare(
     options: TextPretrainOptions | ImagePretrainOptions,
     folder: str | Path,
-    inits: Sequence[str],
+    comparison: ComparisonOptions,
     *,
-    objectives: Sequence[str] = (),
-    seeds: int = 1,
     resume: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
     """Train once for each objective, initialisation and seed, with the same data in the same order.
 
-    options: of every run; see `attngeo.pretrain.make_options`. inits: the first is the baseline. objectives: "mlm",
-    "clm" or both, by default that of the options. seeds: their number, from `options.seed` on. resume: keep the
-    finished runs in `folder`, and resume the one that is not.
+    options: of every run; see `attngeo.pretrain.make_options`. The seeds are counted from `options.seed` on.
+    {options}
+    resume: keep the finished runs in `folder`, and resume the one that is not. progress: called as by `run`.
 
     Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over
     seeds), `curves.parquet` and `curves.html`. Raises as `run` does.
     """
-    folder, inits, report = Path(folder), [make_absolute(init) for init in inits], progress or ignore_progress
-    plan = _plan(options, inits, objectives, seeds)
+    folder, report = Path(folder), progress or ignore_progress
+    inits = [make_absolute(init) for init in comparison.compare or ()]
+    plan = _plan(options, inits, comparison)
     for each in plan:  # what would fail later, after hours
         if not resume:
             refuse_other_runs(folder / _folder_name(each), resume=False)
@@ -112,27 +105,26 @@ def compare(
             raise InterruptedTrainingError(f"{name}: {said}; resume with the same command and --resume") from None
     if not all(each.summary for each in runs):  # not the first process, which has the scores
         return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
-    comparison = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
-    _write(comparison)
-    return comparison
+    compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
+    _write(compared)
+    return compared
 
 
 def _plan(
-    options: TextPretrainOptions | ImagePretrainOptions, inits: Sequence[str], objectives: Sequence[str], seeds: int
+    options: TextPretrainOptions | ImagePretrainOptions, inits: Sequence[str], comparison: ComparisonOptions
 ) -> list[TextPretrainOptions | ImagePretrainOptions]:
     """The options of every run. Raises UsageError."""
     if len(inits) < 2 or len(set(inits)) < len(inits):
         raise UsageError(f"compare is {','.join(inits)!r}, expected two or more different initialisations")
-    if seeds < 1:
-        raise UsageError(f"seeds is {seeds}, expected at least 1")
-    if objectives and not isinstance(options, TextPretrainOptions):
-        raise UsageError("objectives is for texts, but these runs are on images; leave it out")
-    by_objective = [
-        dataclasses.replace(options, objective=one_of("objectives", objective, Objective)) for objective in objectives
-    ] or [options]
+    by_objective = [options]
+    if comparison.objectives:
+        if not isinstance(options, TextPretrainOptions):
+            raise UsageError("objectives is for texts, but these runs are on images; leave it out")
+        known = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
+        by_objective = [dataclasses.replace(options, objective=objective) for objective in known]
     plan = [
         dataclasses.replace(each, init=init, seed=options.seed + number)
-        for each, number, init in product(by_objective, range(seeds), inits)
+        for each, number, init in product(by_objective, range(comparison.seeds), inits)
     ]
     if len({_folder_name(each) for each in plan}) < len(plan):
         raise UsageError(f"compare is {','.join(inits)!r}: two of them would have folders of the same name")
@@ -179,7 +171,7 @@ def _build_rows(runs: Sequence[Run], baseline: str) -> pd.DataFrame:
             "model": options.model_name, "objective": options.objective_name, "init": options.init,
             "seed": options.seed, "steps": steps, "final_loss": each.summary["final_loss"],
             "steps_to_baseline": reached_at, "speed_up": gained,
-            **{name: spread[name] for name in _statistics(QUARTILES)},
+            **{name: spread[name] for name in statistics(QUARTILES)},
         })  # fmt: skip
     frame = pd.DataFrame(rows, columns=list(comparison_columns())).astype({"steps_to_baseline": "Int64"})
     frame.attrs = {"title": "Initialisations compared, run by run"}

@@ -28,6 +28,7 @@ from attngeo.options import (
     Options,
     option,
     options_of,
+    select_given,
 )
 from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, PRESETS
 
@@ -56,7 +57,7 @@ class PretrainOptions(Options):
     task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="that of the model")
     init: str = option(
         "default", "Initial Wq and Wk; REF takes those of a checkpoint", panel=MODEL,
-        metavar="default|symmetric|identity|REF", shown_default="default",
+        metavar="default|symmetric|identity|REF", shown_default=True,
     )  # fmt: skip
     data: str = option(
         BY_MODEL,
@@ -71,14 +72,14 @@ class PretrainOptions(Options):
     warmup: int = option(0, "Updates before the learning rate reaches its peak", panel=OPTIMISATION, least=0)
     weight_decay: float = option(BY_MODEL, "Weight decay of AdamW", panel=OPTIMISATION, least=0)
     precision: TrainingPrecision = option(
-        "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", panel=COMPUTATION, shown_default="auto"
+        "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", panel=COMPUTATION, shown_default=True
     )
     seed: int = option(
         0, "Seed of the weights, the order of the data, and the masks or mixed images", panel=COMPUTATION, least=0,
-        most=LARGEST_SEED, shown_default="0",
+        most=LARGEST_SEED, shown_default=True,
     )  # fmt: skip
     log_every: int = option(BY_MODEL, "Updates between logs; each log has the scores", panel=RESULTS, least=1)
-    report_to: Tracker = option("none", "Experiment tracker to log to as well", panel=RESULTS, shown_default="none")
+    report_to: Tracker = option("none", "Experiment tracker to log to as well", panel=RESULTS, shown_default=True)
     save_every: int = option(BY_MODEL, "Updates between checkpoints", panel=RUNNING, least=1)
 
     def __post_init__(self) -> None:
@@ -143,7 +144,7 @@ class TextPretrainOptions(PretrainOptions):
     TASK: ClassVar[Task] = "text"
 
     objective: Objective = option(
-        "mlm", "Prediction of masked tokens or of the next token", panel=MODEL, shown_default="mlm"
+        "mlm", "Prediction of masked tokens or of the next token", panel=MODEL, shown_default=True
     )
     mlm_probability: float = option(BY_MODEL, "Share of tokens that are masked", panel=MODEL, least=0)
     text_column: str = option("", "Column of a table that holds the text", panel=INPUT, shown_default="text")
@@ -224,7 +225,7 @@ class ComparisonOptions(Options):
     objectives: Sequence[str] | None = option(
         None, "Objectives to train with (with --compare)", panel=COMPARISON, metavar="mlm,clm", parse=parse_names
     )
-    seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1, shown_default="1")
+    seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1, shown_default=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -238,9 +239,10 @@ class ComparisonOptions(Options):
 
 def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, dict[str, Any]]:
     """The options of a comparison among those given, and the options of its runs. Raises UsageError."""
-    names, chosen = options_of(ComparisonOptions), {name: value for name, value in given.items() if value is not None}
-    comparison = ComparisonOptions(**{name: value for name, value in chosen.items() if name in names})
-    rest = {name: value for name, value in chosen.items() if name not in names}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    own = select_given(ComparisonOptions, chosen)
+    comparison = ComparisonOptions(**own)
+    rest = {name: value for name, value in chosen.items() if name not in own}
     if comparison.compare is not None and "init" in rest:
         raise UsageError("init and compare contradict each other; name all initialisations in compare")
     return comparison, rest

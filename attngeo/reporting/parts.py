@@ -129,11 +129,7 @@ def _train(options: dict[str, Any], folder: Path, place: Workplace) -> pd.DataFr
     training = make_options(**given)
     try:
         if comparison.compare is not None:
-            compared = compare(
-                training, folder, comparison.compare, objectives=comparison.objectives or (), seeds=comparison.seeds,
-                resume=True, progress=place.progress,
-            )  # fmt: skip
-            curves = compared.curves
+            curves = compare(training, folder, comparison=comparison, resume=True, progress=place.progress).curves
         else:
             finished = load_run(folder)
             if finished is not None:

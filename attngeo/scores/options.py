@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attngeo.choices import Convention, Precision
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, option
+from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
 
 # Beyond this many positions, float64 cannot represent the angle of a rotation.
 LARGEST_OFFSET = 2**31
@@ -66,7 +66,7 @@ class ScoreOptions(Options):
     precision: Precision = option(
         "float32", "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)", panel=COMPUTATION
     )
-    device: str = option("auto", "Where to compute", panel=RUNNING, metavar="auto|cpu|cuda[:n]|mps")
+    device: str = device_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()

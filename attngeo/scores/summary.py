@@ -13,6 +13,8 @@ from attngeo.scores.spec import score_names
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
 
 # Statistic → the quantile that it is.
@@ -31,13 +33,20 @@ def statistic(score: str, place: str, *, heads: bool = False) -> str:
     return f"{HEADS if heads else ''}{score}_{place}"
 
 
-def statistics() -> dict[str, str]:
-    """Name of each statistic, of every score over layers and then over heads, → how conditions write it."""
+def statistics(places: Iterable[str] = tuple(QUANTILES)) -> dict[str, str]:
+    """Name of each statistic, of every score over layers and then over heads, → how conditions write it.
+
+    places: which statistics of a score, keys of `QUANTILES`.
+
+    >>> statistics(["median"])["heads_symmetry_median"]
+    'heads.symmetry.median'
+    """
+    places = tuple(places)
     return {
         statistic(score, place, heads=heads): f"{'heads.' if heads else ''}{score}.{place}"
         for heads in (False, True)
         for score in score_names()
-        for place in QUANTILES
+        for place in places
     }
 
 

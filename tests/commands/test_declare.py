@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+import typer
+from attngeo.commands.app import app
 from conftest import Command
 
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.embeddings.options import CbowOptions
-from attngeo.options import Options, choices_of, options_of, type_of
+from attngeo.options import PANELS, Options, choices_of, options_of, type_of
 from attngeo.scores.options import ScoreOptions
 
 COMMANDS: dict[str, type[Options]] = {
@@ -31,6 +33,13 @@ def test_help_shows_every_field_in_its_group(inside: Command, command: str) -> N
         assert flag in group, name
 
 
+def test_every_option_of_every_command_is_in_a_group() -> None:
+    group = typer.main.get_command(app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        options = [param for param in command.params if param.param_type_name == "option"]
+        assert {param.rich_help_panel for param in options} <= set(PANELS), name
+
+
 def test_a_value_that_the_class_refuses_is_a_usage_error(inside: Command) -> None:
     for arguments, facts in (
         (["score", "demo:minilm", "--gamma", "nan"], ["gamma", "nan"]),
@@ -39,6 +48,7 @@ def test_a_value_that_the_class_refuses_is_a_usage_error(inside: Command) -> Non
         (["analogy", "demo:minilm", "--memory", "much"], ["memory", "much"]),
         (["nearest", "demo:minilm", "king", "--remove-top", "-1"], ["remove_top", "-1"]),
         (["cbow", "text.txt", "-o", "v.kv", "--window", "0"], ["window", "0", "1"]),
+        (["plot", "layers", "demo:minilm", "-o", "a.html", "--width", "100"], ["width", "100", "300", "10,000"]),
     ):
         run = inside(*arguments)
         assert run.returncode == 2, arguments

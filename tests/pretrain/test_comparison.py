@@ -50,7 +50,7 @@ def test_speed_up_of_a_run_that_never_gets_there_is_zero() -> None:
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("comparison")
     options = small_options(folder, steps=10, save_every=100)
-    return compare(options, folder / "runs", ["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
+    return compare(options, folder / "runs", compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
 
 
 def test_every_combination_is_run_with_the_same_start_but_for_wq_and_wk(comparison: Comparison) -> None:
@@ -104,7 +104,7 @@ def test_each_run_is_compared_with_the_baseline_of_its_own_seed(tmp_path: Path) 
         rows = [{"step": step, "stack": "encoder", "layer": 0, "head": None, **dict.fromkeys(SCORES, 0.2), "loss": loss}
                 for step, loss in enumerate([float("nan"), *own])]  # fmt: skip
         pd.DataFrame(rows).astype({"head": "Int64"}).to_parquet(folder / "geometry.parquet")
-    rows = compare(options, tmp_path / "runs", ["default", "symmetric"], seeds=3, resume=True).rows
+    rows = compare(options, tmp_path / "runs", compare=["default", "symmetric"], seeds=3, resume=True).rows
     own = rows[rows["init"] == "symmetric"].set_index("seed")
     assert own["steps_to_baseline"].tolist() == [3, pd.NA, 1]
     assert own["speed_up"].tolist() == [0.25, 0, 0.75]
@@ -160,11 +160,11 @@ def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_p
     before = (first / "summary.json").stat().st_mtime_ns
     options = small_options(comparison.folder.parent, steps=10, save_every=100)
     inits = ["default", "symmetric"]
-    again = compare(options, comparison.folder, inits, objectives=["mlm", "clm"], seeds=2, resume=True)
+    again = compare(options, comparison.folder, compare=inits, objectives=["mlm", "clm"], seeds=2, resume=True)
     assert (first / "summary.json").stat().st_mtime_ns == before
     pd.testing.assert_frame_equal(again.rows, comparison.rows)
     with pytest.raises(UsageError, match=re.escape(str(first))):
-        compare(small_options(tmp_path, steps=15), comparison.folder, ["default", "symmetric"], resume=True)
+        compare(small_options(tmp_path, steps=15), comparison.folder, compare=["default", "symmetric"], resume=True)
 
 
 def test_checkpoints_are_compared_by_path_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +173,9 @@ def test_checkpoints_are_compared_by_path_and_resumed(tmp_path: Path, monkeypatc
         run(dataclasses.replace(options, seed=seed), tmp_path / f"{seed}/run")
     monkeypatch.chdir(tmp_path)
     inits = ["1/run/model", "2/run/model"]
-    first = compare(options, "runs", inits)
+    first = compare(options, "runs", compare=inits)
     assert first.rows["init"].tolist() == [str(tmp_path / init) for init in inits]
-    pd.testing.assert_frame_equal(compare(options, "runs", inits, resume=True).rows, first.rows)
+    pd.testing.assert_frame_equal(compare(options, "runs", compare=inits, resume=True).rows, first.rows)
 
 
 def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path) -> None:
@@ -185,20 +185,20 @@ def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path
 
     inits, options = ["default", "symmetric"], small_options(tmp_path, steps=5)
     with pytest.raises(InterruptedTrainingError, match=r"mlm-default-seed0.*--resume"):
-        compare(options, tmp_path / "runs", inits, progress=at_the_end)
+        compare(options, tmp_path / "runs", compare=inits, progress=at_the_end)
     assert not (tmp_path / "runs/mlm-symmetric-seed0").exists()
-    assert len(compare(options, tmp_path / "runs", inits, resume=True).rows) == 2
+    assert len(compare(options, tmp_path / "runs", compare=inits, resume=True).rows) == 2
 
 
 def test_what_would_fail_later_is_said_before_the_first_run(tmp_path: Path) -> None:
     options = small_options(tmp_path, steps=10)
     with pytest.raises(UsageError, match="init is 'symetric', expected one of"):
-        compare(options, tmp_path / "runs", ["default", "symetric"])
+        compare(options, tmp_path / "runs", compare=["default", "symetric"])
     with pytest.raises(ModelNotFoundError, match="no such file or folder"):
-        compare(options, tmp_path / "runs", ["default", "./nowhere"])
+        compare(options, tmp_path / "runs", compare=["default", "./nowhere"])
     (tmp_path / "runs/mlm-symmetric-seed0/checkpoint-5").mkdir(parents=True)
     with pytest.raises(OutputError, match="mlm-symmetric-seed0"):
-        compare(options, tmp_path / "runs", ["default", "symmetric"])
+        compare(options, tmp_path / "runs", compare=["default", "symmetric"])
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mlm-symmetric-seed0"]
 
 
@@ -216,18 +216,18 @@ def test_comparisons_that_cannot_be_meant(
     tmp_path: Path, inits: list[str], given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        compare(small_options(tmp_path), tmp_path / "runs", inits, **given)
+        compare(small_options(tmp_path), tmp_path / "runs", compare=inits, **given)
 
 
 def test_steps_must_be_a_multiple_of_the_interval_of_logs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"steps is 20.* 7"):
-        compare(small_options(tmp_path, log_every=7), tmp_path / "runs", ["default", "symmetric"])
+        compare(small_options(tmp_path, log_every=7), tmp_path / "runs", compare=["default", "symmetric"])
 
 
 def test_images_are_compared_without_objectives(tmp_path: Path) -> None:
     options = make_options("vit-tiny", steps=4, batch_size=16, log_every=2, warmup=1)
-    comparison = compare(options, tmp_path / "runs", ["default", "symmetric"])
+    comparison = compare(options, tmp_path / "runs", compare=["default", "symmetric"])
     assert comparison.rows["objective"].tolist() == ["image", "image"]
     assert (tmp_path / "runs/image-symmetric-seed0/model-ema").is_dir()
     with pytest.raises(UsageError, match="objectives"):
-        compare(options, tmp_path / "others", ["default", "symmetric"], objectives=["mlm"])
+        compare(options, tmp_path / "others", compare=["default", "symmetric"], objectives=["mlm"])

@@ -156,7 +156,7 @@ def test_figures_are_pages_of_their_own(kind: Any, tmp_path: Path) -> None:
     given: Any = "demo:encoder"
     if kind.startswith("training"):
         given = tmp_path / "both"
-        compare(small_options(tmp_path, steps=4, log_every=2, save_every=100), given, ["default", "symmetric"])
+        compare(small_options(tmp_path, steps=4, log_every=2, save_every=100), given, compare=["default", "symmetric"])
     if kind == "analogies":
         given = pd.DataFrame({
             "model": "m", "level": ["overall", "type"], "name": ["overall", "semantic"], "asked": 3, "known": 2,

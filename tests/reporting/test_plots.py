@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables.write_table(rows[rows["head"].isna()], folder / "layers.csv")
     settings = small_options(folder, steps=4, log_every=2, save_every=100)
     run(settings, folder / "run")
-    compare(settings, folder / "both", ["default", "symmetric"], objectives=["mlm", "clm"])
+    compare(settings, folder / "both", compare=["default", "symmetric"], objectives=["mlm", "clm"])
     return folder
 
 

@@ -56,7 +56,9 @@ def small(folder: Path) -> Any:
 
 def test_a_comparison_gives_the_curves_of_compare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(folder / "r.toml", OPTIONS, OPTIONS + ', compare = "default,symmetric", objectives = ["mlm", "clm"]')
-    expected = compare(small(folder), folder / "own", ["default", "symmetric"], objectives=["mlm", "clm"]).curves
+    expected = compare(
+        small(folder), folder / "own", compare=["default", "symmetric"], objectives=["mlm", "clm"]
+    ).curves
     made = build_report(folder / "r.toml", folder / "out")
     assert made.failures == []
     pd.testing.assert_frame_equal(read_curves(folder / "out"), expected, check_dtype=False)
