@@ -68,4 +68,4 @@ def local_path(text: str | Path) -> Path:
 
 def is_path(text: str) -> bool:
     """Whether `text` can only be a path, and not a Hub id."""
-    return text.startswith((".", "/", "~")) or text.count("/") > 1 or is_weights(text)
+    return text.startswith((".", "/", "~")) or text.endswith("/") or text.count("/") > 1 or is_weights(text)

@@ -22,6 +22,10 @@ def read_binary(stream: Stream) -> Embedding:
     """The vectors of a word2vec binary file. Raises CorruptCheckpointError if it ends early or is of another format."""
     line, _, _ = stream.head.partition(b"\n")
     header = HEADER.fullmatch(line)
+    if not stream.head:
+        raise CorruptCheckpointError(
+            f"{stream.ref}: the file is empty, expected a word and its numbers on each line; download it again"
+        )
     if header is None or not int(header[1]) or not int(header[2]):
         raise CorruptCheckpointError(
             f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.embeddings.options import CbowOptions
 from attngeo.embeddings.streams import open_stream
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
+from attngeo.errors import CorruptCheckpointError, DataError, ModelNotFoundError
 from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tables.atomic import atomic_write, check_writable
@@ -27,7 +27,7 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
 
     {options}
 
-    Raises ModelNotFoundError; UsageError if no word is frequent enough; CorruptCheckpointError if the file is not text.
+    Raises ModelNotFoundError; DataError if no word is frequent enough; CorruptCheckpointError if the file is not text.
     """
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"
@@ -40,7 +40,9 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
     )  # fmt: skip
     model.build_vocab(_Sentences(path, options, progress))
     if not len(model.wv):
-        raise UsageError(
+        if not model.corpus_total_words:
+            raise DataError(f"{path}: the text has no words, expected a text to train on")
+        raise DataError(
             f"{path}: none of its {model.corpus_total_words:,} words occurs {options.min_count} times; "
             "use a longer text, or a lower --min-count"
         )

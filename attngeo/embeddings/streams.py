@@ -97,7 +97,7 @@ def _open_member(archive: zipfile.ZipFile, member: str | None, ref: str, stack: 
     names = [info.filename for info in archive.infolist() if not info.is_dir() and "__MACOSX" not in info.filename]
     shown = ", ".join(names[:SHOWN])
     if member is None and not names:
-        raise UsageError(f"{ref}: the .zip file is empty, expected one file of word vectors")
+        raise CorruptCheckpointError(f"{ref}: the .zip file is empty, expected one file of word vectors")
     if member is None and len(names) > 1:
         raise UsageError(f"{ref}: the .zip file has {len(names)} files ({shown}); name one, such as {ref}/{names[0]}")
     if member is not None and member not in names:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attngeo.errors import TrainingError, UsageError
+from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import options_of
 from attngeo.pretrain.options import PATHS, ImagePretrainOptions, PretrainOptions, TextPretrainOptions, make_absolute
 from attngeo.tables.atomic import atomic_write
@@ -29,7 +29,10 @@ def write_settings(options: PretrainOptions, folder: Path) -> None:
 
 
 def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
-    """The options of the run in a folder. Raises TrainingError if there is no run, or its file cannot be read."""
+    """The options of the run in a folder.
+
+    Raises DataUnavailableError if there is no run, TrainingError if its file cannot be read.
+    """
     path = folder / FILE
     try:
         stored = json.loads(path.read_text("utf-8"))
@@ -40,7 +43,7 @@ def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
         fields = {OLD_NAMES.get(name, name): value for name, value in stored.items()}
         return kind(**{name: value for name, value in fields.items() if name not in foreign})
     except FileNotFoundError:
-        raise TrainingError(_explain_missing(folder)) from None
+        raise DataUnavailableError(_explain_missing(folder)) from None
     except (OSError, ValueError, TypeError, LookupError, UsageError) as error:
         raise TrainingError(
             f"{path} cannot be read ({type(error).__name__}: {error}); start the run again in another folder"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.errors import DataError, DataUnavailableError, first_line
+from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,15 +91,15 @@ def _type_of(name: str, numbers: Collection[str]) -> str:
 
 
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
-    """The rows with these values in these columns. Raises DataError if a column is missing, or no row has the value."""
+    """The rows with these values in these columns. Raises UsageError if a column or a value is missing."""
     for column, value in where.items():
         if column not in rows:
             there = ", ".join(map(str, rows.columns[:20]))
-            raise DataError(f"{name} has no column {column!r}, expected one of: {there}")
+            raise UsageError(f"{name} has no column {column!r}, expected one of: {there}")
         kept = rows[rows[column].astype(str) == str(value)]
         if kept.empty:
             there = ", ".join(map(str, rows[column].unique()[:20]))
-            raise DataError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
+            raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
         rows = kept
     return rows
 

@@ -45,6 +45,8 @@ def test_a_path_that_exists_comes_before_a_hub_id(tmp_path: Path, monkeypatch: p
         ("./nowhere", ModelNotFoundError),
         ("/no/where", ModelNotFoundError),
         ("a/b/c/d", ModelNotFoundError),
+        ("nowhere/", ModelNotFoundError),
+        ("no/where/", ModelNotFoundError),
         ("weights.safetensors", ModelNotFoundError),
         ("weights.gguf", ModelNotFoundError),
         ("n" * 5000, ModelNotFoundError),

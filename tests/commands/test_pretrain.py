@@ -105,7 +105,7 @@ BAD = [
     (["--task", "image", "--model", "tiny"], 2, "vit-tiny"),
     (["--report-to", "wandb"], 2, "pip install wandb"),
     (["--seq-len", "1000"], 2, "seq_len is 1000"),
-    (["--resume", "-o", "nowhere"], 4, "nowhere"),
+    (["--resume", "-o", "nowhere"], 3, "nowhere"),
     (["--data", "digits", "--objective", "clm"], 2, "objective"),
     (["--mixup", "0.2"], 2, "mixup"),
     (["-o", "file"], 2, "file"),

@@ -11,7 +11,7 @@ import pytest
 
 from attngeo.embeddings.cbow import CbowOptions, save_vectors, train_cbow
 from attngeo.embeddings.opening import open_embedding
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, UsageError
+from attngeo.errors import CorruptCheckpointError, DataError, ModelNotFoundError, OutputError, UsageError
 
 SMALL = CbowOptions(dimensions=12, min_count=2, epochs=3)
 
@@ -104,8 +104,12 @@ def test_a_reference_trains_with_the_defaults(text: Path) -> None:
 def test_bad_texts_and_options(text: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"none\.txt"):
         train_cbow(tmp_path / "none.txt")
-    with pytest.raises(UsageError, match="99999"):
+    with pytest.raises(DataError, match="99999"):
         train_cbow(text, options=CbowOptions(min_count=99999))
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    with pytest.raises(DataError, match=r"empty\.txt"):
+        train_cbow(empty)
     with pytest.raises(UsageError, match="seed is -1"):
         CbowOptions(seed=-1)
     with pytest.raises(ModelNotFoundError, match="a folder"):

@@ -161,7 +161,7 @@ def written(name: str, content: bytes) -> Callable[[Path], Path]:
 CORRUPT = CorruptCheckpointError
 # The function that writes the file, the error, and a fact in its message.
 BROKEN: dict[str, tuple[Callable[[Path], Path], type[AttnGeoError], str]] = {
-    "empty": (written("v.txt", b""), CORRUPT, "b''"),
+    "empty": (written("v.txt", b""), CORRUPT, r"v\.txt"),
     "prose": (written("v.txt", b"It is a truth universally\nacknowledged, that\n"), CORRUPT, "It is a truth"),
     "few numbers": (written("v.txt", b"a 1 2\nb x y\nc z z\n"), CORRUPT, "2 lines .*1 kept"),
     "text ends early": (written("v.vec", b"3 2\na 1 2\nb 3 4\n"), CORRUPT, r"\b2 vectors.* 3\b"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.runs import small_options
 
-from attngeo.errors import TrainingError, UsageError
+from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.pretrain import ImagePretrainOptions, TextPretrainOptions, make_options
 from attngeo.pretrain.settings_file import FILE, read_settings, resume_options, write_settings
 
@@ -55,13 +55,13 @@ def test_files_of_version_0_1_are_read(stored: dict[str, str], kind: type, tmp_p
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=str(tmp_path / "nowhere")):
+    with pytest.raises(DataUnavailableError, match=str(tmp_path / "nowhere")):
         read_settings(tmp_path / "nowhere")
-    with pytest.raises(TrainingError, match=FILE):
+    with pytest.raises(DataUnavailableError, match=FILE):
         read_settings(tmp_path)
     (tmp_path / "all/mlm-default-seed0").mkdir(parents=True)
     write_settings(small_options(tmp_path), tmp_path / "all/mlm-default-seed0")
-    with pytest.raises(TrainingError, match="several runs"):
+    with pytest.raises(DataUnavailableError, match="several runs"):
         read_settings(tmp_path / "all")
 
 
