@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from attngeo.errors import DataError
+from attngeo.errors import DataError, UsageError
 from attngeo.reporting.inputs import FigureInputs, read_frames
 from attngeo.reporting.plots import plot
 from attngeo.reporting.results import CollectedResults
@@ -17,7 +17,7 @@ from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.published import published_of, published_scores
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import QUARTILES, statistic, summarise
-from attngeo.tables.read import filter_rows, require_columns
+from attngeo.tables.read import explain_unknown_column, filter_rows, require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,9 @@ class ReportTable:
 
 
 def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace) -> ReportFigure:
-    """The figure of a block. Raises what reading a model raises, and DataError if the results lack what is shown."""
+    """The figure of a block. Raises what reading a model raises, and DataError or UsageError if the results lack what
+    is shown.
+    """
     if block.model is not None:
         variants = [("", _draw_model(block, block.model, place))]
     else:
@@ -93,7 +95,7 @@ def _select_rows(block: FigureBlock, results: CollectedResults) -> pd.DataFrame:
     rows = require_columns(rows, ("model",), str(block.of), "attngeo.score")
     rows = rows[rows["model"].isin(block.models)]
     if rows.empty:
-        raise DataError(f"{block.of} has no rows of {', '.join(block.models)}")
+        raise UsageError(f"{block.of} has no rows of {', '.join(block.models)}")
     return rows
 
 
@@ -114,7 +116,7 @@ def find_rows(results: CollectedResults, name: str) -> pd.DataFrame:
 
 
 def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, pd.DataFrame]) -> ReportTable:
-    """The table of a block. Raises DataError.
+    """The table of a block. Raises DataError, and UsageError for a column or a value that the results lack.
 
     taken: the tables so far, by the names of their files; the new one is added under a name of its own.
     """
@@ -126,8 +128,7 @@ def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, p
     if block.columns is not None:
         missing = [column for column in block.columns if column not in rows]
         if missing:
-            known = ", ".join(map(str, rows.columns))
-            raise DataError(f"the table of {block.of} has no column {missing[0]!r}, expected some of: {known}")
+            raise UsageError(f"{block.of}: {explain_unknown_column(missing[0], list(rows.columns))}")
         rows = rows[block.columns]
     kinds = [block.of, *([] if block.show == "rows" else [block.show]), *map(str, block.where.values())]
     name = "-".join(re.sub(r"[^\w.-]+", "-", kind, flags=re.ASCII).strip("-.") for kind in kinds)
@@ -154,16 +155,29 @@ def compare_with_published(rows: pd.DataFrame) -> pd.DataFrame:
 
     The last column is the known mistake in the published values, empty if there is none.
     """
-    scores = [score for score in score_names() if score in published_scores()]
+    scores = _published_score_names()
     table = summarise(rows)[["model", "stack", *(statistic(score, "median") for score in scores)]]
     known = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
-    columns = ["model", "stack"]
     for score in scores:
-        median, published, difference = statistic(score, "median"), f"{score}_published", f"{score}_difference"
+        median, published, difference = _columns_beside(score)
         table[published] = [float(row.get(score, "nan")) for row in known]
         table[difference] = table[median] - table[published]
-        columns += [median, published, difference]
-    return table.assign(erratum=[row.get("erratum", "") for row in known])[[*columns, "erratum"]]
+    return table.assign(erratum=[row.get("erratum", "") for row in known])[list(published_columns())]
+
+
+def published_columns() -> tuple[str, ...]:
+    """The columns of `compare_with_published`, in their order."""
+    beside = (column for score in _published_score_names() for column in _columns_beside(score))
+    return ("model", "stack", *beside, "erratum")
+
+
+def _published_score_names() -> list[str]:
+    return [score for score in score_names() if score in published_scores()]
+
+
+def _columns_beside(score: str) -> tuple[str, str, str]:
+    """The columns of the median of a score, its published value, and the difference."""
+    return statistic(score, "median"), f"{score}_published", f"{score}_difference"
 
 
 def run_check(check: Check, recipe: Recipe, results: CollectedResults) -> list[Outcome]:

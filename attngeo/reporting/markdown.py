@@ -1,4 +1,4 @@
-"""A report as Markdown, for a pull request: what failed, then the first rows of every table."""
+"""A report as Markdown, for a pull request: the checks, what is missing, then the first rows of every table."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
 def render_markdown(content: ReportContent) -> str:
     """The text of a report; names are shown letter for letter."""
     blocks = [f"# {_escape(content.title)}"]
-    failed = [check for check in content.checks if check.failed]
-    if content.checks:
-        blocks.append(f"**{len(content.checks) - len(failed)} of {len(content.checks)} checks passed.**")
+    if content.verdict:
+        blocks.append(f"**{content.verdict}.**")
     blocks.append("\n".join([
-        *(f"- ✗ {_name_model(check)}: {check.reason}; fails if `{check.expression}`" for check in failed),
+        *map(_render_check, sorted(content.checks, key=lambda check: not check.failed)),
         *(f"- missing: {_escape(failure)}" for failure in content.failures),
     ]))  # fmt: skip
     blocks.append(content.text.strip())
@@ -38,6 +37,12 @@ def render_markdown(content: ReportContent) -> str:
             blocks += [f"{_escape(table.caption or table.name)}{more}:", _render_table(table.rows.head(MOST_ROWS))]
     blocks.append(f"Made with attngeo {content.provenance['software']['attngeo']}, {content.provenance['date']}.")
     return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _render_check(check: Outcome) -> str:
+    """The result of a check, its values and its condition, which needs no escapes."""
+    mark = "✗" if check.failed else "✓"
+    return f"- {mark} {_name_model(check)}: {check.reason}; fails if `{check.expression}`"
 
 
 def _name_model(check: Outcome) -> str:

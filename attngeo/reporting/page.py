@@ -45,6 +45,15 @@ class ReportContent:
     failures: list[str]
     provenance: dict[str, Any]
 
+    @property
+    def verdict(self) -> str:
+        """How many checks passed, and how much is missing; empty if there are no checks and nothing is missing."""
+        passed, missing = sum(not check.failed for check in self.checks), len(self.failures)
+        counts = [f"{passed} of {len(self.checks)} checks passed"] if self.checks else []
+        if missing:
+            counts.append(f"{missing} {'part' if missing == 1 else 'parts'} missing")
+        return ", ".join(counts)
+
 
 def render_page(content: ReportContent) -> str:
     """The page as HTML. Names are shown letter for letter; HTML in Markdown texts is shown as text."""
@@ -58,7 +67,7 @@ def render_page(content: ReportContent) -> str:
     sections = [_describe_section(number, section, figures) for number, section in enumerate(content.sections, 1)]
     return environment.from_string(_read_file("page.html")).render(
         title=content.title, text=Markup(_to_html(content.text)), sections=sections,
-        checks=content.checks, passed=sum(not check.failed for check in content.checks), failures=content.failures,
+        checks=content.checks, verdict=content.verdict, failures=content.failures,
         provenance=content.provenance, made=_list_provenance(content.provenance),
         css=Markup(_read_file("page.css")), script=Markup(script), script_hash=Markup(_hash(script)),
         plotly=_pack_plotly() if figures else "", figures=pack_figures(figures) if figures else "",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from attngeo.errors import DataUnavailableError, UsageError, first_line
+from attngeo.reporting.recipe_columns import find_unknown_columns
 from attngeo.reporting.recipe_errors import describe_problem, find_contradictions
 from attngeo.reporting.schema import Recipe
 from attngeo.reporting.toml_lines import Place, line_of, name_of
@@ -42,7 +44,7 @@ def read_recipe(path: str | Path) -> RecipeFile:
     except ValidationError as error:
         place, problem = describe_problem(error)
     else:
-        contradiction = next(find_contradictions(recipe), None)
+        contradiction = next(chain(find_contradictions(recipe), find_unknown_columns(recipe)), None)
         if contradiction is None:
             return RecipeFile(path, content, recipe)
         place, problem = contradiction

@@ -25,7 +25,10 @@ PARTS = ".parts"
 
 @dataclass(frozen=True)
 class ReportFailure:
-    """What is missing from a report and why: a model of some results, or a figure or table of a section."""
+    """What is missing from a report and why: a model of some results, or a figure or table of a section.
+
+    where: the recipe and the line, and for a model the name of the results.
+    """
 
     where: str
     what: str
@@ -61,9 +64,9 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
     import pandas as pd
 
     collected = CollectedResults()
-    for request in file.recipe.results:
+    for i, request in enumerate(file.recipe.results):
         frames = []
-        for name, prepare in plan_parts(request, place):
+        for j, (name, prepare) in enumerate(plan_parts(request, place)):
             try:
                 part = prepare()
                 path = place.folder / PARTS / f"{request.name}-{part.fingerprint}.parquet"
@@ -71,7 +74,8 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
             except (OutputError, InterruptedTrainingError):
                 raise
             except Exception as error:  # an unexpected one of a single model, too, must not stop the others
-                collected.failures.append(ReportFailure.of(request.name, name, error))
+                line = file.line_of(("results", i, "models", j))
+                collected.failures.append(ReportFailure.of(f"{file.path.name}:{line}: {request.name}", name, error))
                 continue
             frames.append(frame)
             about = {str(key): value for key, value in frame.attrs.items()}
@@ -79,7 +83,8 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
         if frames:
             collected.rows[request.name] = pd.concat(frames, ignore_index=True)
     if collected.failures and not collected.rows:
-        raise collected.failures[0].error
+        first = collected.failures[0]
+        raise type(first.error)(str(first)) from first.error
     return collected
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ NAMES = ("model", "stack")
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 # Formats for people, which are not read.
 NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
+# Columns that a message lists at most.
+MOST_LISTED = 20
 
 
 def is_results(text: str) -> bool:
@@ -94,21 +97,33 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
     """The rows with these values in these columns. Raises UsageError if a column or a value is missing."""
     for column, value in where.items():
         if column not in rows:
-            there = ", ".join(map(str, rows.columns[:20]))
-            raise UsageError(f"{name} has no column {column!r}, expected one of: {there}")
+            raise UsageError(f"{name}: {explain_unknown_column(column, list(rows.columns))}")
         kept = rows[rows[column].astype(str) == str(value)]
         if kept.empty:
-            there = ", ".join(map(str, rows[column].unique()[:20]))
+            there = ", ".join(map(str, rows[column].unique()[:MOST_LISTED]))
             raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
         rows = kept
     return rows
+
+
+def explain_unknown_column(column: str, known: Collection[str]) -> str:
+    """The part of an error that names a column that does not exist, and the nearest of those that do.
+
+    >>> explain_unknown_column("layr", ["layer", "head"])
+    "unknown column 'layr'; did you mean layer?"
+    """
+    names = list(map(str, known))
+    near = get_close_matches(column, names, 1)
+    if near:
+        return f"unknown column {column!r}; did you mean {near[0]}?"
+    return f"unknown column {column!r}, expected one of: {', '.join(names[:MOST_LISTED])}"
 
 
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
     """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages."""
     missing = [column for column in columns if column not in frame]
     if missing:
-        there = ", ".join(map(str, frame.columns[:20]))
+        there = ", ".join(map(str, frame.columns[:MOST_LISTED]))
         raise DataError(f"{what} has no column {missing[0]!r}, its columns are {there}; expected what {made_by} writes")
     if frame.empty:
         raise DataError(f"{what} has no rows, expected what {made_by} writes")

@@ -33,6 +33,7 @@ def test_a_report_holds_its_page_tables_and_provenance(recipe: Path, tmp_path: P
     assert str(tmp_path) not in "".join(map(repr, read_files(tmp_path / "out").values()))
     text = (tmp_path / "out/report.md").read_text()
     assert "1 of 1 checks" in text
+    assert re.search(r"demo:encoder \(encoder\): symmetry\.median is 0\.\d+; .*`symmetry\.median < 0\.2`", text)
     assert "A *report*." in text
     assert [(check.model, check.failed) for check in made.checks] == [("demo:encoder", False)]
 
@@ -76,14 +77,27 @@ def test_rows_are_selected_by_their_values(recipe: Path, tmp_path: Path) -> None
     assert (rows["model"].unique().tolist(), rows["layer"].unique().tolist(), len(rows)) == (["demo:decoder"], [1], 5)
 
 
-@pytest.mark.parametrize(
-    ("where", "fact"), [("{ colour = 1 }", "scores.*'colour'"), ("{ layer = 9 }", "scores.*layer.*9")]
-)
-def test_a_selection_without_rows_is_listed(where: str, fact: str, recipe: Path, tmp_path: Path) -> None:
-    change(recipe, 'kind = "layers",', f'kind = "layers", where = {where},')
-    (failure,) = build_report(recipe, tmp_path / "out").failures
+def test_a_selection_without_rows_is_listed(recipe: Path, tmp_path: Path) -> None:
+    change(recipe, 'kind = "layers",', 'kind = "layers", where = { layer = 9 },')
+    made = build_report(recipe, tmp_path / "out")
+    (failure,) = made.failures
     assert (failure.where, failure.what) == ("demo.toml:11", "section[1].figures[1]")
-    assert re.search(fact, str(failure.error))
+    assert failure.error.exit_code == UsageError.exit_code
+    assert re.search("scores.*layer.*9", str(failure.error))
+    for text in (made.page.read_text(), (tmp_path / "out/report.md").read_text()):
+        assert "1 of 1 checks passed, 1 part missing" in text
+
+
+@pytest.mark.parametrize("selection", ["where = { colour = 1 }", 'columns = ["model", "colour"]'])
+def test_a_column_that_a_file_lacks_is_listed(selection: str, recipe: Path, tmp_path: Path) -> None:
+    tables.write_table(attngeo.score("demo:encoder", per_head=True), tmp_path / "rows.csv")
+    change(recipe, 'command = "score"', 'command = "file"\npath = "rows.csv"')
+    change(recipe, 'models = ["demo:encoder", "demo:decoder"]\n', "")
+    change(recipe, 'show = "summary"', selection)
+    (failure,) = build_report(recipe, tmp_path / "out").failures
+    assert (failure.where, failure.what) == ("demo.toml:12", "section[1].tables[1]")
+    assert failure.error.exit_code == UsageError.exit_code
+    assert re.search("scores.*'colour'", str(failure.error))
 
 
 def test_medians_beside_published_ones() -> None:

@@ -65,7 +65,11 @@ def test_a_missing_model_is_listed_and_the_rest_reported(recipe: Path, tmp_path:
     change(recipe, '"demo:decoder"', '"demo:none"')
     made = build_report(recipe, tmp_path / "out")
     (failure,) = made.failures
-    assert (failure.where, failure.what, type(failure.error)) == ("scores", "demo:none", ModelNotFoundError)
+    assert (failure.where, failure.what, type(failure.error)) == (
+        "demo.toml:7: scores",
+        "demo:none",
+        ModelNotFoundError,
+    )
     assert str(failure).count("demo:none") == 1
     assert "scores: demo:none: " in (tmp_path / "out/report.md").read_text()
     assert 'id="failures"' in made.page.read_text()
@@ -106,7 +110,7 @@ def test_an_unexpected_error_costs_one_model(recipe: Path, tmp_path: Path, watch
 
     watch(fail)
     (failure,) = build_report(recipe, tmp_path / "out").failures
-    assert (failure.where, failure.what) == ("scores", "demo:decoder")
+    assert (failure.where, failure.what) == ("demo.toml:7: scores", "demo:decoder")
     assert "IndexError: list index out of range" in str(failure)
     assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
 
@@ -156,7 +160,7 @@ def test_paths_are_relative_to_the_recipe(recipe: Path, tmp_path: Path, monkeypa
     assert json.loads(made[0]["provenance.json"])["results"][0]["model"] == "./model"
     assert not any(str(tmp_path).encode() in content for content in made[0].values())
     shutil.move(tmp_path / "a/model", tmp_path / "model")
-    with pytest.raises(ModelNotFoundError, match="model"):
+    with pytest.raises(ModelNotFoundError, match=r"demo\.toml:7: scores: \./model"):
         build_report("a/demo.toml", tmp_path / "again")
 
 
@@ -176,7 +180,7 @@ def test_questions_are_found_beside_the_recipe(tmp_path: Path) -> None:
 def test_models_without_a_possible_name_are_listed_like_others(recipe: Path, tmp_path: Path) -> None:
     change(recipe, '"demo:encoder", "demo:decoder"', f'"demo:encoder", "~nosuchuser/m", "{"a" * 300}", "a\\u0000b"')
     made = build_report(recipe, tmp_path / "out")
-    assert [failure.where for failure in made.failures] == ["scores"] * 3
+    assert [failure.where for failure in made.failures] == ["demo.toml:7: scores"] * 3
     assert all(isinstance(failure.error, AttnGeoError) for failure in made.failures)
     assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
 

@@ -1,0 +1,68 @@
+"""The columns that a recipe names, checked before any work: those of every command's results are known in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from attngeo.reporting.schema import AnalogyRequest, PretrainRequest, Recipe, Request, ScoreRequest, TableBlock
+from attngeo.reporting.toml_lines import Place
+from attngeo.tables.read import explain_unknown_column
+
+
+def find_unknown_columns(recipe: Recipe) -> Iterator[tuple[Place, str]]:
+    """The place of each column that results cannot have, and what is wrong. Those of a file are known only later."""
+    for i, section in enumerate(recipe.section):
+        for j, figure in enumerate(section.figures):
+            place = ("section", i, "figures", j, "where")
+            yield from _check(recipe, place, figure.of, figure.options.where or {}, named=True)
+        for j, table in enumerate(section.tables):
+            place = ("section", i, "tables", j)
+            yield from _check(recipe, (*place, "where"), table.of, table.where, named=True)
+            if table.show == "rows":
+                yield from _check(recipe, (*place, "columns"), table.of, table.columns or ())
+            else:
+                yield from _explain((*place, "columns"), table.columns or (), _columns_shown(table))
+
+
+def _check(
+    recipe: Recipe, place: Place, of: str | None, columns: Iterable[str], *, named: bool = False
+) -> Iterator[tuple[Place, str]]:
+    """Whether some results have these columns. named: whether each column is a key of the recipe."""
+    request = recipe.find_request(of) if of is not None else None
+    known = columns_of(request) if request is not None else None
+    if known is not None:
+        yield from _explain(place, columns, known, named=named)
+
+
+def _explain(
+    place: Place, columns: Iterable[str], known: Collection[str], *, named: bool = False
+) -> Iterator[tuple[Place, str]]:
+    for column in columns:
+        if column not in known:
+            yield (*place, column) if named else place, explain_unknown_column(column, known)
+
+
+def columns_of(request: Request) -> tuple[str, ...] | None:
+    """The columns of the results of a command; None for those of a file."""
+    match request:
+        case ScoreRequest():
+            from attngeo.scores.scoring import score_columns
+
+            return score_columns()
+        case AnalogyRequest():
+            from attngeo.analogies.summary import COLUMNS
+
+            return COLUMNS
+        case PretrainRequest():
+            from attngeo.pretrain.callback import geometry_columns
+            from attngeo.pretrain.comparison import RUN_COLUMNS
+
+            return (*RUN_COLUMNS, *geometry_columns())
+    return None
+
+
+def _columns_shown(table: TableBlock) -> tuple[str, ...]:
+    """The columns of a summary, or of a comparison with the published scores."""
+    from attngeo.reporting.blocks import published_columns, shown_columns
+
+    return shown_columns() if table.show == "summary" else published_columns()
