@@ -95,7 +95,7 @@ def test_figures_and_checks_of_missing_results_are_listed(recipe: Path, tmp_path
     change(recipe, '[{ kind = "layers", of = "scores" }]', f"[{', '.join(f'{{ {each} }}' for each in figures)}]")
     made = build_report(recipe, tmp_path / "out")
     assert [(each.where, each.what) for each in made.failures] == [
-        ("scores", "demo:none"), *(("demo.toml:11", f"section[1].figures[{i}]") for i in (2, 3, 4, 5)),
+        ("demo.toml:7: scores", "demo:none"), *(("demo.toml:11", f"section[1].figures[{i}]") for i in (2, 3, 4, 5)),
     ]  # fmt: skip
     assert [(check.model, check.failed) for check in made.checks] == [("demo:none", True), ("demo:encoder", False)]
     text = made.page.read_text()
