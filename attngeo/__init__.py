@@ -17,8 +17,9 @@ Names are imported when they are first used, so that `import attngeo` costs noth
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.analogies.analogy import analogy as analogy
@@ -37,28 +38,23 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "AttnGeoError": "attngeo.errors",
-    "analogy": "attngeo.analogies.analogy",
-    "attention_sites": "attngeo.scores.projections",
-    "directionality": "attngeo.geometry.directionality",
-    "save_figure": "attngeo.figures.save",
-    "nearest": "attngeo.analogies.nearest",
-    "open_embedding": "attngeo.embeddings.opening",
-    "plot": "attngeo.reporting.plots",
-    "query_key_matrix": "attngeo.scores.matrix",
-    "score": "attngeo.scores.scoring",
-    "summarise": "attngeo.scores.summary",
-    "symmetry": "attngeo.geometry.symmetry",
+    "AttnGeoError": "errors",
+    "analogy": "analogies.analogy",
+    "attention_sites": "scores.projections",
+    "directionality": "geometry.directionality",
+    "save_figure": "figures.save",
+    "nearest": "analogies.nearest",
+    "open_embedding": "embeddings.opening",
+    "plot": "reporting.plots",
+    "query_key_matrix": "scores.matrix",
+    "score": "scores.scoring",
+    "summarise": "scores.summary",
+    "symmetry": "geometry.symmetry",
 }
 __all__ = [*_HOMES, "__version__"]
 
 
-def __getattr__(name: str) -> object:
-    if name in ("errors", "pretrain"):
-        return import_module(f"attngeo.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'attngeo' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = import_when_used(__name__, _HOMES, modules=("errors", "pretrain"))
 
 
 def __dir__() -> list[str]:

@@ -85,9 +85,16 @@ class TrainingError(AttnGeoError):
 
 
 class InterruptedTrainingError(AttnGeoError):
-    """Training was interrupted, and stopped after it saved a checkpoint."""
+    """Training was interrupted, and stopped after it saved a checkpoint.
+
+    what: what happened. advice: how to resume. The message is both.
+    """
 
     exit_code = 130
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(f"{what}; {advice}" if advice else what)
+        self.what, self.advice = what, advice
 
 
 class CheckpointError(AttnGeoError):

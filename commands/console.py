@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -23,7 +22,16 @@ def drop_columns(table: Table, console: Console, expendable: Sequence[str]) -> T
     for name in expendable:
         if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
             break
-        kept = [column for column in table.columns if str(column.header) != name]
-        # The padding of a column depends on its place, which rich keeps in the column.
-        table.columns = [replace(column, _index=i) for i, column in enumerate(kept)]
+        table = _without(table, name)
     return table
+
+
+def _without(table: Table, name: str) -> Table:
+    """The table without the column of this name. The constructor of a table numbers its columns, cells included."""
+    kept = [column for column in table.columns if str(column.header) != name]
+    narrow = Table(
+        *kept, box=table.box, show_edge=table.show_edge, pad_edge=table.pad_edge,
+        collapse_padding=table.collapse_padding,
+    )  # fmt: skip
+    narrow.rows = table.rows
+    return narrow

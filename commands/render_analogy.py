@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from .cells import format_number, is_missing
 from .console import Terminal
 from .messages import printable
 
@@ -18,12 +19,22 @@ if TYPE_CHECKING:
 
     from attngeo.analogies.analogy import AnalogyResult
 
-# Columns of measures, the most important first: title, column, format, width. Those that fit are shown, in ORDER.
+
+class Measure(NamedTuple):
+    """A measure as a column: its title, its column of the results, the format of its numbers, and its width."""
+
+    title: str
+    column: str
+    form: str
+    width: int
+
+
+# The most important first. Those that fit are shown, in ORDER.
 MEASURES = (
-    ("cosine", "mean_cosine", ".3f", 8),
-    ("top 5", "top5", ".3f", 7),
-    ("MRR", "mrr", ".3f", 7),
-    ("rank", "mean_rank", ",.1f", 11),
+    Measure("cosine", "mean_cosine", ".3f", 8),
+    Measure("top 5", "top5", ".3f", 7),
+    Measure("MRR", "mrr", ".3f", 7),
+    Measure("rank", "mean_rank", ",.1f", 11),
 )
 ORDER = ("top 5", "MRR", "rank", "cosine")
 KNOWN, ACCURACY, WITH_INTERVAL = 8, 8, 22
@@ -33,75 +44,77 @@ LONGEST_NAME = 24
 def print_result(result: AnalogyResult) -> None:
     """Print one model in full, or several models side by side with tests of their differences."""
     console = Terminal()
-    for part in _parts(result, console.width):
+    for part in _build_parts(result, console.width):
         console.print(part, highlight=False)
         console.print()
 
 
-def _parts(result: AnalogyResult, width: int) -> Iterator[Group | Table]:
+def _build_parts(result: AnalogyResult, width: int) -> Iterator[Group | Table]:
     scores = result.scores
     models = list(dict.fromkeys(result.questions["model"]))
     common, own, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
-        yield Group(Text(_title(scores, models[0]), style="bold"), _full(own, width))
+        yield Group(Text(_describe_models(scores, models[0]), style="bold"), _tabulate_all(own, width))
     else:
-        yield Group(Text(_title(scores, f"{len(models)} models"), style="bold"), _each_knows(result.questions, models))
-        yield from _side_by_side(common, models, width)
-        yield _by_type(common, models, "the questions that all models know", width)
-        yield _comparisons(result.comparisons, models, width)
+        title = Text(_describe_models(scores, f"{len(models)} models"), style="bold")
+        yield Group(title, _count_known(result.questions, models))
+        yield from _tabulate_side_by_side(common, models, width)
+        yield _tabulate_types(common, models, "the questions that all models know", width)
+        yield _tabulate_comparisons(result.comparisons, models, width)
         if len(own):
-            yield _by_type(own, models, "all questions that a model knows", width)
+            yield _tabulate_types(own, models, "all questions that a model knows", width)
     if len(published):
-        yield _by_type(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper", width)
+        yield _tabulate_types(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper", width)
 
 
-def _grid(title: str | None = None) -> Table:
+def _make_grid(title: str | None = None) -> Table:
     return Table(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, title=title, title_justify="left",
         title_style="bold",
     )  # fmt: skip
 
 
-def _title(scores: pd.DataFrame, name: str) -> str:
+def _describe_models(scores: pd.DataFrame, name: str) -> str:
     overall = scores[(scores["level"] == "overall") & (scores["questions"] != "published")].iloc[0]
     known = f"{overall['known']:,} of {overall['asked']:,} questions"
     return printable(" · ".join([name, f"{scores.attrs['questions']}: {known}", *overall["note"].split("; ")]))
 
 
-def _each_knows(questions: pd.DataFrame, models: list[str]) -> Text:
+def _count_known(questions: pd.DataFrame, models: list[str]) -> Text:
     """The number of questions that each model knows. The smallest one limits the common questions."""
     known = questions.groupby("model")["known"].sum()
-    return Text("known to each: " + " · ".join(f"{_short(model, models)} {int(known[model]):,}" for model in models))
+    return Text("known to each: " + " · ".join(f"{_shorten(model, models)} {int(known[model]):,}" for model in models))
 
 
-def _full(rows: pd.DataFrame, width: int) -> Table:
+def _tabulate_all(rows: pd.DataFrame, width: int) -> Table:
     """Each category, each type and the whole, with every measure that fits."""
-    table = _grid()
+    table = _make_grid()
     table.add_column("category", overflow="fold")
     measures = _add_measures(table, width - max(map(len, rows["name"])))
-    for row in _sections(table, rows):
-        table.add_row(*map(Text, (printable(row["name"]), *measures(row))), style=_style(row))
+    for row in _separate_levels(table, rows):
+        table.add_row(*map(Text, (printable(row["name"]), *measures(row))), style=_choose_style(row))
     return table
 
 
-def _side_by_side(rows: pd.DataFrame, models: list[str], width: int) -> Iterator[Table]:
+def _tabulate_side_by_side(rows: pd.DataFrame, models: list[str], width: int) -> Iterator[Table]:
     """The accuracy of each model in each category, each type and the whole; in several tables if one is too wide."""
     values = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
-    names = {model: _short(model, models) for model in models}
+    names = {model: _shorten(model, models) for model in models}
     room = width - max(map(len, rows["name"])) - KNOWN
-    for group in _groups(models, [min(max(len(name), ACCURACY), LONGEST_NAME) + 2 for name in names.values()], room):
-        table = _grid()
+    widths = [min(max(len(name), ACCURACY), LONGEST_NAME) + 2 for name in names.values()]
+    for group in _group_models(models, widths, room):
+        table = _make_grid()
         table.add_column("accuracy", overflow="fold")
         table.add_column("known", justify="right", no_wrap=True)
         for model in group:
             table.add_column(Text(names[model]), justify="right", overflow="fold", max_width=LONGEST_NAME)
-        for row in _sections(table, rows[rows["model"] == models[0]]):
-            numbers = [_number(values[model, row["level"], row["name"]]) for model in group]
-            table.add_row(*map(Text, (printable(row["name"]), f"{row['known']:,}", *numbers)), style=_style(row))
+        for row in _separate_levels(table, rows[rows["model"] == models[0]]):
+            numbers = [format_number(values[model, row["level"], row["name"]]) for model in group]
+            table.add_row(*map(Text, (printable(row["name"]), f"{row['known']:,}", *numbers)), style=_choose_style(row))
         yield table
 
 
-def _groups(models: list[str], widths: list[int], room: int) -> Iterator[list[str]]:
+def _group_models(models: list[str], widths: list[int], room: int) -> Iterator[list[str]]:
     """Groups of models, each as large as fits one table."""
     group: list[str] = []
     taken = 0
@@ -114,10 +127,10 @@ def _groups(models: list[str], widths: list[int], room: int) -> Iterator[list[st
     yield group
 
 
-def _by_type(rows: pd.DataFrame, models: list[str], over: str, width: int) -> Table:
+def _tabulate_types(rows: pd.DataFrame, models: list[str], over: str, width: int) -> Table:
     """The measures of each model for each type and the whole."""
-    table = _grid(f"over {over}")
-    names = [_short(model, models) for model in models]
+    table = _make_grid(f"over {over}")
+    names = [_shorten(model, models) for model in models]
     longest = min(max(map(len, names)), LONGEST_NAME)
     table.add_column("model", overflow="fold", max_width=LONGEST_NAME, min_width=longest)
     table.add_column("", overflow="fold")
@@ -138,23 +151,23 @@ def _add_measures(table: Table, room: int) -> Callable[[Any], list[str]]:
     room -= WITH_INTERVAL if interval else ACCURACY
     shown = []
     for measure in MEASURES:
-        if room >= measure[-1]:
+        if room >= measure.width:
             shown.append(measure)
-            room -= measure[-1]
-    shown.sort(key=lambda measure: ORDER.index(measure[0]))
-    for name in ("known", "accuracy [95%]" if interval else "accuracy", *(name for name, *_ in shown)):
+            room -= measure.width
+    shown.sort(key=lambda measure: ORDER.index(measure.title))
+    for name in ("known", "accuracy [95%]" if interval else "accuracy", *(measure.title for measure in shown)):
         table.add_column(name, justify="right", no_wrap=True)
 
-    def cells(row: Any) -> list[str]:
-        accuracy = _accuracy(row) if interval else _number(row["accuracy"])
-        return [f"{row['known']:,}", accuracy, *(_number(row[column], form) for _, column, form, _ in shown)]
+    def make_cells(row: Any) -> list[str]:
+        accuracy = _format_accuracy(row) if interval else format_number(row["accuracy"])
+        return [f"{row['known']:,}", accuracy, *(format_number(row[each.column], each.form) for each in shown)]
 
-    return cells
+    return make_cells
 
 
-def _comparisons(comparisons: pd.DataFrame, models: list[str], width: int) -> Table:
+def _tabulate_comparisons(comparisons: pd.DataFrame, models: list[str], width: int) -> Table:
     """The overall differences of accuracy between models, with their tests."""
-    table = _grid("differences of accuracy, overall")
+    table = _make_grid("differences of accuracy, overall")
     counts = width >= 80
     name = max(8, (width - (52 if counts else 36)) // 2)
     table.add_column("model", overflow="fold", max_width=name)
@@ -162,15 +175,14 @@ def _comparisons(comparisons: pd.DataFrame, models: list[str], width: int) -> Ta
     for title in ("difference [95%]", *(["only one right"] if counts else []), "p (Holm)"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in comparisons[comparisons["level"] == "overall"].to_dict("records"):
-        difference = _interval(row["difference"], row["difference_low"], row["difference_high"], "+.3f")
+        difference = _format_interval(row["difference"], row["difference_low"], row["difference_high"], "+.3f")
         only = [f"{row['only_model']:,} : {row['only_other']:,}"] if counts else []
-        table.add_row(*map(Text, (
-            _short(row["model"], models), _short(row["other"], models), difference, *only, _p_value(row["p_corrected"]),
-        )))  # fmt: skip
+        pair = (_shorten(row["model"], models), _shorten(row["other"], models))
+        table.add_row(*map(Text, (*pair, difference, *only, _format_p_value(row["p_corrected"]))))
     return table
 
 
-def _sections(table: Table, rows: pd.DataFrame) -> Any:
+def _separate_levels(table: Table, rows: pd.DataFrame) -> Any:
     """The rows as records; a line separates levels."""
     previous = None
     for row in rows.to_dict("records"):
@@ -180,28 +192,24 @@ def _sections(table: Table, rows: pd.DataFrame) -> Any:
         yield row
 
 
-def _style(row: Any) -> str:
+def _choose_style(row: Any) -> str:
     return "" if row["level"] == "category" else "bold"
 
 
-def _short(model: str, models: list[str]) -> str:
+def _shorten(model: str, models: list[str]) -> str:
     """The last part of a path or Hub id, if these parts differ between the models."""
     parts = [name.rstrip("/").rsplit("/", 1)[-1] for name in models]
     return printable(model.rstrip("/").rsplit("/", 1)[-1] if len(set(parts)) == len(parts) else model)
 
 
-def _accuracy(row: Any) -> str:
-    return _interval(row["accuracy"], row["accuracy_low"], row["accuracy_high"], ".3f")
+def _format_accuracy(row: Any) -> str:
+    return _format_interval(row["accuracy"], row["accuracy_low"], row["accuracy_high"], ".3f")
 
 
-def _interval(value: float, low: float, high: float, form: str) -> str:
-    bounds = "" if low != low else f" [{_number(low, form)}, {_number(high, form)}]"
-    return f"{_number(value, form)}{bounds}"
+def _format_interval(value: float, low: float, high: float, form: str) -> str:
+    bounds = "" if is_missing(low) else f" [{format_number(low, form)}, {format_number(high, form)}]"
+    return f"{format_number(value, form)}{bounds}"
 
 
-def _number(value: Any, form: str = ".3f") -> str:
-    return "—" if value is None or value != value else f"{value:{form}}"
-
-
-def _p_value(value: float) -> str:
+def _format_p_value(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import QUARTILES, spread_of, statistic
+from attngeo.scores.summary import spread_of
 
+from .cells import format_quartiles
 from .console import Terminal, drop_columns
 from .messages import printable
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 10
 LONGEST_NAME = 14
+# Digits of scores.
+DIGITS = 2
 QUARTILES_TITLE = "[quartiles]"
 
 
@@ -36,28 +39,22 @@ def print_run(run: Run) -> None:
     for step in sorted({*steps[::stride], steps[-1]}):
         rows = by_step.get_group(step)
         spread, loss = spread_of(rows), rows["loss"].iloc[0]
-        scores = [cell for score in SCORES for cell in _format_quartiles(spread, score)]
+        scores = [cell for score in SCORES for cell in format_quartiles(spread, score, digits=DIGITS)]
         grid.add_row(f"{step:,}", "" if loss != loss else f"{loss:.3f}", *scores)
     console = Terminal()
-    console.print(Text(printable(_title(run))), style="bold")
+    console.print(Text(printable(_describe_run(run))), style="bold")
     console.print(drop_columns(grid, console, [QUARTILES_TITLE]))
     count = run.geometry["layer"].nunique()
     console.print(Text(printable(f"medians over {count} layers · {run.folder}")), style="dim")
 
 
-def _title(run: Run) -> str:
+def _describe_run(run: Run) -> str:
     about, options = run.summary["data"], run.options
     parts = [options.model_name, options.objective_name, f"{options.init} init", Path(about["name"]).name,
              f"{run.summary['parameters']:,} parameters"]  # fmt: skip
     if "tokens_per_second" in run.summary:
         parts.append(f"{run.summary['tokens_per_second']:,.0f} tokens/s")
     return " · ".join(parts)
-
-
-def _format_quartiles(spread: Mapping[Any, float], score: str, *, heads: bool = False) -> tuple[str, str]:
-    """The median of a score, and its quartiles in brackets."""
-    lower, median, upper = (spread[statistic(score, place, heads=heads)] for place in QUARTILES)
-    return f"{median:+.2f}", f"[{lower:+.2f}, {upper:+.2f}]"
 
 
 def _make_grid(columns: list[str]) -> Table:
@@ -85,7 +82,7 @@ def print_comparison(comparison: Comparison) -> None:
         grid = _make_grid([spec.label, "init", "layers", "heads"])
         for (objective, init), runs in rows.groupby(["objective", "init"], sort=False):
             means = runs.mean(numeric_only=True).to_dict()
-            cells = [" ".join(_format_quartiles(means, score, heads=heads)) for heads in (False, True)]
+            cells = [" ".join(format_quartiles(means, score, digits=DIGITS, heads=heads)) for heads in (False, True)]
             grid.add_row(str(objective), _shorten(str(init)), *cells)
         console.print(drop_columns(grid, console, ["heads"]))
     legend = "means over seeds (lowest–highest); medians [quartiles] at the end of training"

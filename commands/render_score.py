@@ -13,8 +13,9 @@ from rich.text import Text
 from attngeo.options import default_of
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import QUARTILES, spread_of, statistic
+from attngeo.scores.summary import spread_of
 
+from .cells import format_number, format_quartiles, format_score, is_missing
 from .console import Terminal, drop_columns
 from .messages import printable
 
@@ -39,7 +40,7 @@ DESCRIPTIONS = {
 def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
     console = Terminal()
-    console.print(_title(frame), style="bold", highlight=False, markup=False)
+    console.print(_describe_frame(frame), style="bold", highlight=False, markup=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("stack", overflow="fold", min_width=7)
     for name in ("layer", "head") if per_head else ("layer",):
@@ -54,8 +55,8 @@ def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     for row in rows.to_dict("records"):
         if previous not in (None, row["stack"]):
             table.add_section()
-        cells = _cells(row, per_head, first=row["stack"] != previous, bars=console.width >= WIDTH_OF_BARS)
-        table.add_row(*map(Text, cells), style="bold" if per_head and _is_missing(row["head"]) else "")
+        cells = _make_cells(row, per_head, first=row["stack"] != previous, bars=console.width >= WIDTH_OF_BARS)
+        table.add_row(*map(Text, cells), style="bold" if per_head and is_missing(row["head"]) else "")
         previous = row["stack"]
     # The summary below shows the name of the stack, too.
     expendable = ["norm", "z", "stack"] if rows["stack"].nunique() == 1 else ["norm", "z"]
@@ -63,52 +64,41 @@ def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     console.print(tabulate_summary([frame]))
     console.print()
     if not quiet:
-        for line in footnotes(frame):
+        for line in list_footnotes(frame):
             sys.stderr.write(f"{printable(line)}\n")
 
 
-def _title(frame: pd.DataFrame) -> str:
+def _describe_frame(frame: pd.DataFrame) -> str:
     own = frame.attrs
     changed = [
-        text.format(own[name]) for name, text in DESCRIPTIONS.items() if own[name] != default_of(ScoreOptions, name)
+        text.format(own[name])
+        for name, text in DESCRIPTIONS.items()
+        if own[name] != default_of(ScoreOptions, name) and name not in own["unused"]
     ]
     return printable(
         " · ".join(map(str, filter(None, [own["model"], frame["model_type"].iloc[0], own["convention"], *changed])))
     )
 
 
-def _cells(row: dict[Any, Any], per_head: bool, *, first: bool, bars: bool) -> list[str]:
+def _make_cells(row: dict[Any, Any], per_head: bool, *, first: bool, bars: bool) -> list[str]:
     cells = [printable(row["stack"]) if first else "", str(row["layer"])]
     if per_head:
-        cells.append("all" if _is_missing(row["head"]) else str(row["head"]))
+        cells.append("all" if is_missing(row["head"]) else str(row["head"]))
     for name, spec in SCORES.items():
         signed = spec.low == -spec.high
-        bar = f" {_bar(row[name] / spec.high)}" if bars and signed else ""
-        cells.append(_number(row[name], "+.3f" if spec.low < 0 else ".3f") + bar)
+        bar = f" {_draw_bar(row[name] / spec.high)}" if bars and signed else ""
+        cells.append(format_score(row[name], name) + bar)
         if spec.chance_is_exact:
-            cells.append(_number(row[f"{name}_z"], "+.1f"))
-    return [*cells, _number(row["frobenius_norm"], ".4g")]
+            cells.append(format_number(row[f"{name}_z"], "+.1f"))
+    return [*cells, format_number(row["frobenius_norm"], ".4g")]
 
 
-def _bar(share: float) -> str:
+def _draw_bar(share: float) -> str:
     """A share in [−1, 1] as a bar to the left or right of a middle line."""
-    if _is_missing(share):
+    if is_missing(share):
         return ""
     filled = "█" * round(abs(share) * HALF_BAR)
     return f"{filled if share < 0 else '':>{HALF_BAR}}│{filled if share >= 0 else '':<{HALF_BAR}}"
-
-
-def _number(value: Any, form: str) -> str:
-    if _is_missing(value):
-        return "—"
-    text = f"{value:{form}}"
-    return text.replace("-", "+") if float(text) == 0 else text
-
-
-def _is_missing(value: Any) -> bool:
-    import pandas as pd
-
-    return bool(pd.isna(value))
 
 
 def tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = False) -> Table:
@@ -122,28 +112,23 @@ def tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = Fals
         for stack, own in frame.groupby("stack", sort=False):
             spread = spread_of(own)
             for what, rows in (("layer", own[own["head"].isna()]), ("head", own[own["head"].notna()])):
-                cells = [_quartiles(spread, name, heads=what == "head") for name in SCORES]
-                table.add_row(*map(Text, (f"{stack}, {_count(rows, what)}", *cells)))
+                cells = [" ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES]
+                table.add_row(*map(Text, (f"{stack}, {_count_scored(rows, what)}", *cells)))
     return table
 
 
-def _count(rows: pd.DataFrame, what: str) -> str:
+def _count_scored(rows: pd.DataFrame, what: str) -> str:
     """How many have a score: "6 layers", "1 layer", "5 of 6 layers"."""
     total, scored = len(rows), int(rows[next(iter(SCORES))].notna().sum())
     share = f"{scored} of {total}" if scored < total else f"{total}"
     return f"{share} {what}" if total == 1 else f"{share} {what}s"
 
 
-def _quartiles(spread: dict[str, float], score: str, *, heads: bool) -> str:
-    lower, median, upper = (_number(spread[statistic(score, place, heads=heads)], "+.3f") for place in QUARTILES)
-    return f"{median} [{lower}, {upper}]"
-
-
-def footnotes(frame: pd.DataFrame) -> list[str]:
+def list_footnotes(frame: pd.DataFrame) -> list[str]:
     """Each note once, with the layers (and heads) that it is about, unless these are all."""
     places: dict[str, list[str]] = {}
     for row in frame.to_dict("records"):
-        head = "" if _is_missing(row["head"]) else f".{row['head']}"
+        head = "" if is_missing(row["head"]) else f".{row['head']}"
         for text in filter(None, str(row["note"]).split("; ")):
             places.setdefault(text, []).append(f"{row['stack']} {row['layer']}{head}")
     lines = []

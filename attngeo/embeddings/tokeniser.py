@@ -11,8 +11,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.words import MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
+from attngeo.silence import silence_transformers
 
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -125,7 +125,8 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
     if config.is_file() and b'"auto_map"' in config.read_bytes():
         raise UnsupportedModelError(f"{store.ref}: its tokeniser is code, which attngeo never runs; {ADVICE}")
     try:
-        with _quiet():
+        with silence_transformers(logging.CRITICAL), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
             return take_tokeniser(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except Exception as error:  # the class that transformers chooses may raise anything
@@ -144,21 +145,6 @@ def _explain(error: Exception, vocabularies: list[Path]) -> str:
         except Exception as cause:  # protobuf has an error class of its own, and a missing protobuf another
             return f"protobuf is missing or does not fit sentencepiece: {first_line(cause)}"
     return first_line(error)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the log and the warnings of transformers from the terminal."""
-    from transformers.utils import logging as transformers_logging
-
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers_logging.set_verbosity(level)
 
 
 def _wrap_fast(tokenizer: Any) -> Tokeniser:

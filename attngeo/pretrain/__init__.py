@@ -11,8 +11,9 @@ Names are imported when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.pretrain.callback import AttentionGeometryCallback as AttentionGeometryCallback
@@ -41,10 +42,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'attngeo.pretrain' has no attribute {name!r}")
-    return getattr(import_module(f"attngeo.pretrain.{_HOMES[name]}"), name)
+__getattr__ = import_when_used(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -101,8 +101,8 @@ def compare(
             if runs[-1].stopped and number < len(plan):
                 raise InterruptedTrainingError("interrupted after this run was finished")
         except InterruptedTrainingError as error:
-            said = str(error).partition("; resume with")[0]
-            raise InterruptedTrainingError(f"{name}: {said}; resume with the same command and --resume") from None
+            advice = "resume with the same command and --resume"
+            raise InterruptedTrainingError(f"{name}: {error.what}", advice) from None
     if not all(each.summary for each in runs):  # not the first process, which has the scores
         return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
     compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))

@@ -15,7 +15,6 @@ from typing import Any
 import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.utils import logging as transformers_logging
 
 from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, first_line
 from attngeo.pretrain.arguments import CHECKPOINTS_KEPT, build_arguments
@@ -31,6 +30,7 @@ from attngeo.pretrain.trainer import RunTrainer
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import statistic
+from attngeo.silence import silence_transformers
 from attngeo.tables.atomic import atomic_write
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def run(
     if resume:
         options = resume_options(read_settings(folder), asdict(options), folder)
     stop = StopOnSignal(lambda: report(Progress("train", "stopping after this step; press Ctrl-C again to stop now")))
-    with _silence_transformers(), stop.listening():
+    with silence_transformers(), stop.listening():
         arguments = build_arguments(options, folder)
         if resume and arguments.process_index == 0:
             remove_broken(folder)
@@ -154,7 +154,7 @@ def _train(
     if stop.requested and step < task.steps:
         launch = "accelerate launch -m " if arguments.world_size > 1 else ""
         raise InterruptedTrainingError(
-            f"stopped at step {step} of {task.steps}, checkpoint saved; "
+            f"stopped at step {step} of {task.steps}, checkpoint saved",
             f"resume with: {launch}attngeo pretrain --resume -o {shlex.quote(str(folder))}"
         )
     first = trainer.is_world_process_zero()  # which has the scores
@@ -228,17 +228,3 @@ class _ReportLogs(TrainerCallback):
             scores = [f"{spec.label} {medians[statistic(name, 'median')]:.2f}" for name, spec in SCORES.items()]
             what = "  ".join([f"loss {logs['loss']:.3f}", *scores])
             self._report(Progress("train", what, state.global_step, state.max_steps, "steps"))
-
-
-@contextmanager
-def _silence_transformers() -> Iterator[None]:
-    """Inside the block, transformers logs errors only and shows no progress bars."""
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

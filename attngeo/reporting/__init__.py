@@ -5,8 +5,9 @@ Names are imported when they are first used, so that `attngeo.plot` does not loa
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.reporting.plots import plot as plot
@@ -18,10 +19,7 @@ _HOMES = {"Report": "report", "build_report": "report", "plot": "plots", "read_r
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'attngeo.reporting' has no attribute {name!r}")
-    return getattr(import_module(f"attngeo.reporting.{_HOMES[name]}"), name)
+__getattr__ = import_when_used(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -137,8 +137,7 @@ def _train(options: dict[str, Any], folder: Path, place: Workplace) -> pd.DataFr
             started = (folder / SETTINGS).is_file()
             curves = build_curves([finished or run(training, folder, resume=started, progress=place.progress)])
     except InterruptedTrainingError as error:
-        said = str(error).partition("; resume with")[0]
-        raise InterruptedTrainingError(f"{folder.name}: {said}; resume with the same command") from None
+        raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
     curves.attrs.update(asdict(training) | asdict(comparison))
     return curves
 

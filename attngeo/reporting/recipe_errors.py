@@ -93,7 +93,7 @@ def describe_problem(error: ValidationError) -> tuple[Place, str]:
     details = problem.get("ctx", {})
     match problem["type"]:
         case "extra_forbidden":
-            return place, _describe_unknown_key(place)
+            return place, _describe_unknown_key(place, _find_command(problem))
         case "union_tag_not_found" | "union_tag_invalid":
             got = f", got {details['tag']!r}" if "tag" in details else ""
             return (*place, "command"), f"expected one of: {', '.join(COMMANDS)}{got}"
@@ -117,7 +117,7 @@ def _locate(problem: ErrorDetails) -> Place:
     An error about several options begins with the name of one of them.
     """
     place = problem["loc"]
-    if place[:1] == ("results",) and len(place) > 2 and place[2] in COMMANDS:
+    if _find_command(problem) is not None:
         place = (*place[:2], *place[3:])
     if "where" in place:
         place = place[: place.index("where") + 2]
@@ -127,17 +127,25 @@ def _locate(problem: ErrorDetails) -> Place:
     return place
 
 
-def _describe_unknown_key(place: Place) -> str:
-    known = _list_keys(place[:-1])
+def _find_command(problem: ErrorDetails) -> str | None:
+    """The command of the results that a problem is about; pydantic names it as the member of a union."""
+    place = problem["loc"]
+    return str(place[2]) if place[:1] == ("results",) and len(place) > 2 and place[2] in COMMANDS else None
+
+
+def _describe_unknown_key(place: Place, command: str | None) -> str:
+    known = _list_keys(place[:-1], command)
     near = get_close_matches(str(place[-1]), known, 1)
     return f"unknown key; did you mean {near[0]}?" if near else f"unknown key, expected some of: {', '.join(known)}"
 
 
-def _list_keys(place: Place) -> list[str]:
-    """The keys that a table of a recipe may have."""
+def _list_keys(place: Place, command: str | None) -> list[str]:
+    """The keys that a table of a recipe may have. command: of the results that it belongs to."""
     name = next((part for part in reversed(place) if isinstance(part, str)), "")
     if name == "results":
-        return sorted({key for request in REQUESTS for key in request.model_fields})
-    if name == "options":
-        return sorted({key for keys in OPTION_KEYS.values() for key in keys.keys})
+        requests = dict(zip(COMMANDS, REQUESTS, strict=True))
+        allowed = REQUESTS if command is None else [requests[command]]
+        return sorted({key for request in allowed for key in request.model_fields})
+    if name == "options" and command in OPTION_KEYS:
+        return sorted(OPTION_KEYS[command].keys)
     return list(TABLES.get(name, Recipe).model_fields)

@@ -84,6 +84,14 @@ def test_a_bad_recipe_is_refused_with_its_line_and_key(
     assert "\n" not in message
 
 
+def test_an_unknown_option_is_answered_with_the_options_of_its_command(recipe: Path) -> None:
+    recipe.write_text(recipe.read_text().replace('command = "score"', 'command = "score"\noptions = { xyz = 3 }'))
+    with pytest.raises(UsageError, match=r"results\[1\]\.options\.xyz") as error:
+        read_recipe(recipe)
+    assert "rope_offset" in str(error.value)
+    assert "draws" not in str(error.value)  # an option of analogy
+
+
 @pytest.mark.parametrize(
     ("content", "kind"),
     [

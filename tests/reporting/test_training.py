@@ -75,7 +75,7 @@ def test_a_run_is_kept_resumed_and_named_as_in_the_recipe(folder: Path, monkeypa
     def interrupt(options: Any, place: Path, **more: Any) -> Any:
         real(options, place, **more)
         (place / "summary.json").unlink()  # as if it had been stopped after its last checkpoint
-        raise InterruptedTrainingError(f"stopped at step 2 of 4; resume with: attngeo pretrain --resume -o {place}")
+        raise InterruptedTrainingError("stopped at step 2 of 4", f"resume with: attngeo pretrain --resume -o {place}")
 
     monkeypatch.setattr(runs, "run", interrupt)
     with pytest.raises(InterruptedTrainingError) as error:
