@@ -92,6 +92,19 @@ def sites_of(store: TensorStore, variants: Variants = Variants()) -> tuple[list[
     )  # fmt: skip
 
 
+def list_unused(sites: Iterable[AttentionSite], variants: Variants) -> list[str]:
+    """The options of a variant that change no site, because the model lacks biases, norms or rotary embeddings."""
+    sites = list(sites)
+    roles = {role for site in sites for role in site.tensors}
+    used = {
+        # The shift of a folded normalisation becomes a bias, too.
+        "with_bias": any(role.endswith("_bias") for role in roles),
+        "fold_norm": "pre_norm" in roles,
+        "rope_offset": any(site.rotary is not None for site in sites),
+    }
+    return [name for name, has_effect in used.items() if getattr(variants, name) and not has_effect]
+
+
 def select(
     sites: list[AttentionSite], stack: str | None, layers: Iterable[int] | None, ref: str
 ) -> list[AttentionSite]:

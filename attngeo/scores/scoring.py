@@ -27,7 +27,7 @@ from attngeo.options import accept_options
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
+from attngeo.scores.projections import Variants, key_heads_of, list_unused, projections, read, select, sites_of
 from attngeo.scores.spec import SCORES, score_names, z_columns
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def score(
             rows += [common | row for row in islice(scored, None if options.per_head else 1)]
         log.info("%s: %d rows in %.1f s", store.ref, len(rows), time.perf_counter() - started)
     frame = pd.DataFrame(rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
-    frame.attrs = _provenance(store, skipped, options, device)
+    frame.attrs = _provenance(store, skipped, options, device) | {"unused": list_unused(sites, variants)}
     return frame
 
 
