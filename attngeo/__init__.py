@@ -17,9 +17,9 @@ Names are imported when they are first used, so that `import attngeo` costs noth
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.analogies.analogy import analogy as analogy
@@ -52,6 +52,23 @@ _HOMES = {
     "symmetry": "geometry.symmetry",
 }
 __all__ = [*_HOMES, "__version__"]
+
+
+def import_when_used(package: str, homes: Mapping[str, str], modules: Collection[str] = ()) -> Callable[[str], object]:
+    """The `__getattr__` of a package whose names are imported when they are first used.
+
+    homes: name → the module that defines it, relative to the package. modules: modules of the package that are found as
+    its attributes, too.
+    """
+
+    def get(name: str) -> object:
+        if name in modules:
+            return import_module(f"{package}.{name}")
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return get
 
 
 __getattr__ = import_when_used(__name__, _HOMES, modules=("errors", "pretrain"))

@@ -18,9 +18,9 @@ from typing import Any
 
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.store import TensorStore
+from attngeo.embeddings.silence import silence_transformers
 from attngeo.embeddings.words import MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
-from attngeo.silence import silence_transformers
 
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"

@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from attngeo.embeddings.silence import silence_transformers
 from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, first_line
 from attngeo.pretrain.arguments import CHECKPOINTS_KEPT, build_arguments
 from attngeo.pretrain.callback import FILE as GEOMETRY
@@ -30,7 +31,6 @@ from attngeo.pretrain.trainer import RunTrainer
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import statistic
-from attngeo.silence import silence_transformers
 from attngeo.tables.atomic import atomic_write
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def _train(
         launch = "accelerate launch -m " if arguments.world_size > 1 else ""
         raise InterruptedTrainingError(
             f"stopped at step {step} of {task.steps}, checkpoint saved",
-            f"resume with: {launch}attngeo pretrain --resume -o {shlex.quote(str(folder))}"
+            f"resume with: {launch}attngeo pretrain --resume -o {shlex.quote(str(folder))}",
         )
     first = trainer.is_world_process_zero()  # which has the scores
     summary = summarise_run(options, task, trainer, geometry) if first else {}
