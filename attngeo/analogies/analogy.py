@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# What makes more questions known.
+ADVICE = "try --case ignore, --compose mean or --candidates all"
+
+# A note warns if a smaller share of the questions is known.
+FEW = 0.1
 QUESTION_COLUMNS = (
     "model", "category", "type", "line", "a", "b", "c", "answer", "known", "common", "rank", "cosine", "top",
     "first_pair", "second_pair",
@@ -91,7 +96,9 @@ def analogy(
             notes += own_notes
     if len({frame.attrs["model"] for frame in frames}) < len(frames):
         raise UsageError(f"{frames[-1].attrs['model']} is named twice, expected different models")
-    answers = pd.concat([frame.assign(common=_common(frames)) for frame in frames], ignore_index=True)
+    common_questions = _common(frames)
+    notes += _note_few(frames, common_questions)
+    answers = pd.concat([frame.assign(common=common_questions) for frame in frames], ignore_index=True)
     common = answers.assign(known=answers["common"])
     several = len(frames) > 1
     scores = [summarise_answers(common, which="common", bootstrap=bootstrap)] if several else []
@@ -169,12 +176,23 @@ def _common(frames: Sequence[pd.DataFrame]) -> Any:
     for frame in frames[1:]:
         common &= frame["known"].to_numpy()
     if not common.any():
-        counts = ", ".join(f"{frame.attrs['model']} knows {int(frame['known'].sum()):,}" for frame in frames)
         who = "no question is known to all models" if len(frames) > 1 else "the model knows no question"
-        raise QuestionError(
-            f"{who} ({counts} of {len(common):,}); try --case ignore, --compose mean or --candidates all"
-        )
+        raise QuestionError(f"{who} ({_count_known(frames)}); {ADVICE}")
     return common
+
+
+def _note_few(frames: Sequence[pd.DataFrame], common: Any) -> list[str]:
+    """A note if the results are about a small share of the questions."""
+    known, asked = int(common.sum()), len(common)
+    if known >= FEW * asked:
+        return []
+    who = "known to all models" if len(frames) > 1 else "known"
+    return [f"only {known:,} of {asked:,} questions are {who} ({_count_known(frames)}); {ADVICE}"]
+
+
+def _count_known(frames: Sequence[pd.DataFrame]) -> str:
+    counts = ", ".join(f"{frame.attrs['model']} knows {int(frame['known'].sum()):,}" for frame in frames)
+    return f"{counts} of {len(frames[0]):,}"
 
 
 def _case_notes(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:

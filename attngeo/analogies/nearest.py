@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, open_lexicon
-from attngeo.analogies.options import NearestOptions
+from attngeo.analogies.options import MOST_SHOWN, NearestOptions
 from attngeo.analogies.probe import nearest_rows
 from attngeo.analogies.space import describe_settings, open_space
 from attngeo.devices import pick_device
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIGNS = {"+": 1, "-": -1, "−": -1}
+# A sign inside a text without spaces.
+SIGN = re.compile(r"([+−-])")
 # Most frequent words among which a mistyped one is looked for.
 GUESSED_FROM = 100_000
 
@@ -63,14 +66,17 @@ def nearest(
         places = torch.tensor(rows)
         if not sum(sign * vector for sign, vector in zip(weights, space.vectors(places), strict=True)).any():
             raise UsageError(f"{_write_sum(terms, weights)!r}: the sum of these vectors is 0, expected another sum")
-        result = nearest_rows(space, places, weights, options.top_k)
+        # If too few words exist to show one, `nearest_rows` raises.
+        top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
+        result = nearest_rows(space, places, weights, top_k)
     frame = pd.DataFrame({
-        "rank": range(1, options.top_k + 1),
+        "rank": range(1, top_k + 1),
         "word": [lexicon.label(row) for row in result.top[0].tolist()],
         "cosine": result.top_scores[0].tolist(),
     })  # fmt: skip
     embedding = lexicon.embedding
     frame.attrs = dict[Any, Any](vars(options)) | {
+        "top_k": top_k,
         "model": embedding.ref,
         "device": str(pick_device(options.device)),
         "how": describe_settings(options),
@@ -126,9 +132,17 @@ def _explain(word: str, lexicon: Lexicon) -> str:
     problem = f"{embedding.ref} does not know {word!r}"
     if word in embedding.labels:
         return f"{problem} as a whole word; try --candidates all"
+    if _is_sum(word, lexicon):
+        return f"{problem}; put spaces around the signs: {' '.join(SIGN.split(word))}"
     if close := get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75):
         problem += f"; did you mean {close[0]!r}?"
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
         return f"{problem}; --compose mean uses the mean of its {len(pieces)} tokens"
     return problem
+
+
+def _is_sum(word: str, lexicon: Lexicon) -> bool:
+    """Whether a word is a sum without spaces, and not a word with hyphens."""
+    terms = SIGN.split(word)[::2]
+    return len(terms) > 1 and all(terms) and ("+" in word or all(lexicon.row(term) is not None for term in terms))

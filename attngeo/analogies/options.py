@@ -15,6 +15,8 @@ from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, devic
 
 GOOGLE = "google"
 MOST_DRAWS = 100_000
+# Words that `nearest` shows by default.
+MOST_SHOWN = 10
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 
 
@@ -99,4 +101,6 @@ class AnalogyOptions(ProbeSettings):
 class NearestOptions(ProbeSettings):
     """Which words are nearest to a sum of words."""
 
-    top_k: int = option(10, "Number of words to show", panel=COMPUTATION, least=1)
+    top_k: int | None = option(
+        None, f"Number of words to show; by default {MOST_SHOWN}, or all if there are fewer", panel=COMPUTATION, least=1
+    )
