@@ -7,7 +7,7 @@ WORKERS ?= 2
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo report test lowest lint bench docker-check demo-models figures readme clean
+.PHONY: help demo report test slow lowest lint bench docker-check demo-models figures readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -26,8 +26,11 @@ demo: $(INSTALLED)  ## Score an encoder, a decoder and a real pretrained model, 
 report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/report/index.html.
 	$(BIN)/attngeo report "$(RECIPE)" -o build/report
 
-test: $(INSTALLED)  ## Run the tests.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: $(INSTALLED)  ## Run the tests that are not slow.
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+
+slow: $(INSTALLED)  ## Run the slow tests.
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 lowest: $(LOWEST)/.installed  ## Run the smoke tests with the lowest versions of all libraries but torch.
 	$(LOWEST)/bin/python -m pytest tests/smoke

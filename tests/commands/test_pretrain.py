@@ -140,6 +140,7 @@ def test_a_resumed_run_needs_its_folder_alone(attngeo: Run, options: list[object
     assert (again.returncode, str(tmp_path / "run") in again.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(options: list[object], tmp_path: Path) -> None:
     """The same global batch under `accelerate launch`: the same losses, to 1e-4."""
     # Dropout draws differ from process to process.
