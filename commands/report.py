@@ -19,7 +19,10 @@ CHECK_FAILED = 1
 
 
 def report(
-    recipe: Annotated[Path | None, typer.Argument(metavar="RECIPE.toml", help="The recipe", show_default=False)] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(metavar="RECIPE.toml", help="The recipe; with --init, the file to write", show_default=False),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -33,7 +36,11 @@ def report(
     ] = None,
     start: Annotated[
         bool,
-        typer.Option("--init", help="Print a recipe to start from, or write it to -o", rich_help_panel=INPUT),
+        typer.Option(
+            "--init",
+            help="Write a recipe to start from to RECIPE.toml or -o, a new file; without them, print it",
+            rich_help_panel=INPUT,
+        ),
     ] = False,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -75,7 +82,7 @@ def report(
 
 
 def _write_starter(recipe: Path | None, output: Path | None) -> None:
-    """The starter recipe, to a new file or to stdout. Raises OutputError, and UsageError if the file exists."""
+    """Write the starter recipe to a new file, or print it. Raises OutputError, and UsageError if the file exists."""
     from attngeo.tables.atomic import atomic_write, check_writable
 
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
@@ -83,8 +90,12 @@ def _write_starter(recipe: Path | None, output: Path | None) -> None:
     if path is None:
         sys.stdout.write(text)
         return
+    if recipe is not None and output is not None:
+        raise UsageError(f"--init writes one file, got {recipe} and -o {output}; leave out one of them")
     check_writable(path, (".toml",))
     if path.exists():
-        raise UsageError(f"{path} exists; name another file")
+        raise UsageError(
+            f"{path} exists, and --init overwrites no file; name another file, or make its report without --init"
+        )
     with atomic_write(path) as partial:
         partial.write_text(text, "utf-8")

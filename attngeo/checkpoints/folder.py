@@ -13,6 +13,7 @@ from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import INDEX_SUFFIX, is_index, require_format, usual_names
 from attngeo.checkpoints.known_models import DEMOS
 from attngeo.checkpoints.metadata import read_config, read_index, refuse_shard
+from attngeo.checkpoints.suggest import did_you_mean
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,9 @@ log = logging.getLogger(__name__)
 def open_demo(name: str) -> FileStore:
     """Open the checkpoint named `demo:name`. Raises ModelNotFoundError, with the command that installs it if known."""
     if name not in DEMOS:
-        raise ModelNotFoundError(f"demo:{name}: unknown demo model, expected one of: {', '.join(DEMOS)}")
+        raise ModelNotFoundError(
+            f"demo:{name}: unknown demo model, expected one of: {', '.join(DEMOS)}{did_you_mean(f'demo:{name}')}"
+        )
     module, folder, install = DEMOS[name]
     spec = find_spec(module)
     if spec is None or spec.origin is None:

@@ -108,13 +108,15 @@ def is_weights(file: str) -> bool:
 def require_format(file: str, ref: str) -> Format:
     """The format of a file, by its suffix. Raises UnsupportedModelError if it is unknown or not supported."""
     found = _find(file)
+    # A reference to the file itself names it already.
+    named = ref if ref.endswith(file) else f"{ref}: {file}"
     if found is None:
         suffixes = ", ".join((*supported_suffixes(), INDEX_SUFFIX))
         raise UnsupportedModelError(
-            f"{ref}: {file} is of no known format, expected a folder or a file that ends in one of: {suffixes}"
+            f"{named}: unknown format, expected a folder or a file that ends in one of: {suffixes}"
         )
     if found.open is None:
-        raise UnsupportedModelError(f"{ref}: {file}: {found.name} files are not supported; {found.advice}")
+        raise UnsupportedModelError(f"{named}: {found.name} files are not supported; {found.advice}")
     return found
 
 

@@ -153,7 +153,7 @@ class _Repository:
             ) from None
         except errors.RepositoryNotFoundError:
             raise ModelNotFoundError(
-                f"{ref}: no such model at {endpoint}, and no such local folder; a private model needs HF_TOKEN"
+                f"{ref}: no such file or folder here, and no such model at {endpoint}; a private model needs HF_TOKEN"
                 f"{did_you_mean(ref)}"
             ) from None
         except errors.RevisionNotFoundError:
@@ -163,12 +163,14 @@ class _Repository:
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
             if self.offline:
                 raise NetworkError(
-                    f"{ref}: not in the cache, and offline mode is on; run once without it{did_you_mean(ref)}"
+                    f"{ref}: no such file or folder here, and not in the cache of the Hub, while offline mode is on; "
+                    f"run once without it{did_you_mean(ref)}"
                 ) from None
             cause = error.__cause__ or error
             raise NetworkError(
-                f"{ref}: {endpoint} cannot be reached ({first_line(cause)}), and the model is not in the cache; "
-                f"check the connection, HF_ENDPOINT and proxies, or give a folder{did_you_mean(ref)}"
+                f"{ref}: no such file or folder here, not in the cache of the Hub, and {endpoint} cannot be reached "
+                f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
+                f"{did_you_mean(ref)}"
             ) from None
         except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx
             status = getattr(getattr(error, "response", None), "status_code", None)

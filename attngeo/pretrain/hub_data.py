@@ -132,12 +132,15 @@ def _explain_missing(reference: str, name: str, text: str) -> AttnGeoError:
 def _explain_connection(reference: str, error: OSError | HTTPError) -> AttnGeoError:
     """The error for a data set that cannot be reached."""
     if datasets.config.HF_HUB_OFFLINE:
-        return DataUnavailableError(f"{reference} is not in the cache, and offline mode is on; run once without it")
+        return DataUnavailableError(
+            f"{reference}: no such file or folder here, and not in the cache of the Hub, while offline mode is on; run "
+            "once without it"
+        )
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return DataUnavailableError(f"{reference}: access refused ({status}); check HF_TOKEN")
     reason = "" if isinstance(error, ConnectionError) else f" ({first_line(error)})"  # its text gives no reason
     return DataUnavailableError(
-        f"{reference} cannot be reached at {huggingface_hub.constants.ENDPOINT}{reason}; check the connection, "
-        "HF_ENDPOINT and proxies, or give a file"
+        f"{reference}: no such file or folder here, and {huggingface_hub.constants.ENDPOINT} cannot be reached"
+        f"{reason}; check the connection, HF_ENDPOINT and proxies, or give a file"
     )

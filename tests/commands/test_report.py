@@ -7,6 +7,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from support.messages import assert_fails
+
+from attngeo.errors import UsageError
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -43,6 +46,17 @@ def test_checks_and_missing_models_decide_the_exit_code(
     assert (done.returncode, done.stdout) == (code, "out/index.html\n")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_starter_is_written_to_the_named_file_once(inside: Run, tmp_path: Path) -> None:
+    assert inside("report", "r.toml", "--init", cwd=tmp_path).returncode == 0
+    text = (tmp_path / "r.toml").read_text()
+    assert text == inside("report", "--init").stdout
+    assert_fails(inside("report", "r.toml", "--init", cwd=tmp_path), UsageError.exit_code, "r.toml", "--init")
+    twice = inside("report", "a.toml", "--init", "-o", "b.toml", cwd=tmp_path)
+    assert_fails(twice, UsageError.exit_code, "a.toml", "b.toml")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.toml"]
+    assert (tmp_path / "r.toml").read_text() == text
 
 
 def test_bad_input_is_one_line(inside: Run, tmp_path: Path) -> None:

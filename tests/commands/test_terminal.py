@@ -185,7 +185,8 @@ def test_quiet_and_verbose_contradict_each_other(inside: Command) -> None:
         (["score", "mistralai/Mistral-7B-v01"], NetworkError, ["mistralai/Mistral-7B-v0.1"]),
         (["score", "mistralai/Mistral-7B-v01@main"], NetworkError, ["mistralai/Mistral-7B-v0.1"]),
         (["inspect", "minilm"], NetworkError, ["demo:minilm"]),
-        (["score", "demo:minlm"], ModelNotFoundError, ["encoder", "decoder", "minilm"]),
+        (["score", "demo:minlm"], ModelNotFoundError, ["encoder", "decoder", "minilm", "demo:minilm"]),
+        (["score", "folder-of-mine"], NetworkError, ["folder-of-mine", "no such file or folder"]),
     ],
 )
 def test_mistyped_names_are_met_with_the_nearest(
