@@ -1,0 +1,165 @@
+"""Run a model on known inputs and compare every product of queries and keys with the weights that attngeo reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attngeo.checkpoints.module_store import ModuleStore
+from attngeo.layouts.modules import pattern_of
+from attngeo.layouts.sites import AttentionSite
+from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.verification.agreement import TOLERANCE, Prediction, compare
+from attngeo.verification.constant_inputs import Vectors, linear_norms, probe_inputs, random_vectors
+from attngeo.verification.products import Product, record_products
+
+# The first run is what the others are compared with.
+RUNS = 4
+
+Verdict = Literal["agrees", "directions agree", "differs", "no product", "not run"]
+
+
+@dataclass(frozen=True)
+class SiteCheck:
+    """One site against the running model.
+
+    verdict: "agrees"; "directions agree" if the model divides queries and keys by their lengths; "differs";
+    "no product" if the module ran, but no product in it went through a softmax; "not run". difference: relative, see
+    `compare`.
+    """
+
+    site: AttentionSite
+    verdict: Verdict
+    difference: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All sites of a model against the running model.
+
+    unexplained: name patterns of modules that attend and that no site explains. skipped: name patterns of the tensors
+    that attngeo reports as left out.
+    """
+
+    checks: list[SiteCheck]
+    unexplained: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def check_model(model: Any, run: Callable[[], None]) -> Findings:
+    """Check every attention site of a model in memory.
+
+    run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do the
+    same each time. Raises what `attention_sites` raises.
+    """
+    store = ModuleStore(model)
+    sites, skipped = sites_of(store, Variants(with_bias=True))
+    vectors = [random_vectors(number) for number in range(RUNS)]
+    predicted = [_predict(store, site, vectors) for site in sites]
+    with record_products(model) as seen:
+        run()
+    containers = [_nearest(site.module, seen.ran) for site in sites]
+    widths: dict[str, set[int]] = defaultdict(set)
+    for site, container in zip(sites, containers, strict=True):
+        if container is not None:
+            widths[container] |= {site.d_model, site.key_width}
+    by_run = [_run_once(model, run, widths, own) for own in vectors]
+    return _judge(sites, predicted, containers, _align(by_run), skipped)
+
+
+def _predict(store: ModuleStore, site: AttentionSite, vectors: Iterable[Vectors]) -> Prediction:
+    """Queries and keys of the site for each run's input."""
+    q, k, _ = projections(site, read(store, site), Variants(with_bias=True), dtype=torch.float32, ref=store.ref)
+    k = k.repeat_interleave(len(q) // len(k), 0)
+    vectors = list(vectors)
+    factors = []
+    for weight, width in ((q, site.d_model), (k, site.key_width)):
+        inputs = torch.stack([own(width) for own in vectors])
+        linear = torch.einsum("rd,hkd->hrk", inputs, weight[..., :width])
+        factors.append((linear, linear + weight[..., width:].sum(-1)[:, None]))
+    (query, query_with_bias), (key, key_with_bias) = factors
+    return Prediction(query, key, query_with_bias, key_with_bias)
+
+
+def _nearest(module: str, ran: set[str]) -> str | None:
+    """The module itself if it ran, or else the nearest one around it that did; None if only the whole model ran."""
+    while module and module not in ran:
+        module = module.rpartition(".")[0]
+    return module or None
+
+
+def _run_once(model: Any, run: Callable[[], None], widths: dict[str, set[int]], vectors: Vectors) -> list[Product]:
+    with ExitStack() as hooks:
+        hooks.enter_context(linear_norms(model, widths, vectors))
+        hooks.enter_context(probe_inputs(model, widths, vectors))
+        seen = hooks.enter_context(record_products(model))
+        run()
+    return seen.products
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """One product in all runs: query, key [runs, n, tokens, width]. running, softmax: as in `Product`."""
+
+    query: Tensor
+    key: Tensor
+    running: tuple[str, ...]
+    softmax: int
+
+
+def _align(by_run: list[list[Product]]) -> list[Aligned]:
+    """The products that every run computed in the same shape."""
+    found = []
+    for products in zip(*by_run, strict=False):
+        first = products[0]
+        same = all(
+            one.running == first.running and one.query.shape == first.query.shape and one.key.shape == first.key.shape
+            for one in products
+        )
+        if same:
+            query, key = (torch.stack([getattr(one, name).float() for one in products]) for name in ("query", "key"))
+            found.append(Aligned(query, key, first.running, first.softmax))
+    return found
+
+
+def _judge(
+    sites: list[AttentionSite],
+    predicted: list[Prediction],
+    containers: list[str | None],
+    products: list[Aligned],
+    skipped: list[str],
+) -> Findings:
+    best: dict[int, tuple[float, bool]] = {}
+    explained: set[int] = set()
+    for product in products:
+        places = [i for i, container in enumerate(containers) if container in product.running]
+        deepest = max((product.running.index(str(containers[i])) for i in places), default=0)
+        for i in places:
+            if product.running.index(str(containers[i])) != deepest:
+                continue
+            found = compare(predicted[i], product.query, product.key)
+            best[i] = min(best.get(i, found), found)
+            if found[0] < TOLERANCE:
+                explained.add(product.softmax)
+    checks = []
+    for i, site in enumerate(sites):
+        difference, directions = best.get(i, (float("nan"), False))
+        verdict: Verdict = "no product" if containers[i] else "not run"
+        if i in best:
+            verdict = "differs"
+        if difference < TOLERANCE:
+            verdict = "directions agree" if directions else "agrees"
+        checks.append(SiteCheck(site, verdict, difference))
+    blamed = {containers[i] for i, check in enumerate(checks) if check.verdict == "differs"}
+    unexplained = {
+        pattern_of(product.running[-1])
+        for product in products
+        if product.softmax not in explained and not blamed & set(product.running)
+    }
+    return Findings(checks, sorted(unexplained), skipped)

@@ -1,0 +1,140 @@
+"""The products of queries and keys that a running model computes, found without the name of any tensor.
+
+A product is attention if its result goes through a softmax. So the recorder watches every operation of PyTorch, notes
+each product of two computed matrices, and follows its result through masks, scales and sums to the softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+ATEN = torch.ops.aten
+# Operation → the places of the two factors among its arguments. The second factor is [..., width, keys].
+PRODUCTS = {ATEN.bmm.default: (0, 1), ATEN.baddbmm.default: (1, 2), ATEN.mm.default: (0, 1)}
+
+
+@dataclass(eq=False)
+class Product:
+    """One product of queries and keys: query [n, tokens, width], key [n or fewer, tokens, width].
+
+    n is the batch size times the number of heads, and of windows if the model attends in windows. running: names of the
+    modules that were running, the outermost first. number: how many products came before it. softmax: a number that
+    products share if their sum went through the same softmax.
+    """
+
+    query: Tensor
+    key: Tensor
+    running: tuple[str, ...]
+    number: int
+    softmax: int = -1
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a model did: its products of queries and keys in their order, and the names of all modules that ran."""
+
+    products: list[Product] = field(default_factory=list)
+    ran: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def record_products(model: torch.nn.Module) -> Iterator[Recording]:
+    """Inside, what `model` does is added to the recording. Gradients are off."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it computes attention in one operation
+    recorder = _Recorder(model)
+    try:
+        with torch.no_grad(), recorder, recorder.follow(model):
+            yield recorder.seen
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = Recording()
+        self._names = {module: name for name, module in model.named_modules()}
+        self._stored = {_memory_of(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._running: list[str] = []
+        self._products = 0
+        # Memory of a tensor → the products that its values depend on, and the tensor itself: memory is not reused
+        # while the tensor lives.
+        self._depends: dict[int, tuple[Tensor, frozenset[Product]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name.startswith("_scaled_dot_product"):
+            query, key = (x.detach().clone().flatten(0, -3) for x in args[:2])
+            self._keep([self._product(query, key)])
+        elif func in PRODUCTS:
+            first, second = (args[place] for place in PRODUCTS[func])
+            if not {_memory_of(first), _memory_of(second)} & self._stored:
+                query, key = (x.detach().clone().reshape(-1, *x.shape[-2:]) for x in (first, second))
+                self._depends[_memory_of(result)] = result, frozenset([self._product(query, key.mT)])
+        elif func is not ATEN.addmm.default:
+            self._pass_on(name, args, result)
+        return result
+
+    def _pass_on(self, name: str, args: Any, result: Any) -> None:
+        """Note what the result of an elementwise operation or a view depends on."""
+        given = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg]) if isinstance(x, Tensor)]
+        sources = frozenset[Product]().union(*(self._depends.get(_memory_of(x), (x, frozenset()))[1] for x in given))
+        if not sources:
+            return
+        if name in ("_softmax", "_safe_softmax", "exp"):
+            self._keep(sorted(sources, key=lambda product: product.number))
+            self._depends = {at: (x, own - sources) for at, (x, own) in self._depends.items() if own - sources}
+            return
+        for x in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(x, Tensor):
+                _, own = self._depends.get(_memory_of(x), (x, frozenset()))
+                self._depends[_memory_of(x)] = (x, own | sources)
+
+    def _product(self, query: Tensor, key: Tensor) -> Product:
+        self._products += 1
+        return Product(query, key, tuple(self._running), self._products)
+
+    def _keep(self, products: list[Product]) -> None:
+        known = self.seen.products
+        number = known[-1].softmax + 1 if known else 0
+        for product in products:
+            product.softmax = number
+            known.append(product)
+
+    @contextmanager
+    def follow(self, model: torch.nn.Module) -> Iterator[None]:
+        """Inside, the recorder knows which modules of `model` are running."""
+        with ExitStack() as hooks:
+            for module in model.modules():
+                hooks.callback(module.register_forward_pre_hook(self._enter).remove)
+                hooks.callback(module.register_forward_hook(self._leave, always_call=True).remove)
+            yield
+
+    def _enter(self, module: torch.nn.Module, _: Any) -> None:
+        self._running.append(self._names[module])
+        self.seen.ran.add(self._names[module])
+
+    def _leave(self, *_: Any) -> None:
+        self._running.pop()
+        # A product that met no softmax in its module or in the one around it is something else.
+        depth = len(self._running)
+        if any(len(product.running) > depth + 1 for _, own in self._depends.values() for product in own):
+            kept = {
+                at: (x, frozenset(one for one in own if len(one.running) <= depth + 1))
+                for at, (x, own) in self._depends.items()
+            }
+            self._depends = {at: (x, own) for at, (x, own) in kept.items() if own}
+
+
+def _memory_of(tensor: Tensor) -> int:
+    """A number that tensors share if they are views of the same memory."""
+    return tensor.untyped_storage().data_ptr()
