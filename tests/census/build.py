@@ -1,0 +1,96 @@
+"""Build a small random model of any model type that transformers knows, and say how to run it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+
+from census.classes import config_class_of, model_classes
+from census.drives import Drive, Drives, find_drives
+from census.exceptions import EXCEPTIONS, Exceptional
+from census.randomise import randomise
+from census.shrink import Plan, Shrinker
+
+MOST_PARAMETERS = 20_000_000
+PLANS = (
+    Plan(),
+    Plan(own_widths=False),
+    Plan(free_head_dim=False),
+    Plan(own_widths=False, free_head_dim=False),
+    Plan(own_widths=False, grouped=False, free_head_dim=False),
+    Plan(own_widths=False, grouped=False, free_head_dim=False, small_images=False),
+)
+
+
+class CannotBuild(Exception):
+    """A model type that cannot be built here. The message says why, in one line."""
+
+
+@dataclass
+class Specimen:
+    """A small random model and how to run it.
+
+    model: evaluation mode, float32, eager attention. drives: run in order, they run every module that attends,
+    except those in `not_driven`.
+    """
+
+    model_type: str
+    model: torch.nn.Module
+    drives: list[Drive]
+    not_driven: list[str] = field(default_factory=list)
+    plan: Plan = field(default_factory=Plan)
+
+
+def build(model_type: str, seed: int = 0) -> Specimen:
+    """Build a small random model of a type. Raises CannotBuild."""
+    own = EXCEPTIONS.get(model_type, Exceptional())
+    if own.cannot:
+        raise CannotBuild(own.cannot)
+    transformers.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
+    best: Specimen | None = None
+    best_rank = (0, False)
+    problem = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for plan in own.plans or PLANS:
+            for model_class in own.classes() or model_classes(model_type):
+                try:
+                    model = _construct(model_type, model_class, plan, own, seed)
+                except Exception as error:
+                    problem = problem or f"{model_class.__name__}: {type(error).__name__}: {_line(error)}"
+                    continue
+                found = find_drives(model, seed, own.inputs(model), own.paths)
+                whole = any(drive.path == "" for drive in found.drives)
+                rank = (len(found.missing), not whole)
+                if found.drives and (best is None or rank < best_rank):
+                    best = Specimen(model_type, model, found.drives, found.missing, plan)
+                    best_rank = rank
+                if rank == (0, False):
+                    return best
+                problem = problem or f"{model_class.__name__}: {found.error}"
+    if best is None:
+        raise CannotBuild(problem or "no model class takes its configuration")
+    return best
+
+
+def _construct(model_type: str, model_class: Any, plan: Plan, own: Exceptional, seed: int) -> torch.nn.Module:
+    default = own.default() if own.default else config_class_of(model_type)()
+    config = Shrinker(plan, own.fields).shrink(default)
+    config._attn_implementation = "eager"
+    torch.manual_seed(seed)
+    model = model_class(config).eval().float()
+    count = sum(p.numel() for p in model.parameters())
+    if count > MOST_PARAMETERS:
+        raise ValueError(f"{count:,} parameters after shrinking")
+    randomise(model, seed)
+    return model
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

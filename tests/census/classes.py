@@ -1,0 +1,73 @@
+"""Which classes of transformers can build a model of a type, best first."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+
+import transformers
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
+
+
+def model_types() -> list[str]:
+    """Return every model type that the installed transformers knows."""
+    return list(CONFIG_MAPPING_NAMES)
+
+
+def config_class_of(model_type: str) -> type[PretrainedConfig]:
+    """Return the configuration class of a model type."""
+    name = CONFIG_MAPPING_NAMES[model_type]
+    module = importlib.import_module(f"transformers.models.{model_type_to_module_name(model_type)}")
+    found = getattr(module, name, None) or getattr(transformers, name)
+    assert issubclass(found, PretrainedConfig)
+    return found
+
+
+def model_classes(model_type: str, limit: int = 4) -> list[type[PreTrainedModel]]:
+    """Return up to `limit` classes: of AutoModel, of the other auto mappings, of the modeling modules."""
+    found: list[type[PreTrainedModel]] = []
+    for cls in (*_auto_classes(model_type), *_module_classes(config_class_of(model_type))):
+        if cls not in found:
+            found.append(cls)
+    return found[:limit]
+
+
+def _auto_classes(model_type: str) -> Iterator[type[PreTrainedModel]]:
+    mappings = {n: m for n, m in vars(modeling_auto).items() if n.startswith("MODEL_") and n.endswith("MAPPING_NAMES")}
+    config = config_class_of(model_type)
+    for mapping in mappings.values():
+        names = mapping.get(model_type, ())
+        for name in (names,) if isinstance(names, str) else names:
+            cls = getattr(transformers, name, None)
+            if inspect.isclass(cls) and getattr(cls, "config_class", None) is config:
+                yield cls
+    for mapping in mappings.values():
+        names = mapping.get(model_type, ())
+        for name in (names,) if isinstance(names, str) else names:
+            cls = getattr(transformers, name, None)
+            if inspect.isclass(cls) and hasattr(cls, "forward"):
+                yield cls
+
+
+def _module_classes(config_class: type[PretrainedConfig]) -> Iterator[type[PreTrainedModel]]:
+    package = importlib.import_module(config_class.__module__.rpartition(".")[0])
+    for info in pkgutil.iter_modules(package.__path__):
+        if info.name.startswith("modeling_"):
+            try:
+                module = importlib.import_module(f"{package.__name__}.{info.name}")
+            except ImportError:
+                continue
+            yield from _models_in(module, config_class)
+
+
+def _models_in(module: ModuleType, config_class: type[PretrainedConfig]) -> Iterator[type[PreTrainedModel]]:
+    for cls in vars(module).values():
+        if not inspect.isclass(cls) or not issubclass(cls, PreTrainedModel) or cls.__module__ != module.__name__:
+            continue
+        if getattr(cls, "config_class", None) is config_class and not cls.__name__.endswith("PreTrainedModel"):
+            yield cls

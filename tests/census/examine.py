@@ -1,0 +1,127 @@
+"""One model type against attngeo: build the small model, save it, read it, and compare it with what runs."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from census.build import CannotBuild, Specimen, build
+
+from attngeo.checkpoints.module_store import ModuleStore
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.store import TensorStore
+from attngeo.errors import AttnGeoError
+from attngeo.layouts.modules import pattern_of
+from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.verification.checking import Findings, check_model
+from attngeo.verification.products import record_products
+
+Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result for one model type.
+
+    verdict: "right"; "rest listed" if what was read is right and the rest is reported as left out; "wrong" if a site
+    differs from the running model; "incomplete" if attention is neither read nor reported; "refused" by attngeo;
+    "no attention"; "not verified" if the model cannot be built or run here. sites: how many attngeo reads. reason: what
+    differs, or why it was refused or not verified.
+    """
+
+    model_type: str
+    verdict: Verdict
+    sites: int = 0
+    reason: str = ""
+
+
+def examine(model_type: str) -> Row:
+    """Examine one model type. Draws everything from fixed seeds."""
+    try:
+        specimen = build(model_type)
+    except CannotBuild as error:
+        return Row(model_type, "not verified", reason=str(error))
+    with record_products(specimen.model) as seen:
+        run(specimen)
+    attends = sorted({pattern_of(product.running[-1]) for product in seen.products})
+    with tempfile.TemporaryDirectory() as folder:
+        specimen.model.save_pretrained(folder)
+        try:
+            saved = read_sites(Path(folder))
+        except AttnGeoError as error:
+            reason = str(error).replace(f"{folder}: ", "").replace(folder, "")
+            return Row(model_type, "refused" if attends else "no attention", reason=reason)
+    try:
+        findings = check_model(specimen.model, lambda: run(specimen))
+        loaded = read_sites(specimen.model)
+    except AttnGeoError as error:
+        return Row(model_type, "wrong", len(saved), f"read from a file, but refused in memory: {error}")
+    if not attends and not findings.checks:
+        return Row(model_type, "no attention")
+    if difference := compare_sites(saved, loaded):
+        return Row(model_type, "wrong", len(saved), difference)
+    return judge(model_type, findings)
+
+
+def run(specimen: Specimen) -> None:
+    """Run the model, and those parts that have to be run by themselves, in their order."""
+    for drive in specimen.drives:
+        torch.manual_seed(0)
+        specimen.model.get_submodule(drive.path)(**drive.inputs)
+
+
+def judge(model_type: str, findings: Findings) -> Row:
+    """The result of a model that attngeo reads."""
+    count = len(findings.checks)
+    by_verdict: dict[str, list[str]] = {}
+    for check in findings.checks:
+        where = f"{pattern_of(check.site.module)} ({check.site.stack})"
+        by_verdict.setdefault(check.verdict, []).append(where)
+    for verdict in ("differs", "no product"):
+        if places := sorted(set(by_verdict.get(verdict, []))):
+            return Row(model_type, "wrong", count, f"{verdict}: {', '.join(places)}")
+    listed = [name.rsplit(".", 2)[0] for name in findings.skipped]
+    silent = [
+        place for place in findings.unexplained if not any(name.startswith(place) or place.startswith(name) for name in listed)
+    ]
+    if silent:
+        return Row(model_type, "incomplete", count, f"neither read nor reported: {', '.join(silent)}")
+    if "not run" in by_verdict:
+        places = sorted(set(by_verdict["not run"]))
+        return Row(model_type, "not verified", count, f"not run here: {', '.join(places)}")
+    if findings.unexplained:
+        return Row(model_type, "rest listed", count, f"left out: {', '.join(findings.unexplained)}")
+    return Row(model_type, "right", count)
+
+
+Sites = dict[tuple[str, int, int], tuple[torch.Tensor, torch.Tensor]]
+
+
+def read_sites(model: Any) -> Sites:
+    """Stack, layer and a running count for those that share both → query and key weights."""
+    found: Sites = {}
+    store: TensorStore
+    with closing(ModuleStore(model) if hasattr(model, "state_dict") else open_store(model)) as store:
+        for site in sites_of(store)[0]:
+            q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float32)
+            key = (site.stack.partition(":")[0], site.layer)
+            number = sum(1 for other in found if other[:2] == key)
+            found[*key, number] = q, k
+    return found
+
+
+def compare_sites(saved: Sites, loaded: Sites) -> str:
+    """How the sites of a saved model differ from those of the same model in memory; "" if they are equal."""
+    if saved.keys() != loaded.keys():
+        odd = sorted(saved.keys() ^ loaded.keys())
+        return f"the file has {len(saved)} sites and the model in memory {len(loaded)}, for example {odd[0][:2]}"
+    for place, weights in saved.items():
+        for one, other in zip(weights, loaded[place], strict=True):
+            if one.shape != other.shape or not math.isclose(float((one - other).abs().max()), 0, abs_tol=1e-6):
+                return f"{place[0]} {place[1]} differs between the file and the model in memory"
+    return ""

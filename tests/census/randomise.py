@@ -1,0 +1,32 @@
+"""Fill a model with random parameters, so that no weight is neutral: no bias of 0, no gain of 1, no gate that is shut."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+SPREAD = 0.3
+
+
+@torch.no_grad()
+def randomise(model: nn.Module, seed: int) -> None:
+    """Draw every parameter anew from `seed`.
+
+    Matrices: normal, standard deviation 0.9 / sqrt(inputs). Vectors (gains, biases, gates): their initial value
+    plus a uniform number in [-0.3, 0.3].
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for _, parameter in model.named_parameters():
+        if not parameter.is_floating_point():
+            continue
+        extended = [size for size in parameter.shape if size > 1]
+        if len(extended) >= 2:
+            inputs = parameter.numel() // parameter.shape[0]
+            if parameter.ndim == 3 and parameter.shape[0] > 1:  # a stack of matrices, such as experts
+                inputs = parameter.shape[-1]
+            drawn = torch.randn(parameter.shape, generator=generator) * (3 * SPREAD / max(inputs, 1) ** 0.5)
+        else:
+            shift = (torch.rand(parameter.shape, generator=generator) * 2 - 1) * SPREAD
+            initial = parameter.detach().float()
+            drawn = torch.where(initial.isfinite() & (initial.abs() < 1e4), initial, torch.ones(())) + shift
+        parameter.copy_(drawn.to(parameter.dtype))
