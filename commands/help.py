@@ -21,6 +21,8 @@ from typer.core import TyperCommand, TyperGroup
 from attngeo.errors import NetworkError, UsageError
 from attngeo.options import PANELS, RUNNING
 
+from .messages import write_flags
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -51,6 +53,10 @@ class Command(TyperCommand):
         with _pipe():
             try:
                 return super().invoke(ctx)
+            except UsageError as error:
+                options = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
+                error.args = (write_flags(str(error), {param.name: param.opts[0] for param in options}),)
+                raise
             finally:
                 sys.stdout.flush()
 

@@ -106,6 +106,8 @@ class PretrainOptions(Options):
             raise UsageError(f"model {model} is trained on {preset.task}s, not {cls.TASK}s; expected one of: {names}")
         chosen = {name: value for name, value in given.items() if value is not None}
         cls._refuse_unknown(chosen)
+        if chosen.get("objective") == "clm":
+            refuse_masking(chosen)
         defaults = preset.options if preset else DEFAULTS[cls.TASK]
         chosen |= {name: make_absolute(chosen[name]) for name in PATHS if name in chosen}
         filled = {**_adapt(defaults, chosen), **chosen}
@@ -230,9 +232,9 @@ class ComparisonOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.compare is None and self.objectives is not None:
-            raise UsageError("objectives is given without compare; give both, or objective alone")
+            raise UsageError("objectives requires compare, which is not given; for a single run, give one objective")
         if self.compare is None and self.seeds != 1:
-            raise UsageError("seeds is given without compare; give both, or seed alone")
+            raise UsageError("seeds requires compare, which is not given; for a single run, give one seed")
         for objective in self.objectives or ():
             one_of("objectives", objective, Objective)
 
@@ -244,8 +246,16 @@ def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, di
     comparison = ComparisonOptions(**own)
     rest = {name: value for name, value in chosen.items() if name not in own}
     if comparison.compare is not None and "init" in rest:
-        raise UsageError("init and compare contradict each other; name all initialisations in compare")
+        raise UsageError("init and compare contradict each other; list every initialisation in the comparison")
+    if comparison.objectives is not None and "mlm" not in comparison.objectives:
+        refuse_masking(rest)
     return comparison, rest
+
+
+def refuse_masking(given: Mapping[str, Any]) -> None:
+    """Raise UsageError if these options of a run that masks no tokens say how many it masks."""
+    if "mlm_probability" in given:
+        raise UsageError("mlm_probability is for the objective mlm, expected objective mlm, got clm; leave it out")
 
 
 def make_options(
@@ -256,13 +266,18 @@ def make_options(
     task: by default that of the model, or of the data if they are digits or cifar10, otherwise text.
     """
     if task is None:
-        preset = PRESETS.get(model or "")
-        images = given.get("data") in IMAGE_DATA
-        task = preset.task if preset else "image" if images else "text"
+        task = _find_task(model, given.get("data"))
     kinds: dict[Task, type[TextPretrainOptions] | type[ImagePretrainOptions]] = {
         "text": TextPretrainOptions, "image": ImagePretrainOptions,
     }  # fmt: skip
     return kinds[one_of("task", task, Task)].of(model or "", **given)
+
+
+def _find_task(model: str, data: Any) -> Task:
+    """The task of a model, or of the data for a model that is no preset."""
+    if preset := PRESETS.get(model or ""):
+        return preset.task
+    return "image" if data in IMAGE_DATA else "text"
 
 
 def make_absolute(reference: str) -> str:

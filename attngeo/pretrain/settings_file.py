@@ -69,11 +69,12 @@ def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind
     asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name, value in asked.items():
         if name not in options_of(type(stored)):
-            raise UsageError(f"{name}: not an option of the {stored.TASK} run in {folder}; leave it out")
+            raise UsageError(f"{name} is not an option of the {stored.TASK} run in {folder}; leave it out")
         own = getattr(stored, name)
         same = make_absolute(own) == make_absolute(value) if name in PATHS else own == value
         if not same and name not in FREE:
             raise UsageError(
-                f"{folder} was started with {name} {own}, not {value}; leave it out, or start another run with -o"
+                f"{name} is {value}, expected {own}, with which {folder} was started; leave it out, or start another "
+                "run with -o"
             )
     return dataclasses.replace(stored, **{name: asked[name] for name in FREE if name in asked})

@@ -221,7 +221,7 @@ def test_nearest_shows_all_words_of_a_small_table(inside: Command, tmp_path: Pat
     run = inside("nearest", path, "aaa - aab + aac", "--format", "csv")
     assert (run.returncode, len(run.stdout.splitlines())) == (0, 1 + 9 - 3)
     run = inside("nearest", path, "aaa", "--top-k", 10)
-    assert_fails(run, UsageError.exit_code, "top_k", 10, "from 1 to 8")
+    assert_fails(run, UsageError.exit_code, "--top-k", 10, "from 1 to 8")
 
 
 def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError], list[object]]]:
@@ -252,17 +252,17 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "no home": ([home, *asked], missing, [home]),
         "questions of no home": ([good, "--questions", "~nosuchuser/q"], missing, ["~nosuchuser/q"]),
         "questions too long": ([good, "--questions", "q" * 300], missing, ["File name too long"]),
-        "draws": ([good, *asked, "--draws", 10**12], UsageError, ["draws", f"{10**12:,}", 0, "100,000"]),
-        "limit": ([good, *asked, "--limit", 0], UsageError, ["limit", 0]),
-        "k too large": ([good, "--questions", questions, "--top-k", 7], UsageError, ["top_k", 7, "from 1 to 6"]),
-        "k too small": ([good, "--questions", questions, "--top-k", 0], UsageError, ["top_k", 0, 1]),
-        "memory": ([good, *asked, "--memory", "lots"], UsageError, ["memory", "'lots'"]),
-        "too little memory": ([good, *asked, "--memory", "1kB"], UsageError, ["memory", "1,000 bytes"]),
-        "method": ([good, *asked, "--method", "4cosadd"], UsageError, ["method", "'4cosadd'", "3cosmul"]),
+        "draws": ([good, *asked, "--draws", 10**12], UsageError, ["--draws", f"{10**12:,}", 0, "100,000"]),
+        "limit": ([good, *asked, "--limit", 0], UsageError, ["--limit", 0]),
+        "k too large": ([good, "--questions", questions, "--top-k", 7], UsageError, ["--top-k", 7, "from 1 to 6"]),
+        "k too small": ([good, "--questions", questions, "--top-k", 0], UsageError, ["--top-k", 0, 1]),
+        "memory": ([good, *asked, "--memory", "lots"], UsageError, ["--memory", "'lots'"]),
+        "too little memory": ([good, *asked, "--memory", "1kB"], UsageError, ["--memory", "1,000 bytes"]),
+        "method": ([good, *asked, "--method", "4cosadd"], UsageError, ["--method", "'4cosadd'", "3cosmul"]),
         "device": ([good, *asked, "--device", "tpu"], UsageError, ["'tpu'", "cpu"]),
         "output format": ([good, *asked, "-o", folder / "out.docx"], OutputError, ["out.docx", ".csv"]),
         "output twice": ([good, *asked, *("-o", folder / "o.csv") * 2], UsageError, ["twice"]),
-        "published": ([good, *asked, "--published"], UsageError, ["published", "google"]),
+        "published": ([good, *asked, "--published"], UsageError, ["--published", "google"]),
         "composing vectors": ([good, *asked, "--compose", "mean"], UsageError, [good, "--compose"]),
         "output of vectors": ([good, *asked, "--table", "output"], UsageError, [good, "--table output"]),
     }  # fmt: skip
@@ -294,11 +294,11 @@ def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
         (
             ["nearest", "demo:minilm", "king", "--top-k", "99999"],
             UsageError,
-            ["top_k", "99999", "from 1 to 22,500", "22,501"],
+            ["--top-k", "99999", "from 1 to 22,500", "22,501"],
         ),
         (["cbow", "none.txt", "-o", "v.kv"], ModelNotFoundError, ["none.txt"]),
         (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".kv"]),
-        (["cbow", "none.txt", "-o", "v.kv", "--epochs", "0"], UsageError, ["epochs", 0, 1]),
+        (["cbow", "none.txt", "-o", "v.kv", "--epochs", "0"], UsageError, ["--epochs", 0, 1]),
     ],
 )
 def test_bad_sums_and_texts(

@@ -95,19 +95,20 @@ def test_every_option_of_images_is_one_of_the_command(attngeo: Run, tmp_path: Pa
 BAD = [
     (["--model", "nothing"], 2, "'nothing'"),
     (["--data", "no/such/thing"], 3, "no/such/thing"),
-    (["--lr", "0"], 2, "lr is 0.0"),
+    (["--lr", "0"], 2, "--lr is 0.0"),
     (["--objective", "nsp"], 2, "--objective"),
     (["--init", "symetric"], 2, "default, symmetric, identity"),
     (["--compare", "default"], 2, "'default'"),
-    (["--compare", "default,symmetric", "--init", "identity"], 2, "init and compare"),
-    (["--seeds", "3"], 2, "seeds"),
-    (["--objectives", "mlm,clm"], 2, "objectives"),
+    (["--compare", "default,symmetric", "--init", "identity"], 2, "--init and --compare"),
+    (["--seeds", "3"], 2, "--seeds requires --compare"),
+    (["--objectives", "mlm,clm"], 2, "--objectives"),
     (["--task", "image", "--model", "tiny"], 2, "vit-tiny"),
     (["--report-to", "wandb"], 2, "pip install wandb"),
-    (["--seq-len", "1000"], 2, "seq_len is 1000"),
+    (["--seq-len", "1000"], 2, "--seq-len is 1000"),
     (["--resume", "-o", "nowhere"], 3, "nowhere"),
     (["--data", "digits", "--objective", "clm"], 2, "objective"),
-    (["--mixup", "0.2"], 2, "mixup"),
+    (["--mixup", "0.2"], 2, "--mixup"),
+    (["--objective", "clm", "--mlm-probability", "0.3"], 2, "--mlm-probability"),
     (["-o", "file"], 2, "file"),
     (["--batch-size", "1000000"], 4, "1000000"),
 ]
@@ -133,7 +134,7 @@ def test_a_resumed_run_needs_its_folder_alone(attngeo: Run, options: list[object
     (tmp_path / "run").mkdir()
     write_settings(stored, tmp_path / "run")  # as after a kill before the first checkpoint
     other = attngeo("pretrain", "--resume", "--lr", "0.5", "-o", tmp_path / "run")
-    assert (other.returncode, "0.001, not 0.5" in other.stderr) == (2, True)
+    assert (other.returncode, "--lr is 0.5, expected 0.001" in other.stderr) == (2, True)
     done = attngeo("pretrain", "--resume", "-o", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     again = attngeo("pretrain", "--resume", "-o", tmp_path / "run")

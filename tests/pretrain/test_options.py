@@ -76,6 +76,7 @@ def test_the_warm_up_fits_the_steps() -> None:
         ({"lr": math.nan}, "lr is nan"),
         ({"mlm_probability": 1.0}, "mlm_probability is 1"),
         ({"mlm_probability": 0.0}, "mlm_probability is 0"),
+        ({"objective": "clm", "mlm_probability": 0.3}, "mlm_probability.*clm"),
         ({"objective": "nsp"}, "'nsp'.*mlm, clm"),
         ({"steps": 5, "warmup": 6}, "warmup is 6.* 5 "),
         ({"seq_len": 1}, "seq_len is 1.* 2"),
@@ -140,6 +141,7 @@ def test_a_comparison_is_separated_from_its_runs() -> None:
         ({"compare": ["default", "symmetric"], "seeds": 0}, "seeds is 0"),
         ({"compare": ["default", "symmetric"], "objectives": ["nsp"]}, "'nsp'.*mlm, clm"),
         ({"compare": ["default", "symmetric"], "init": "identity"}, "init and compare"),
+        ({"compare": ["default"], "objectives": ["clm"], "mlm_probability": 0.3}, "mlm_probability.*clm"),
     ],
 )
 def test_comparisons_without_a_meaning(given: dict[str, Any], facts: str) -> None:

@@ -281,7 +281,7 @@ def test_a_run_is_not_resumed_with_other_settings_or_broken_files(tmp_path: Path
     options = small_options(tmp_path)
     with pytest.raises(InterruptedTrainingError):
         run(options, tmp_path / "run", progress=interrupted_at(15))
-    with pytest.raises(UsageError, match=r"lr 0\.001.* 0\.01"):
+    with pytest.raises(UsageError, match=r"lr is 0\.01.* 0\.001"):
         run(small_options(tmp_path, lr=0.01), tmp_path / "run", resume=True)
     newest = tmp_path / "run/checkpoint-16"
     weights = (newest / "model.safetensors").read_bytes()

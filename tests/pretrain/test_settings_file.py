@@ -23,7 +23,7 @@ def test_options_are_read_as_they_were_written(model: str, tmp_path: Path) -> No
 def test_a_resumed_run_keeps_its_options(tmp_path: Path) -> None:
     options = small_options(tmp_path)
     assert resume_options(options, {"save_every": 3, "lr": None}, tmp_path).save_every == 3
-    with pytest.raises(UsageError, match=r"lr 0\.001.* 0\.5"):
+    with pytest.raises(UsageError, match=r"lr is 0\.5.* 0\.001"):
         resume_options(options, {"lr": 0.5}, tmp_path)
     with pytest.raises(UsageError, match="epochs"):
         resume_options(options, {"epochs": 5}, tmp_path)

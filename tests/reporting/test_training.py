@@ -95,7 +95,7 @@ def test_a_run_is_kept_resumed_and_named_as_in_the_recipe(folder: Path, monkeypa
 def test_runs_of_other_options_or_data_are_not_mistaken_for_these(folder: Path) -> None:
     build_report(folder / "r.toml", folder / "out")
     change(folder / "r.toml", "lr = 0.001", "lr = 0.002")
-    with pytest.raises(UsageError, match=r"lr 0\.001.* 0\.002"):
+    with pytest.raises(UsageError, match=r"lr is 0\.002.* 0\.001"):
         build_report(folder / "r.toml", folder / "out")
     change(folder / "r.toml", "lr = 0.002", "lr = 0.001")
     write_text(folder, lines=301)
