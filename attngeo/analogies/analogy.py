@@ -78,8 +78,6 @@ def analogy(
     >>> int(overall.known), round(float(overall.accuracy), 3)
     (11983, 0.741)
     """
-    import pandas as pd
-
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
     _check(references, options)
     pick_device(options.device)
@@ -87,7 +85,6 @@ def analogy(
     if not options.keep_duplicates:
         question_set = question_set.without_duplicates()
     notes = list(question_set.notes)
-    bootstrap = Bootstrap(options.resample, options.draws, options.seed)
     frames = []
     with torch.inference_mode():
         for reference in references:
@@ -96,26 +93,34 @@ def analogy(
             notes += own_notes
     if len({frame.attrs["model"] for frame in frames}) < len(frames):
         raise UsageError(f"{frames[-1].attrs['model']} is named twice, expected different models")
-    common_questions = _common(frames)
-    notes += _note_few(frames, common_questions)
+    common = _find_common(frames)
+    notes += _note_few(frames, common)
+    result = _summarise(frames, common, options)
+    about = _describe_provenance(frames, question_set, options, notes)
+    for part in result:
+        part.attrs = about
+    return result
+
+
+def _summarise(frames: Sequence[pd.DataFrame], common_questions: Any, options: AnalogyOptions) -> AnalogyResult:
+    """The tables of results from each model's answers. common_questions: whether all models know it, [questions]."""
+    import pandas as pd
+
+    bootstrap = Bootstrap(options.resample, options.draws, options.seed)
+    several = len(frames) > 1
     answers = pd.concat([frame.assign(common=common_questions) for frame in frames], ignore_index=True)
     common = answers.assign(known=answers["common"])
-    several = len(frames) > 1
     scores = [summarise_answers(common, which="common", bootstrap=bootstrap)] if several else []
     if options.own or not several:
         scores.append(summarise_answers(answers, bootstrap=bootstrap))
     scores = [part.assign(note="; ".join(describe_settings(options))) for part in scores]
     if options.published:
         scores.append(pd.DataFrame(published_rows(), columns=list(COLUMNS)))
-    result = AnalogyResult(
+    return AnalogyResult(
         pd.concat([part.astype({"asked": "Int64", "known": "Int64"}) for part in scores], ignore_index=True),
         compare_models(common, bootstrap=bootstrap),
         answers[list(QUESTION_COLUMNS)],
     )
-    about = _provenance(frames, question_set, options, notes)
-    for part in result:
-        part.attrs = about
-    return result
 
 
 def _ask_one(
@@ -132,8 +137,8 @@ def _ask_one(
         "%s: %d vectors of %d dimensions, %d candidates; %d of %d questions have only known words",
         embedding.ref, *embedding.matrix.shape, len(lexicon.candidates), len(known), len(rows),
     )  # fmt: skip
-    notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _case_notes(lexicon, questions, len(known))
-    frame = _questions_frame(questions, embedding.ref)
+    notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _describe_case(lexicon, questions, len(known))
+    frame = _build_frame(questions, embedding.ref)
     frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}
     frame["known"] = [row is not None for row in rows]
     if known:
@@ -146,7 +151,7 @@ def _ask_one(
     return frame, notes
 
 
-def _questions_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
+def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame({
@@ -170,7 +175,7 @@ def _encode(rows: Sequence[QuestionRows]) -> EncodedQuestions:
     )
 
 
-def _common(frames: Sequence[pd.DataFrame]) -> Any:
+def _find_common(frames: Sequence[pd.DataFrame]) -> Any:
     """Which questions every model knows, [questions]. Raises QuestionError if there is none."""
     common = frames[0]["known"].to_numpy().copy()
     for frame in frames[1:]:
@@ -195,7 +200,7 @@ def _count_known(frames: Sequence[pd.DataFrame]) -> str:
     return f"{counts} of {len(frames[0]):,}"
 
 
-def _case_notes(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
+def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
     """A note if words are looked up in lower case, and more of them would be found as they are written."""
     if lexicon.case != "lower":
         return []
@@ -217,7 +222,7 @@ def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
         raise UsageError(f"published is the paper's Table 3, which is about the {GOOGLE} questions; leave it out")
 
 
-def _provenance(
+def _describe_provenance(
     frames: Sequence[pd.DataFrame], question_set: QuestionSet, options: AnalogyOptions, notes: list[str]
 ) -> dict[Any, Any]:
     """How the tables were made, for reports."""

@@ -93,7 +93,7 @@ def build_lexicon(
     compose: "mean" gives a word of several tokens the mean of their vectors.
     limit: use only the first candidates, in most tables the most frequent. Raises UsageError.
     """
-    rule = ("keep" if embedding.is_cased else "lower") if case == "auto" else case
+    rule = _choose_case(embedding) if case == "auto" else case
     if limit is not None and limit < 1:
         raise UsageError(f"limit is {limit}, expected at least 1")
     rows = embedding.rows(candidates)[:limit]
@@ -113,6 +113,11 @@ def build_lexicon(
     vectors = torch.stack(means) if means else torch.zeros(0, embedding.matrix.shape[1])
     every = torch.cat([rows, torch.arange(first, first + len(names))])
     return Lexicon(embedding, vectors, tuple(names.values()), every, index, rule)
+
+
+def _choose_case(embedding: Embedding) -> str:
+    """How words are looked up by default: in lower case if the vocabulary is uncased."""
+    return "keep" if embedding.is_cased else "lower"
 
 
 def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str) -> dict[str, Tokens]:

@@ -66,7 +66,7 @@ def ask(
     chosen = scores.argmax(1, keepdim=True)
     floor = best - TIED[scores.dtype]
     counts, top, top_scores = probe.run(scorer, floor, progress)
-    right = _distinct(places, possible) & (scores >= floor[:, None])
+    right = _mark_distinct(places, possible) & (scores >= floor[:, None])
     return ProbeResult(
         rank=(counts - right.sum(1) + 1).cpu(),
         cosine=torch.where(possible.any(1), cosines.gather(1, chosen)[:, 0], torch.nan).cpu(),
@@ -109,7 +109,7 @@ class _Probe:
         positions = torch.full((int(space.candidates[-1]) + 1,), -1)
         positions[space.candidates] = torch.arange(len(space.candidates))
         self._own = positions[terms].to(device)
-        self._questions, self._block = _shape(device.type, self.vectors, len(terms), memory)
+        self._questions, self._block = _choose_blocks(device.type, self.vectors, len(terms), memory)
 
     def places(self, rows: Tensor) -> Tensor:
         """The place of each row among the words; −1 for −1."""
@@ -154,13 +154,13 @@ class _Probe:
         return counts, self._space.candidates.to(top.device)[top], top_scores
 
 
-def _distinct(places: Tensor, possible: Tensor) -> Tensor:
+def _mark_distinct(places: Tensor, possible: Tensor) -> Tensor:
     """The columns that are possible and repeat no earlier column: different candidates."""
     same = (places[:, :, None] == places[:, None, :]) & possible[:, None, :]
     return possible & ~torch.tril(same, diagonal=-1).any(2)
 
 
-def _shape(device: str, vectors: Tensor, questions: int, memory: int) -> tuple[int, int]:
+def _choose_blocks(device: str, vectors: Tensor, questions: int, memory: int) -> tuple[int, int]:
     """Questions and candidates per block, such that blocks fit into `memory` bytes. Raises UsageError."""
     most_questions, block = SHAPES[device]
     most_questions = min(most_questions, questions)

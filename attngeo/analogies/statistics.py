@@ -34,7 +34,7 @@ class Bootstrap:
     seed: int = 0
 
 
-def resampled_means(values: Array, first: Array, second: Array, how: Bootstrap, key: int) -> Array:
+def resample_means(values: Array, first: Array, second: Array, how: Bootstrap, key: int) -> Array:
     """Numerators and denominators [2, columns, draws] of the mean of each column of `values` [questions, columns].
 
     The questions are those of one category. first, second: the names of their two pairs, [questions]. The sum over

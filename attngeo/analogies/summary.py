@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attngeo.analogies.statistics import Array, Bootstrap, holm, interval, mcnemar, resampled_means
+from attngeo.analogies.statistics import Array, Bootstrap, holm, interval, mcnemar, resample_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,12 +36,10 @@ def summarise_answers(questions: pd.DataFrame, *, bootstrap: Bootstrap, which: s
     for model, own in questions.groupby("model", sort=False):
         known = own[own["known"]]
         correct = (known["rank"] == 1).to_numpy(dtype=float)[:, None]
-        sums = _resampled(own, known, correct, bootstrap)
-        for level, name, members in _levels(own):
+        sums = _resample_categories(own, known, correct, bootstrap)
+        for level, name, members in _list_levels(own):
             some = known[known["category"].isin(members)]
-            low, high = interval(
-                sum((sums[category][:, 0] for category in members if category in sums), _none(bootstrap))
-            )
+            low, high = _estimate_interval(sums, members, bootstrap)
             rank = some["rank"].astype(float)
             rows.append({
                 "model": model, "level": level, "name": name,
@@ -50,7 +48,7 @@ def summarise_answers(questions: pd.DataFrame, *, bootstrap: Bootstrap, which: s
                 "top5": (rank <= 5).mean() if len(some) else np.nan, "mean_rank": rank.mean(), "mrr": (1 / rank).mean(),
                 "mean_cosine": some["cosine"].mean(), "questions": which, "note": "",
             })  # fmt: skip
-    return _frame(questions, rows, COLUMNS)
+    return _build_frame(questions, rows, COLUMNS)
 
 
 def compare_models(questions: pd.DataFrame, *, bootstrap: Bootstrap) -> pd.DataFrame:
@@ -65,14 +63,12 @@ def compare_models(questions: pd.DataFrame, *, bootstrap: Bootstrap) -> pd.DataF
         both_known = (own["known"] & theirs["known"]).to_numpy(dtype=bool)
         known = own[both_known]
         right = np.stack([(frame["rank"][both_known] == 1).to_numpy(dtype=bool) for frame in (own, theirs)], 1)
-        sums = _resampled(own, known, right[:, :1].astype(float) - right[:, 1:], bootstrap)
-        for level, name, members in _levels(own):
+        sums = _resample_categories(own, known, right[:, :1].astype(float) - right[:, 1:], bootstrap)
+        for level, name, members in _list_levels(own):
             if level == "category":
                 continue
             first, second = right[known["category"].isin(members).to_numpy()].T
-            low, high = interval(
-                sum((sums[category][:, 0] for category in members if category in sums), _none(bootstrap))
-            )
+            low, high = _estimate_interval(sums, members, bootstrap)
             only_model, only_other = int((first & ~second).sum()), int((second & ~first).sum())
             rows.append({
                 "model": model, "other": other, "level": level, "name": name, "known": len(first),
@@ -85,10 +81,10 @@ def compare_models(questions: pd.DataFrame, *, bootstrap: Bootstrap) -> pd.DataF
         group = [row for row in rows if row["name"] == name]
         for row, corrected in zip(group, holm([row["p_value"] for row in group]), strict=True):
             row["p_corrected"] = corrected
-    return _frame(questions, rows, COMPARISON_COLUMNS)
+    return _build_frame(questions, rows, COMPARISON_COLUMNS)
 
 
-def _levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
+def _list_levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
     """Each category, each type and the whole: level, name, and its categories."""
     categories = own[["category", "type"]].drop_duplicates("category")
     for category in categories["category"]:
@@ -98,24 +94,28 @@ def _levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
     yield "overall", "overall", list(categories["category"])
 
 
-def _resampled(own: pd.DataFrame, known: pd.DataFrame, values: Array, bootstrap: Bootstrap) -> dict[Any, Array]:
+def _resample_categories(
+    own: pd.DataFrame, known: pd.DataFrame, values: Array, bootstrap: Bootstrap
+) -> dict[Any, Array]:
     """Category → numerators and denominators of resampled means of `values` [rows of `known`, columns].
 
     The key of a category is its place among all categories of `own`, so that every model is resampled alike.
     """
     keys = {category: key for key, category in enumerate(own["category"].unique())}
     return {
-        category: resampled_means(
+        category: resample_means(
             values[some.index], some["first_pair"].to_numpy(), some["second_pair"].to_numpy(), bootstrap, keys[category]
         )
         for category, some in known.reset_index(drop=True).groupby("category", sort=False)
     }
 
 
-def _none(bootstrap: Bootstrap) -> Array:
-    return np.zeros((2, bootstrap.draws))
+def _estimate_interval(sums: Mapping[Any, Array], members: Iterable[Any], bootstrap: Bootstrap) -> tuple[float, float]:
+    """The interval of the mean over some categories; those without a known question have no sums."""
+    found = [sums[category][:, 0] for category in members if category in sums]
+    return interval(sum(found, np.zeros((2, bootstrap.draws))))
 
 
-def _frame(like: pd.DataFrame, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
+def _build_frame(like: pd.DataFrame, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
     frame = type(like)(rows, columns=list(columns))
     return frame.astype({name: "Int64" for name in COUNTS if name in columns})

@@ -55,7 +55,7 @@ def output_axis(site: AttentionSite) -> int:
     return int(isinstance(site.layout, QKLayout) and site.layout.conv1d)
 
 
-def numbered_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
+def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
     """The place of each output of the heads in the stored weights: q [heads, head_dim], k [key_heads, head_dim].
 
     For writing weights back; the gains are those of the site. It cuts numbered outputs as `assemble` cuts weights.

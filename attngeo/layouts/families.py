@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attngeo.layouts.layout import Family, HeadNorm, LatentLayout, QKLayout, Rotary, fused, separate
+from attngeo.layouts.layout import Family, HeadNorm, LatentLayout, QKLayout, Rotary, make_fused, make_separate
 
 HUGGING_FACE = "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models"
 
@@ -22,7 +22,7 @@ INPUT_NORM = ("input_layernorm",)
 C_ATTN_CROSS = QKLayout(
     q="q_attn.weight", k="c_attn.weight", q_bias="q_attn.bias", k_bias="c_attn.bias", k_slots="kv", conv1d=True
 )
-C_ATTN = fused("c_attn", conv1d=True)
+C_ATTN = make_fused("c_attn", conv1d=True)
 
 
 def _file(name: str, module: str = "") -> str:
@@ -101,7 +101,7 @@ FAMILIES: dict[str, Family] = {
     "deberta-v2": _encoder("deberta_v2", heads=24, notes=("relative-position terms left out",)),
     "modernbert": Family(
         source=_file("modernbert"),
-        layouts=(fused("Wqkv"),),
+        layouts=(make_fused("Wqkv"),),
         stack="encoder",
         pre_norm=("attn_norm",),
         rotary=HALF,
@@ -128,8 +128,8 @@ FAMILIES: dict[str, Family] = {
     "gpt_bigcode": Family(
         source=_file("gpt_bigcode"),
         layouts=(
-            fused("c_attn", when={"multi_query": True}, key_heads="one"),
-            fused("c_attn", blocks="key_heads", key_heads="heads"),
+            make_fused("c_attn", when={"multi_query": True}, key_heads="one"),
+            make_fused("c_attn", blocks="key_heads", key_heads="heads"),
         ),
         pre_norm=("ln_1",),
         defaults={"n_head": 12, "multi_query": True},
@@ -140,30 +140,30 @@ FAMILIES: dict[str, Family] = {
     ),
     "codegen": Family(
         source=_file("codegen"),
-        layouts=(fused("qkv_proj", slots="qvk", blocks=4),),
+        layouts=(make_fused("qkv_proj", slots="qvk", blocks=4),),
         pre_norm=("ln_1",),
         rotary=INTERLEAVED,
         defaults={"n_head": 16, "rotary_dim": 64},
     ),
     "gpt_neox": Family(
         source=_file("gpt_neox"),
-        layouts=(fused("query_key_value", blocks="key_heads"),),
+        layouts=(make_fused("query_key_value", blocks="key_heads"),),
         pre_norm=INPUT_NORM,
         rotary=HALF,
         defaults={"num_attention_heads": 64, "rotary_pct": 0.25, "rope_theta": 10_000.0},
     ),
     "bloom": Family(
         source=_file("bloom"),
-        layouts=(fused("query_key_value", blocks="key_heads"),),
+        layouts=(make_fused("query_key_value", blocks="key_heads"),),
         pre_norm=INPUT_NORM,
         defaults={"n_head": 8},
     ),
     "falcon": Family(
         source=_file("falcon"),
         layouts=(
-            fused("query_key_value", blocks="key_heads", when={"new_decoder_architecture": True}),
-            fused("query_key_value", when={"multi_query": True}, key_heads="one"),
-            fused("query_key_value", blocks="key_heads", key_heads="heads"),
+            make_fused("query_key_value", blocks="key_heads", when={"new_decoder_architecture": True}),
+            make_fused("query_key_value", when={"multi_query": True}, key_heads="one"),
+            make_fused("query_key_value", blocks="key_heads", key_heads="heads"),
         ),
         pre_norm=("ln_attn", "input_layernorm"),
         rotary=HALF,
@@ -174,7 +174,7 @@ FAMILIES: dict[str, Family] = {
             "rope_theta": 10_000.0,
         },
     ),
-    "mpt": Family(source=_file("mpt"), layouts=(fused("Wqkv"),), pre_norm=("norm_1",), defaults={"n_heads": 16}),
+    "mpt": Family(source=_file("mpt"), layouts=(make_fused("Wqkv"),), pre_norm=("norm_1",), defaults={"n_heads": 16}),
     "opt": Family(
         source=_file("opt"),
         pre_norm=("self_attn_layer_norm",),
@@ -211,7 +211,7 @@ FAMILIES: dict[str, Family] = {
         head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True),
         defaults={"partial_rotary_factor": 0.5},
     ),
-    "phi3": _llama_like("phi3", 32, layouts=(fused("qkv_proj"),)),
+    "phi3": _llama_like("phi3", 32, layouts=(make_fused("qkv_proj"),)),
     "stablelm": _llama_like(
         "stablelm",
         32,
@@ -250,10 +250,10 @@ FAMILIES: dict[str, Family] = {
         defaults={"num_attention_heads": 8},
         notes=("position embeddings are added to queries and keys",),
     ),
-    "sam_vision_model": _vision("sam", "vision", "layer_norm1", layouts=(fused("qkv"),)),
+    "sam_vision_model": _vision("sam", "vision", "layer_norm1", layouts=(make_fused("qkv"),)),
     "sam_mask_decoder": Family(
         source=_file("sam"),
-        layouts=(separate("q_proj", "k_proj", width_from_rows=True),),
+        layouts=(make_separate("q_proj", "k_proj", width_from_rows=True),),
         stack="decoder",
         stacks={
             r"final_attn_token_to_image": "cross_final_token_to_image",

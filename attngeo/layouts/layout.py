@@ -127,12 +127,12 @@ class Family:
     notes: tuple[str, ...] = ()
 
 
-def separate(q: str, k: str, **more: Any) -> QKLayout:
+def make_separate(q: str, k: str, **more: Any) -> QKLayout:
     """A layout with queries and keys in two Linear layers, named `q` and `k`."""
     return QKLayout(q=f"{q}.weight", k=f"{k}.weight", q_bias=f"{q}.bias", k_bias=f"{k}.bias", **more)
 
 
-def fused(name: str, slots: str = "qkv", blocks: Blocks = 1, **more: Any) -> QKLayout:
+def make_fused(name: str, slots: str = "qkv", blocks: Blocks = 1, **more: Any) -> QKLayout:
     """A layout with queries and keys in one layer, named `name`, in the given order of slots."""
     return QKLayout(
         q=f"{name}.weight", k=f"{name}.weight", q_bias=f"{name}.bias", k_bias=f"{name}.bias",
@@ -142,14 +142,14 @@ def fused(name: str, slots: str = "qkv", blocks: Blocks = 1, **more: Any) -> QKL
 
 # How attention modules of any family name their projections. Each is compared with the ends of tensor names.
 RULES = (
-    separate("q_proj", "k_proj"),
-    separate("query", "key"),
-    separate("q_lin", "k_lin"),
-    separate("query_proj", "key_proj"),
-    separate("to_q", "to_k"),
-    separate("Wq", "Wk"),
-    separate("wq", "wk"),
-    separate("q", "k"),
+    make_separate("q_proj", "k_proj"),
+    make_separate("query", "key"),
+    make_separate("q_lin", "k_lin"),
+    make_separate("query_proj", "key_proj"),
+    make_separate("to_q", "to_k"),
+    make_separate("Wq", "Wk"),
+    make_separate("wq", "wk"),
+    make_separate("q", "k"),
     # torch.nn.MultiheadAttention, whose order is fixed.
     QKLayout(
         q="in_proj_weight", k="in_proj_weight", q_bias="in_proj_bias", k_bias="in_proj_bias", slots="qkv", k_slots="qkv"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
-from attngeo.layouts.assemble import Projections, assemble, numbered_outputs, output_axis
+from attngeo.layouts.assemble import Projections, assemble, number_outputs, output_axis
 from attngeo.layouts.layout import LatentLayout
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import key_heads_of, read, sites_of
@@ -47,7 +47,7 @@ class LiveParameters:
 
     def outputs(self, site: AttentionSite) -> Projections:
         """The numbers of the outputs that are queries [heads, head_dim] and keys [key_heads, head_dim]; the gains."""
-        return numbered_outputs(site, {name: self._parameters[name] for name in site.tensors.values()})
+        return number_outputs(site, {name: self._parameters[name] for name in site.tensors.values()})
 
     def write(self, name: str, rows: Tensor, values: Tensor, axis: int = 0) -> None:
         """Write `values` to some rows in place: the parameter stays the same object, on its device and in its dtype."""

@@ -6,11 +6,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import CheckpointError, UsageError
 from attngeo.geometry.directionality import check_choices, is_outlier, outlier_threshold
 from attngeo.geometry.factors import form_statistics, largest_entries, layer_factors
+from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
 
 if TYPE_CHECKING:
@@ -52,16 +55,26 @@ def query_key_matrix(
     >>> cells.shape, int(norms.outlier.sum())
     ((96, 96), 57)
     """
-    import pandas as pd
-
     check_choices(gamma, "corrected")
     with closing(open_store(model, offline=offline)) as store, torch.inference_mode():
         sites, _ = sites_of(store)
         site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
         if head is not None and not 0 <= head < site.heads:
             raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
-        store.fetch(site.tensors.values())
-        q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float64, ref=store.ref)
+        q, k = _read_factors(store, site, head)
+    edge = -(-q.shape[1] // cells)
+    about: dict[Any, Any] = {
+        "model": store.ref, "stack": site.stack, "layer": layer, "head": head, "gamma": gamma, "edge": edge,
+    }  # fmt: skip
+    shown, norms = _shrink(q, k, edge), _measure_norms(q, k, gamma)
+    shown.attrs = norms.attrs = about
+    return QueryKeyMatrix(shown, norms)
+
+
+def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> tuple[Tensor, Tensor]:
+    """The factors q and k, [rank, d_model] each, of a head or of the whole layer. Raises CheckpointError."""
+    store.fetch(site.tensors.values())
+    q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float64, ref=store.ref)
     if q.shape[-1] != k.shape[-1]:
         raise CheckpointError(
             f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
@@ -70,23 +83,25 @@ def query_key_matrix(
     q, k = layer_factors(q, k, key_head) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):
         raise CheckpointError(f"{store.ref}: {site.module} has NaN or Inf in its query or key weights")
-    edge = -(-q.shape[1] // cells)
+    return q, k
+
+
+def _shrink(q: Tensor, k: Tensor, edge: int) -> pd.DataFrame:
+    """The largest |entry| of each square of `edge` × `edge` entries."""
+    import pandas as pd
+
     firsts = range(0, q.shape[1], edge)
-    shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
+    return pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
+
+
+def _measure_norms(q: Tensor, k: Tensor, gamma: float) -> pd.DataFrame:
+    """The norm of each row and each column."""
+    import pandas as pd
+
     found = form_statistics(q, k)
     parts = [
         pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,
                       "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy()})
         for axis, norms in (("row", found.row_norms), ("column", found.column_norms))
     ]  # fmt: skip
-    about: dict[Any, Any] = {
-        "model": store.ref,
-        "stack": site.stack,
-        "layer": layer,
-        "head": head,
-        "gamma": gamma,
-        "edge": edge,
-    }
-    norms = pd.concat(parts, ignore_index=True)
-    shown.attrs = norms.attrs = about
-    return QueryKeyMatrix(shown, norms)
+    return pd.concat(parts, ignore_index=True)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attngeo.analogies.statistics import Bootstrap, holm, interval, mcnemar, resampled_means
+from attngeo.analogies.statistics import Bootstrap, holm, interval, mcnemar, resample_means
 from attngeo.analogies.summary import COMPARISON_COLUMNS, compare_models, summarise_answers
 
 PAIRS = [f"pair {i}" for i in range(14)]
@@ -66,7 +66,7 @@ def test_intervals_cover_the_truth_only_if_pairs_are_drawn() -> None:
         correct = np.array([[float(good[a] and good[b])] for a, b in QUESTIONS])
         first, second = (np.array(names) for names in zip(*QUESTIONS, strict=True))
         for resample in covered:
-            sums = resampled_means(correct, first, second, Bootstrap(resample, 300), 0)  # type: ignore[arg-type]
+            sums = resample_means(correct, first, second, Bootstrap(resample, 300), 0)  # type: ignore[arg-type]
             low, high = interval(sums[:, 0])
             covered[resample] += low <= 0.64 <= high
     assert covered["pairs"] >= 170

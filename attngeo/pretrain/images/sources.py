@@ -50,9 +50,9 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
     Raises DataUnavailableError or DataError.
     """
     if reference == "digits":
-        return _label(reference, _digits(), channels=1, seed=seed)
+        return _build_data(reference, _make_digits(), channels=1, seed=seed)
     hub = HUB_REFERENCE.fullmatch(NAMED.get(reference, reference))
-    path = None if reference in NAMED else _existing(reference)
+    path = None if reference in NAMED else _find_existing(reference)
     with explain_errors(reference):
         if path is not None:
             found = _open_folder(reference, path)
@@ -62,10 +62,10 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
             raise DataUnavailableError(
                 f"{reference or repr(reference)}: no such folder; give one, org/name of the Hub, digits or cifar10"
             )
-        return _label(reference, found, channels=3, seed=seed)
+        return _build_data(reference, found, channels=3, seed=seed)
 
 
-def _existing(reference: str) -> Path | None:
+def _find_existing(reference: str) -> Path | None:
     try:
         path = local_path(reference)
     except ModelNotFoundError:
@@ -73,7 +73,7 @@ def _existing(reference: str) -> Path | None:
     return path if reference and path.exists() else None
 
 
-def _digits() -> dict[str, datasets.Dataset]:
+def _make_digits() -> dict[str, datasets.Dataset]:
     from sklearn.datasets import load_digits
 
     raw = load_digits()
@@ -110,7 +110,7 @@ def _open_hub(
     return found
 
 
-def _label(reference: str, found: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
+def _build_data(reference: str, found: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
     if "train" not in found:
         raise DataError(
             f"{reference}: no split 'train'; its splits are {list_names(found)}; choose one with {reference}#SPLIT"
