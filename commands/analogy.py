@@ -53,7 +53,8 @@ def analogy(
     """Test embeddings on word analogies: a is to b as c is to which word?
 
     The answer is the word with the largest cosine with b + c - a. Several models are compared on the questions that all
-    of them know. By default, as in the paper, vectors are used as they are and only whole words may be answers.
+    of them know. By default, as in the paper, Wibisono and Wang 2023 (arXiv 2307.04057), vectors are used as they are
+    and only whole words may be answers.
 
     Examples:
         attngeo analogy demo:minilm

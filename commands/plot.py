@@ -52,6 +52,8 @@ def plot(
 ) -> None:
     """Draw a figure of scores, a matrix, training or analogies.
 
+    Figures with a number are like those of Saponati et al. 2025 (arXiv 2502.10927).
+
     Kinds:
     {kinds}
 

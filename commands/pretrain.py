@@ -58,8 +58,8 @@ def pretrain(
 ) -> None:
     """Train a small transformer from scratch and score its attention as it learns.
 
-    Options that are not given are the model's own; bert-mini, bert and bert-large have those of the paper's section S2.
-    The first example takes two minutes on two cores and downloads nothing.
+    Options that are not given are the model's own; bert-mini, bert and bert-large have those of the paper, Saponati et
+    al. 2025 (arXiv 2502.10927), section S2. The first example takes two minutes on two cores and downloads nothing.
 
     Examples:
         attngeo pretrain --init symmetric

@@ -59,7 +59,8 @@ def score(
     """Score how symmetric and how directional the query-key matrix of every layer is.
 
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
-    if a few columns dominate, positive if a few rows do.
+    if a few columns dominate, positive if a few rows do. The paper that defines them is Saponati et al. 2025 (arXiv
+    2502.10927).
 
     Examples:
         attngeo score demo:minilm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from attngeo.geometry.chance import Chance
 from attngeo.pretrain.comparison import Comparison
@@ -10,6 +11,9 @@ from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.runs import Run
 from attngeo.scores.spec import SCORES, ScoreSpec
 from attngeo.scores.summary import statistic
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Two standard errors of a median of n numbers are 2·√(π/2)/√n standard deviations.
 MEDIAN = 2 * math.sqrt(math.pi / 2)
@@ -58,26 +62,34 @@ def _format_score(score: float) -> str:
 
 
 def describe_comparison(comparison: Comparison) -> list[str]:
-    """For each objective and initialisation but the baseline: how much sooner it reached the baseline's final loss."""
+    """For each objective and initialisation but the baseline: its final loss, and how much sooner it got there."""
     lines = []
     for objective, runs in comparison.rows.groupby("objective", sort=False):
         baseline, *others = runs["init"].unique()
         for init in others:
             own, reference = runs[runs["init"] == init], runs[runs["init"] == baseline]
-            gains, reached = own["speed_up"], int(own["steps_to_baseline"].notna().sum())
-            sooner = "which no run reached"
-            if reached:
-                sooner = (
-                    f"which {reached} of {len(own)} runs reached, {gains.mean():.0%} sooner "
-                    f"({gains.min():.0%} to {gains.max():.0%})"
-                )
             medians = []
             for name, spec in SCORES.items():
                 column = statistic(name, "median")
                 medians.append(f"{spec.label} {own[column].mean():+.2f} against {reference[column].mean():+.2f}")
             lines.append(
                 f"{objective}: {init} against {baseline} initialisation: final loss {own['final_loss'].mean():.3f} "
-                f"against {reference['final_loss'].mean():.3f}, {sooner}; medians over layers at the end: "
-                f"{', '.join(medians)}."
+                f"against {reference['final_loss'].mean():.3f}; {_describe_speed_up(own)}; medians over layers at the "
+                f"end: {', '.join(medians)}."
             )
     return lines
+
+
+def _describe_speed_up(runs: pd.DataFrame) -> str:
+    """How many of these runs were below the baseline's final loss before its end, and how much sooner.
+
+    A loss that was below it once may be above it at the end.
+    """
+    gains = runs.loc[runs["steps_to_baseline"].notna(), "speed_up"]
+    below = "below the baseline's final loss"
+    if gains.empty:
+        return f"no run was {below}" if len(runs) > 1 else f"the run was never {below}"
+    if len(runs) == 1:
+        return f"the run was first {below} {gains.iloc[0]:.0%} sooner"
+    spread = f" ({gains.min():.0%} to {gains.max():.0%})" if len(gains) > 1 else ""
+    return f"{len(gains)} of {len(runs)} runs were first {below} {gains.mean():.0%} sooner{spread}"

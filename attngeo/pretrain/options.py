@@ -41,6 +41,29 @@ INITS = ("default", "symmetric", "identity")
 LARGEST_SEED = 2**32 - 1
 
 
+def show_presets(name: str) -> str:
+    """The default of an option in each preset, as `--help` shows it.
+
+    >>> show_presets("data")
+    'austen for texts; digits for vit-tiny; cifar10 for vit-6, vit-12'
+    """
+    models: dict[Any, list[str]] = {}
+    for model, preset in PRESETS.items():
+        if name in preset.options:
+            models.setdefault(preset.options[name], []).append(model)
+    shown = []
+    for value, some in models.items():
+        own = {model for model, preset in PRESETS.items() if preset.task == PRESETS[some[0]].task}
+        named = f"{PRESETS[some[0]].task}s" if own == {*some} else ", ".join(some)
+        shown.append(f"{value} for {named}")
+    return "; ".join(shown)
+
+
+def preset_option(name: str, help: str, *, panel: str, least: float, default: Any = BY_MODEL) -> Any:
+    """An option of which each preset has a value, which `--help` shows as its default."""
+    return option(default, help, panel=panel, shown_default=show_presets(name), least=least)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PretrainOptions(Options):
     """What a training run depends on, for text and for images alike. Raises UsageError for a value that has no meaning.
@@ -63,14 +86,18 @@ class PretrainOptions(Options):
         BY_MODEL,
         "Text: austen (embedded), a file, a folder, org/name[:config][@revision][#split] on the Hub, wikipedia, "
         "redpajama or jigsaw:train.csv; images: digits, cifar10, a folder or a Hub data set",
-        panel=INPUT, metavar="REF", shown_default="that of the model",
+        panel=INPUT, metavar="REF", shown_default=show_presets("data"),
     )  # fmt: skip
-    steps: int = option(0, "Number of updates of the weights", panel=OPTIMISATION, least=0)
-    batch_size: int = option(BY_MODEL, "Sequences or images per device and batch", panel=OPTIMISATION, least=1)
-    grad_accum: int = option(BY_MODEL, "Batches per update", panel=OPTIMISATION, least=1)
-    lr: float = option(BY_MODEL, "Peak learning rate of AdamW", panel=OPTIMISATION, least=0)
-    warmup: int = option(0, "Updates before the learning rate reaches its peak", panel=OPTIMISATION, least=0)
-    weight_decay: float = option(BY_MODEL, "Weight decay of AdamW", panel=OPTIMISATION, least=0)
+    steps: int = preset_option("steps", "Number of updates of the weights", panel=OPTIMISATION, least=0, default=0)
+    batch_size: int = preset_option(
+        "batch_size", "Sequences or images per device and batch", panel=OPTIMISATION, least=1
+    )
+    grad_accum: int = preset_option("grad_accum", "Batches per update", panel=OPTIMISATION, least=1)
+    lr: float = preset_option("lr", "Peak learning rate of AdamW", panel=OPTIMISATION, least=0)
+    warmup: int = preset_option(
+        "warmup", "Updates before the learning rate reaches its peak", panel=OPTIMISATION, least=0, default=0
+    )
+    weight_decay: float = preset_option("weight_decay", "Weight decay of AdamW", panel=OPTIMISATION, least=0)
     precision: TrainingPrecision = option(
         "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", panel=COMPUTATION, shown_default=True
     )
@@ -78,9 +105,9 @@ class PretrainOptions(Options):
         0, "Seed of the weights, the order of the data, and the masks or mixed images", panel=COMPUTATION, least=0,
         most=LARGEST_SEED, shown_default=True,
     )  # fmt: skip
-    log_every: int = option(BY_MODEL, "Updates between logs; each log has the scores", panel=RESULTS, least=1)
+    log_every: int = preset_option("log_every", "Updates between logs; each log has the scores", panel=RESULTS, least=1)
     report_to: Tracker = option("none", "Experiment tracker to log to as well", panel=RESULTS, shown_default=True)
-    save_every: int = option(BY_MODEL, "Updates between checkpoints", panel=RUNNING, least=1)
+    save_every: int = preset_option("save_every", "Updates between checkpoints", panel=RUNNING, least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,20 +175,20 @@ class TextPretrainOptions(PretrainOptions):
     objective: Objective = option(
         "mlm", "Prediction of masked tokens or of the next token", panel=MODEL, shown_default=True
     )
-    mlm_probability: float = option(BY_MODEL, "Share of tokens that are masked", panel=MODEL, least=0)
+    mlm_probability: float = preset_option("mlm_probability", "Share of tokens that are masked", panel=MODEL, least=0)
     text_column: str = option("", "Column of a table that holds the text", panel=INPUT, shown_default="text")
     tokenizer: str = option(
         "", "Tokeniser: train one on the data, or take that of a folder or Hub id", panel=INPUT, metavar="train|REF",
-        shown_default="that of the data set, else train",
+        shown_default="that of the data set, else train", flags=("--tokenizer", "--tokeniser"),
     )  # fmt: skip
-    vocab_size: int = option(BY_MODEL, "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
+    vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
     pack: bool = option(
         True, "Cut the text into full sequences, or pad each document", panel=INPUT, shown_default="pack"
     )
     space_characters: bool = option(
         False, "Join the characters with spaces, as the paper's published code did", panel=INPUT
     )
-    seq_len: int = option(BY_MODEL, "Tokens per sequence", panel=INPUT, least=2)
+    seq_len: int = preset_option("seq_len", "Tokens per sequence", panel=INPUT, least=2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,15 +210,21 @@ class ImagePretrainOptions(PretrainOptions):
 
     TASK: ClassVar[Task] = "image"
 
-    epochs: int = option(0, "Passes over the images, instead of --steps", panel=OPTIMISATION, least=0)
-    warmup_epochs: int = option(0, "Epochs of warm-up, instead of --warmup", panel=OPTIMISATION, least=0)
-    mixup: float = option(BY_MODEL, "α of mixup's Beta distribution; 0 for none", panel=OPTIMISATION, least=0)
-    cutmix: float = option(BY_MODEL, "α of cutmix's Beta distribution; 0 for none", panel=OPTIMISATION, least=0)
-    label_smoothing: float = option(BY_MODEL, "Label smoothing (images)", panel=OPTIMISATION, least=0)
-    ema_decay: float = option(
-        BY_MODEL, "Decay of the moving average of the weights, before it is adapted to batch and epochs (images)",
-        panel=OPTIMISATION, least=0,
-    )  # fmt: skip
+    epochs: int = preset_option(
+        "epochs", "Passes over the images, instead of --steps", panel=OPTIMISATION, least=0, default=0
+    )
+    warmup_epochs: int = preset_option(
+        "warmup_epochs", "Epochs of warm-up, instead of --warmup", panel=OPTIMISATION, least=0, default=0
+    )
+    mixup: float = preset_option("mixup", "α of mixup's Beta distribution; 0 for none", panel=OPTIMISATION, least=0)
+    cutmix: float = preset_option("cutmix", "α of cutmix's Beta distribution; 0 for none", panel=OPTIMISATION, least=0)
+    label_smoothing: float = preset_option("label_smoothing", "Label smoothing", panel=OPTIMISATION, least=0)
+    ema_decay: float = preset_option(
+        "ema_decay",
+        "Decay of the moving average of the weights, before it is adapted to batch and epochs",
+        panel=OPTIMISATION,
+        least=0,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,13 +42,13 @@ def test_every_option_of_every_command_is_in_a_group() -> None:
 
 def test_a_value_that_the_class_refuses_is_a_usage_error(inside: Command) -> None:
     for arguments, facts in (
-        (["score", "demo:minilm", "--gamma", "nan"], ["gamma", "nan"]),
-        (["score", "demo:minilm", "--layers", "3-1"], ["layers", "3-1"]),
-        (["analogy", "demo:minilm", "--draws", "1000000"], ["draws", "1,000,000", "100,000"]),
-        (["analogy", "demo:minilm", "--memory", "much"], ["memory", "much"]),
-        (["nearest", "demo:minilm", "king", "--remove-top", "-1"], ["remove_top", "-1"]),
-        (["cbow", "text.txt", "-o", "v.kv", "--window", "0"], ["window", "0", "1"]),
-        (["plot", "layers", "demo:minilm", "-o", "a.html", "--width", "100"], ["width", "100", "300", "10,000"]),
+        (["score", "demo:minilm", "--gamma", "nan"], ["--gamma is", "nan"]),
+        (["score", "demo:minilm", "--layers", "3-1"], ["--layers is", "3-1"]),
+        (["analogy", "demo:minilm", "--draws", "1000000"], ["--draws is", "1,000,000", "100,000"]),
+        (["analogy", "demo:minilm", "--memory", "much"], ["--memory is", "much"]),
+        (["nearest", "demo:minilm", "king", "--remove-top", "-1"], ["--remove-top is", "-1"]),
+        (["cbow", "text.txt", "-o", "v.kv", "--window", "0"], ["--window is", "0", "1"]),
+        (["plot", "layers", "demo:minilm", "-o", "a.html", "--width", "100"], ["--width is", "100", "300", "10,000"]),
     ):
         run = inside(*arguments)
         assert run.returncode == 2, arguments

@@ -123,6 +123,14 @@ def test_the_spread_over_seeds(comparison: Comparison) -> None:
         [own.mean(), own.min(), own.max()]
     )
     assert len(describe_comparison(comparison)) == 2
+    rows = comparison.rows[comparison.rows["objective"] == "mlm"].reset_index(drop=True)
+    changed = rows.assign(
+        steps_to_baseline=rows["steps_to_baseline"].where(rows["init"] == "default", pd.NA), speed_up=0.0
+    )
+    assert "0%" not in describe_comparison(dataclasses.replace(comparison, rows=changed))[0]
+    one = rows[rows["seed"] == rows["seed"].min()].assign(steps_to_baseline=5, speed_up=0.5)
+    (line,) = describe_comparison(dataclasses.replace(comparison, rows=one))
+    assert line.count("50%") == 1
 
 
 def test_the_folder_holds_tables_and_curves(comparison: Comparison) -> None:

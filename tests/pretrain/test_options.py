@@ -147,3 +147,12 @@ def test_a_comparison_is_separated_from_its_runs() -> None:
 def test_comparisons_without_a_meaning(given: dict[str, Any], facts: str) -> None:
     with pytest.raises(UsageError, match=facts):
         separate_comparison(given)
+
+
+def test_the_help_shows_the_default_of_every_preset() -> None:
+    declared = options_of(TextPretrainOptions) | options_of(ImagePretrainOptions)
+    for name, preset in PRESETS.items():
+        for option, value in preset.options.items():
+            shown = str(declared[option].shown_default)
+            assert f"{value} for" in shown, (name, option)
+            assert name in shown or f"{preset.task}s" in shown, (name, option)
