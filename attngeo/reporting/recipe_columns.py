@@ -13,8 +13,8 @@ def find_unknown_columns(recipe: Recipe) -> Iterator[tuple[Place, str]]:
     """The place of each column that results cannot have, and what is wrong. Those of a file are known only later."""
     for i, section in enumerate(recipe.section):
         for j, figure in enumerate(section.figures):
-            place = ("section", i, "figures", j, "where")
-            yield from _check(recipe, place, figure.of, figure.options.where or {}, named=True)
+            place: Place = ("section", i, "figures", j)
+            yield from _check(recipe, (*place, "where"), figure.of, figure.options.where or {}, named=True)
         for j, table in enumerate(section.tables):
             place = ("section", i, "tables", j)
             yield from _check(recipe, (*place, "where"), table.of, table.where, named=True)

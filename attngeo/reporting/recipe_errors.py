@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
@@ -26,6 +27,8 @@ from attngeo.reporting.toml_lines import Place
 COMMAND_OF_FRAME: dict[FrameName, str] = {
     "scores": "score", "summary": "score", "analogies": "analogy", "curves": "pretrain",
 }  # fmt: skip
+# How pydantic begins most messages: "Input should be a valid integer …".
+SHOULD_BE = re.compile(r"\w+ should (?:be|have) (?:a valid (?P<kind>\w+)|(?P<rest>.*))")
 # The keys that say what a figure is drawn from; those of all other kinds name results, and models among them.
 SOURCE_KEYS: dict[FrameName, tuple[str, ...]] = {"matrix": ("model",), "curves": ("of",)}
 # The tables of a recipe that have a class of their own, by their key.
@@ -107,8 +110,24 @@ def describe_problem(error: ValidationError) -> tuple[Place, str]:
             return place, "is missing"
         case "value_error":
             return place, problem["msg"].removeprefix("Value error, ")
-    message = problem["msg"].removeprefix("Input ")
-    return place, f"{message[0].lower()}{message[1:]}, got {problem['input']!r:.60}"
+    return place, f"{_state_expected(problem['msg'])}, got {problem['input']!r:.60}"
+
+
+def _state_expected(message: str) -> str:
+    """What pydantic says that an input should be, in our words.
+
+    >>> _state_expected("Input should be a valid integer, got a number with a fractional part")
+    'expected an integer'
+    >>> _state_expected("String should have at most 200 characters")
+    'expected at most 200 characters'
+    """
+    found = SHOULD_BE.match(message)
+    if found is None:
+        return f"{message[0].lower()}{message[1:]}"
+    kind = found["kind"]
+    if kind is None:
+        return f"expected {found['rest']}"
+    return f"expected {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _locate(problem: ErrorDetails) -> Place:
