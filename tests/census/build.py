@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from dataclasses import dataclass, field
@@ -20,11 +21,16 @@ MOST_PARAMETERS = 20_000_000
 PLANS = (
     Plan(),
     Plan(own_widths=False),
+    Plan(experts=True),
     Plan(free_head_dim=False),
     Plan(own_widths=False, free_head_dim=False),
     Plan(own_widths=False, grouped=False, free_head_dim=False),
     Plan(own_widths=False, grouped=False, free_head_dim=False, small_images=False),
 )
+
+
+class TooLarge(Exception):
+    """A model that the rules do not make small."""
 
 
 class CannotBuild(Exception):
@@ -83,13 +89,24 @@ def _construct(model_type: str, model_class: Any, plan: Plan, own: Exceptional, 
     default = own.default() if own.default else config_class_of(model_type)()
     config = Shrinker(plan, own.fields).shrink(default)
     config._attn_implementation = "eager"
+    _require_small(model_class, config)
     torch.manual_seed(seed)
     model = model_class(config).eval().float()
-    count = sum(p.numel() for p in model.parameters())
-    if count > MOST_PARAMETERS:
-        raise ValueError(f"{count:,} parameters after shrinking")
     randomise(model, seed)
     return model
+
+
+def _require_small(model_class: Any, config: Any) -> None:
+    """Raise TooLarge before a large model is allocated. A model that cannot be made without memory passes."""
+    try:
+        with torch.device("meta"):
+            model = model_class(copy.deepcopy(config))
+    except Exception:
+        return
+    count = sum(p.numel() for p in model.parameters())
+    if count > MOST_PARAMETERS:
+        sizes = sorted(((p.numel(), name) for name, p in model.named_parameters()), reverse=True)
+        raise TooLarge(f"{count:,} parameters after shrinking, {sizes[0][0]:,} of them in {sizes[0][1]}")
 
 
 def _line(error: Exception) -> str:

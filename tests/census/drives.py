@@ -87,11 +87,17 @@ def find_drives(model: nn.Module, seed: int, extra: dict[str, dict[str, Any]] | 
                 if drive and missing & ran:
                     drives.append(drive)
                     missing -= ran
+        hopeless: set[str] = set()  # classes of modules that take none of the inputs
         for name in sorted(missing):
             for path in (name, *_ancestors(name)[:3]):
                 if name not in missing:
                     break
+                kind = type(model.get_submodule(path)).__name__
+                if kind in hopeless:
+                    continue
                 drive, _ = _try(model, path, seed, extra.get(path), ran, want={name})
+                if drive is None:
+                    hopeless.add(kind)
                 if drive and name in ran:
                     drives.append(drive)
                     missing -= ran

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from census.build import CannotBuild, Specimen, build
+from census.drives import run as run_module
 
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.opening import open_store
@@ -72,7 +73,7 @@ def run(specimen: Specimen) -> None:
     """Run the model, and those parts that have to be run by themselves, in their order."""
     for drive in specimen.drives:
         torch.manual_seed(0)
-        specimen.model.get_submodule(drive.path)(**drive.inputs)
+        run_module(specimen.model.get_submodule(drive.path), drive.inputs)
 
 
 def judge(model_type: str, findings: Findings) -> Row:

@@ -37,7 +37,17 @@ class Exceptional:
         }
 
 
+# Left out of a configuration by its class, though the model reads it.
+COMPASS_ROPE = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 4, 4]}}
+
 EXCEPTIONS: dict[str, Exceptional] = {
+    "cohere_compass": Exceptional(fields={"text_config.rope_parameters": COMPASS_ROPE}),
+    "cohere_compass_text": Exceptional(fields={"rope_parameters": COMPASS_ROPE}),
+    "dbrx": Exceptional(fields={"attn_config.rope_theta": 10000.0}),
+    "cvt": Exceptional(fields={"depth": [1, 2, 3]}),
+    "chameleon": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
+    "deepseek_ocr2_text": Exceptional(fields={"mlp_layer_types": ["dense", "sparse"]}),
+    "deepseek_ocr2": Exceptional(fields={"text_config.mlp_layer_types": ["dense", "sparse"]}),
     "big_bird": Exceptional(fields={"attention_type": "original_full"}),
     "bigbird_pegasus": Exceptional(fields={"attention_type": "original_full"}),
 }

@@ -89,6 +89,8 @@ def variants(module: nn.Module, configs: list[Any], seed: int, extra: dict[str, 
         if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]  # fmt: skip
     welcome = [name for name in parameters if name in WELCOME and name in MAKERS]
+    if "input_ids" in welcome and "inputs_embeds" in welcome:
+        welcome.remove("inputs_embeds")
     if main in parameters and main in MAKERS and main not in required:
         required.insert(0, main)
     extra = extra or {}
@@ -102,11 +104,11 @@ def variants(module: nn.Module, configs: list[Any], seed: int, extra: dict[str, 
             options = [MAKERS[name](source) if name in MAKERS else [None] for name in names]
         except Exception:  # a maker that does not find what it needs here
             continue
-        for values in itertools.islice(itertools.product(*options), 24):
+        for values in itertools.islice(itertools.product(*options), 16):
             given = {n: v for n, v in zip(names, values, strict=True) if v is not None or n in required}
             yield given | extra
             count += 1
-            if count >= 60:
+            if count >= 40:
                 return
 
 

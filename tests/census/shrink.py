@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PretrainedConfig, ResNetConfig, TimmBackboneConfig
 
-from census.sizes import MAIN_WIDTHS, PARTS, SPECIAL_FROM, VOCABULARY, Kind, Part, kind_of
+from census.sizes import EXPERTS, MAIN_WIDTHS, PARTS, SPECIAL_FROM, VOCABULARY, Kind, Part, kind_of
 
 STEP = 24  # every width is a multiple of it
 SMALL = 32  # widths up to this one stay
@@ -26,13 +26,14 @@ class Plan:
 
     own_widths: each part has its own width; else equal default widths stay equal.
     grouped: fewer key heads than heads. free_head_dim: head_dim is not width / heads. small_images: few patches.
+    experts: counts of experts that have no default are set.
     """
 
     own_widths: bool = True
     grouped: bool = True
     free_head_dim: bool = True
     small_images: bool = True
-    more_layers: int = 0
+    experts: bool = False
 
 
 @dataclass
@@ -59,6 +60,10 @@ class Shrinker:
                 small[name] = self.shrink(value, _join(path, name))
             elif name == "per_layer_config":
                 small[name] = self._per_layer(value, kept, path, own)
+            elif value is None and name in EXPERTS and self.plan.experts:
+                small[name] = EXPERTS[name]
+            elif value is None and (given := self._missing(name, path)) is not None:
+                small[name] = given
             elif value is None:
                 continue  # whatever the class makes of it
             elif not derived or self._must_set(name, value, kept):
@@ -82,13 +87,13 @@ class Shrinker:
 
     def _register_widths(self, config: PretrainedConfig, path: str) -> None:
         own = _own_fields(config)
-        main = next((own[n][0] for n in MAIN_WIDTHS if isinstance(own.get(n, (None,))[0], int)), None)
+        main = next((own[n][0] for n in MAIN_WIDTHS if n in own and type(own[n][0]) is int and not own[n][1]), None)
         known = self.widths.setdefault(path, {})
         if main is not None and main > SMALL:
-            staged = any(isinstance(own.get(name, (None,))[0], list) for name in ("depths", "num_heads"))
+            staged = any(isinstance(own.get(name, (None,))[0], list | tuple) for name in ("depths", "num_heads"))
             known[main] = STEP if staged else self._part(path).width
         for name, (value, _) in own.items():
-            if kind_of(name)[0] is Kind.WIDTH and isinstance(value, list) and value and isinstance(value[0], int):
+            if kind_of(name)[0] is Kind.WIDTH and isinstance(value, list | tuple) and value and isinstance(value[0], int):
                 known.update(_proportional(value))
         for name, (value, _) in own.items():
             if isinstance(value, PretrainedConfig):
@@ -132,7 +137,7 @@ class Shrinker:
         Layers of every kind stay: `layer_types` and the like, lists of layer numbers, `per_layer_config`.
         """
         count = _layer_count(config)
-        if count is None or count < 2:
+        if count is None or count < 2 or _is_staged(own):
             return None
         kinds: list[list[Any]] = [[] for _ in range(count)]
         any_kind = False
@@ -149,9 +154,16 @@ class Shrinker:
                 layer.append(str(index >= count - shared))
         if not any_kind and not any(_per_layer_column(n, v, count) is not None for n, (v, _) in own.items()):
             return None
+        for name, (value, _) in own.items():
+            if _is_layer_list(name, value) and re.fullmatch(ALL_STAY, name):
+                any_kind = True
+                for index in value:
+                    place = index - (name == "out_indices")
+                    if 0 <= place < count:
+                        kinds[place].append(f"{name} {index}")
         first = {tuple(kind): index for index, kind in reversed(list(enumerate(kinds)))}
         kept = sorted(first.values())
-        least = 2 + self.plan.more_layers
+        least = 2
         for index in range(count):
             if len(kept) >= least:
                 break
@@ -162,11 +174,22 @@ class Shrinker:
     def _must_set(self, name: str, value: Any, kept: list[int] | None) -> bool:
         """Whether a derived field must be given: the kinds of the layers that stay."""
         kind = kind_of(name)[0]
+        if kind in (Kind.WIDTH, Kind.LAYERS) and isinstance(value, list | tuple) and value and isinstance(value[0], int):
+            return True
         if kind is Kind.KEY_HEADS and isinstance(value, int):
             return self.plan.grouped
         if name == "head_dim" and isinstance(value, int):
             return self.plan.free_head_dim
         return kept is not None and isinstance(value, list) and len(value) > 1 and isinstance(value[0], str | bool)
+
+    def _missing(self, name: str, path: str) -> int | None:
+        """Return the value of a field that has no default but is better set: a head size, or a count of key heads."""
+        part = self._part(path)
+        if name == "head_dim" and self.plan.free_head_dim:
+            return part.head_dim
+        if name == "num_key_value_heads" and self.plan.grouped:
+            return part.key_heads
+        return None
 
     def _per_layer(self, value: Any, kept: list[int] | None, path: str, own: Mapping[str, Any]) -> Any:
         given = {int(index): fields for index, fields in value.items()}
@@ -193,6 +216,8 @@ class Shrinker:
             if old is not None and len(value) == old:
                 return [self._value(name, value[i], path, own, None) if kind is not Kind.LAYERS else value[i] for i in kept]
         if kept is not None and _is_layer_list(name, value):
+            if name == "out_indices":
+                return [kept.index(layer - 1) + 1 for layer in value if layer - 1 in kept]
             return _renumber(value, kept)
         if isinstance(value, list | tuple):
             if kind is Kind.WIDTH and value and all(isinstance(v, int) for v in value):
@@ -236,8 +261,10 @@ class Shrinker:
             case Kind.LAYERS:
                 if count is not None and _prefix(name) == "":
                     return count
+                if _is_staged(own):
+                    return value
                 part = self._part(path, _prefix(name))
-                return min(value, part.layers + self.plan.more_layers)
+                return min(value, part.layers)
             case Kind.TOKEN:
                 return self._token(value)
             case Kind.CAP | Kind.PERIOD:
@@ -281,7 +308,7 @@ class Shrinker:
             head_dim = width // heads
         if "rope_parameters" in own and isinstance(own["rope_parameters"][0], dict):
             rope = _rescale(own["rope_parameters"][0], head_dim)
-            if sections and "mrope_section" not in rope and not any(isinstance(v, dict) for v in rope.values()):
+            if sections and "mrope_section" not in rope and "rope_type" in rope:
                 third, rest = divmod(int(head_dim * (rope.get("partial_rotary_factor") or 1.0)) // 2, 3)
                 rope["mrope_section"] = [third, third, third + rest]
             small["rope_parameters"] = rope
@@ -319,7 +346,7 @@ def _own_fields(config: PretrainedConfig) -> dict[str, tuple[Any, bool]]:
             if not name.startswith("_") and name not in declared_names and name not in vars(fresh):
                 fields[name] = (value, False)
     for f in dataclasses.fields(config):
-        if f.name in common:
+        if f.name in common or f.name.startswith("_"):
             continue
         if f.name not in config.__dict__:
             continue  # another name of a field (attribute_map), or a property
@@ -329,6 +356,8 @@ def _own_fields(config: PretrainedConfig) -> dict[str, tuple[Any, bool]]:
             declared = None if f.default_factory is dataclasses.MISSING else f.default_factory()
         as_fresh = fresh is not None and _same(fresh.__dict__.get(f.name), value)
         fields[f.name] = (value, declared is None and value is not None and as_fresh)
+    if vars(config).get("_out_indices") and (fresh is None or fresh._out_indices != config._out_indices):
+        fields["out_indices"] = (list(config._out_indices), False)
     if getattr(config, "is_heterogeneous", False):
         overrides = config.__dict__["_heterogeneity_spec"].per_layer_overrides
         fields["per_layer_config"] = (dict(overrides), False)
@@ -364,6 +393,21 @@ def _default_count(own: Mapping[str, Any]) -> int | None:
         if isinstance(own.get(name, (None,))[0], int):
             return int(own[name][0])
     return None
+
+
+ALL_STAY = r"out_indices|.*feature_layers?|deepstack.*|.*hidden_state_indices|intermediate_layers_indices|.*_out_indices|.*target_layer_ids"
+
+
+def _is_staged(own: Mapping[str, Any]) -> bool:
+    """Whether the layers are stages, each with its own width, depth or count of heads."""
+    return any(
+        kind_of(name)[0] in (Kind.LAYERS, Kind.HEADS, Kind.WIDTH)
+        and isinstance(value, list | tuple)
+        and 1 < len(value) <= 6
+        and all(type(v) is int for v in value)
+        and not _is_layer_list(name, list(value))
+        for name, (value, _) in own.items()
+    )
 
 
 def _is_layer_list(name: str, value: Any) -> bool:

@@ -55,6 +55,7 @@ SPECIAL_FROM = 120
 FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"sliding_window|attention_window_size|local_attention|local_window_size", Kind.CAP, 4),
     (r"base_channels|latent_channels|z_channels|.*(codebook|window|chunk|kernel|pool|batch|context|block|buffer)_size.*", Kind.KEEP, 0),
+    (r"upsample_groups", Kind.RATIO, 0),
     (r".*num_groups", Kind.CAP, 8),
     (r"width_coefficient|depth_coefficient", Kind.CAP, 1),
     (r"rotary_dim", Kind.CAP, 8),
@@ -70,7 +71,6 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"num_query_groups", Kind.KEY_HEADS, 0),
     (r".*(num_(self_|cross_|self_attn_)?attention_heads|attention_heads|num_heads|n_heads?|attn_heads)", Kind.HEADS, 0),
     (r".*(num_attention_heads|num_heads|nhead)", Kind.HEADS, 0),
-    (r"head_dim|kv_channels|dim_head|attention_head_size|d_kv|.*_head_dim|attention_key_dim", Kind.HEAD_DIM, 0),
     (r".*(_interval|_period|_frequency|_every_n_layers|window_pattern|_layer_step|sparse_step|layer_freq)", Kind.PERIOD, 2),
     (r".*_layer_offset", Kind.PERIOD, 1),
     (r"(.*_)?(num_feat_extract_layers|num_conv_layers|num_stages)", Kind.KEEP, 0),
@@ -89,6 +89,7 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"qk_nope_head_dim", Kind.CAP, 12),
     (r"qk_rope_head_dim", Kind.CAP, 8),
     (r".*v_head_dim", Kind.CAP, 10),
+    (r"head_dim|kv_channels|dim_head|attention_head_size|d_kv|.*_head_dim|attention_key_dim", Kind.HEAD_DIM, 0),
     (r"max_(position_embeddings|source_positions|target_positions|seq_len|sequence_length)|n_positions|n_ctx|.*max_position_embeddings", Kind.CAP, 64),
     (r"num_queries|num_query_tokens|num_latents|.*num_proposals", Kind.CAP, 9),
     (r"index_topk", Kind.CAP, 4),
@@ -98,6 +99,12 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
 )  # fmt: skip
 
 MAIN_WIDTHS = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "emb_dim", "hidden_dim", "encoder_hidden_dim")
+
+# Given if a class has no default and does not build without.
+EXPERTS = {
+    "num_experts": 4, "n_routed_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "top_k_experts": 2,
+    "moe_intermediate_size": 24, "n_shared_experts": 1,
+}  # fmt: skip
 
 
 def kind_of(field: str) -> tuple[Kind, int]:
