@@ -11,18 +11,8 @@ from typing import Any, NamedTuple
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import RULES, Family, HeadNorm, LatentLayout, QKLayout
+from attngeo.layouts.sections import Section, find_section
 
-# Towers, the parts of a larger model: pattern of the module's name, fields of the configuration that may describe the
-# tower, name of its stack.
-TOWERS = (
-    (r"(^|\.)pixel_level_module\.encoder\.", ("backbone_config",), "backbone"),
-    (r"(^|\.)(vision_tower|vision_model|vision_encoder|image_encoder|visual|vision)\.", ("vision_config",), "vision"),
-    (r"(^|\.)(text_model|language_model|text_encoder)\.", ("text_config", "text_encoder", "llm_config"), "text"),
-    (r"(^|\.)(audio_tower|audio_model|audio_encoder)\.", ("audio_config", "audio_encoder"), "audio"),
-    (r"(^|\.)mask_decoder\.", ("mask_decoder_config",), "decoder"),
-    (r"^decoder\.", ("decoder",), "decoder"),
-    (r"^encoder\.", ("encoder",), "encoder"),
-)
 NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
 # Names of the tensors that a quantised layer has instead of `weight`.
 PACKED = ("qweight", "weight_packed", "weight_q")
@@ -134,38 +124,21 @@ def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantis
 
 def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
     """Split the model into its towers."""
-    members: dict[str | None, list[str]] = defaultdict(list)
-    sections: dict[str | None, tuple[Mapping[str, Any], str]] = {}
+    places: dict[str, tuple[str | None, Section]] = {}  # the layers of a stack belong to the same part
+    members: dict[tuple[str | None, tuple[str, ...]], list[str]] = defaultdict(list)
     for name in names:
-        tower, section, key = _find_tower(name, config)
-        members[tower].append(name)
-        sections[tower] = (section, key)
+        pattern = pattern_of(name)
+        if pattern not in places:
+            places[pattern] = find_section(pattern, config)
+        tower, section = places[pattern]
+        members[tower, section.keys].append(name)
     parts = []
-    for tower, tower_names in members.items():
-        section, key = sections[tower]
-        model_type = _model_type(section, key, config)
+    for place in dict.fromkeys((tower, section.keys) for tower, section in places.values()):
+        tower, section = next(own for own in places.values() if (own[0], own[1].keys) == place)
+        model_type = _model_type(section.fields, section.key, config)
         family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
-        parts.append(Part(tower, section, family, model_type, sorted(tower_names)))
+        parts.append(Part(tower, section.fields, family, model_type, sorted(members[place])))
     return parts
-
-
-def _find_tower(name: str, config: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any], str]:
-    """The tower that a tensor belongs to, the configuration of that tower, and the field that holds it ("" for all)."""
-    for pattern, keys, tower in TOWERS:
-        if re.search(pattern, name):
-            key = next((key for key in keys if isinstance(config.get(key), Mapping)), None)
-            if key is not None:
-                return tower, config[key], key
-            if tower not in ("encoder", "decoder"):
-                return tower, config, ""
-    for key, section in config.items():
-        own = isinstance(section, Mapping) and "num_attention_heads" in section
-        if own and key.endswith("_config") and f".{key[:-7]}." in f".{name}":
-            return key[:-7], section, key
-    # A multimodal model whose text layers have no prefix: only the configuration has a section for them.
-    if isinstance(config.get("text_config"), Mapping) and not {"hidden_size", "d_model", "n_embd"} & config.keys():
-        return "text", config["text_config"], "text_config"
-    return None, config, ""
 
 
 def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
