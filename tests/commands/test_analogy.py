@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -251,7 +252,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "same model twice": ([good, good, *asked], UsageError, [good]),
         "no home": ([home, *asked], missing, [home]),
         "questions of no home": ([good, "--questions", "~nosuchuser/q"], missing, ["~nosuchuser/q"]),
-        "questions too long": ([good, "--questions", "q" * 300], missing, ["File name too long"]),
+        "questions too long": ([good, "--questions", "q" * 300], missing, [os.strerror(errno.ENAMETOOLONG)]),
         "draws": ([good, *asked, "--draws", 10**12], UsageError, ["--draws", f"{10**12:,}", 0, "100,000"]),
         "limit": ([good, *asked, "--limit", 0], UsageError, ["--limit", 0]),
         "k too large": ([good, "--questions", questions, "--top-k", 7], UsageError, ["--top-k", 7, "from 1 to 6"]),

@@ -127,7 +127,7 @@ def test_bad_lines_are_left_out_and_named(tmp_path: Path) -> None:
     kept = [i for i in range(20) if i not in (3, 5, 7, 9, 11, 13)]
     assert [label for label in embedding.labels if " " not in label] == [LABELS[i] for i in kept]
     (note,) = embedding.notes
-    assert note.startswith("5 lines ")
+    assert re.findall(r"\d+", note)[0] == "5"
     for fact in (r"1 \D*repeated\D* 10\b", r"2 \D*NaN\D* 8, 14\b", r"1 \D*7 numbers\D* 4\b", r"1 \D*text\D* 12\b"):
         assert re.search(fact, note), fact
     # The first of eight numbers is a part of the word, as in GloVe's words with spaces.

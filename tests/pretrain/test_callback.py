@@ -12,14 +12,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from support.toy_score import add_toy_score
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import integration_utils
 
 import attngeo
 from attngeo.errors import UnsupportedModelError, UsageError
-from attngeo.geometry.chance import Chance
 from attngeo.pretrain import AttentionGeometryCallback
-from attngeo.scores.spec import SCORES, ScoreSpec
+from attngeo.scores.spec import SCORES
 
 Build = Callable[[str], Any]
 
@@ -89,11 +89,7 @@ def test_a_score_that_is_added_to_the_table_is_a_column(
     built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no other change: in the file, and among the medians that trackers get."""
-    toy = ScoreSpec(
-        name="toy", label="toy", negative="low", positive="high", source="", chance=lambda _: Chance(0.0, 1.0),
-        compute=lambda form, _: float(form.squared_norm) / (1 + float(form.squared_norm)),
-    )  # fmt: skip
-    monkeypatch.setitem(SCORES, "toy", toy)
+    add_toy_score(monkeypatch)
     callback = AttentionGeometryCallback()
     train(built("bert"), tmp_path, callback)
     frame = pd.read_parquet(tmp_path / "geometry.parquet")

@@ -194,7 +194,8 @@ def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Si
     options = small_options(tmp_path, steps=100_000, log_every=50, save_every=100_000)
     process = start(tmp_path, options, tmp_path / "run")
     wait_for(tmp_path / "run/geometry.parquet", process)
-    time.sleep(0.5)
+    while not pd.read_parquet(tmp_path / "run/geometry.parquet")["step"].max():  # until the first log of the training
+        assert process.poll() is None, process.communicate()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -32,8 +32,8 @@ def test_a_report_holds_its_page_tables_and_provenance(recipe: Path, tmp_path: P
     assert [each["model"] for each in provenance["results"]] == ["demo:encoder", "demo:decoder"]
     assert str(tmp_path) not in "".join(map(repr, read_files(tmp_path / "out").values()))
     text = (tmp_path / "out/report.md").read_text()
-    assert "1 of 1 checks" in text
-    assert re.search(r"demo:encoder \(encoder\): symmetry\.median is 0\.\d+; .*`symmetry\.median < 0\.2`", text)
+    assert re.search(r"\b1\b\D+\b1\b.*check", text)
+    assert re.search(r"demo:encoder \(encoder\).*symmetry\.median\D*0\.\d+.*symmetry\.median < 0\.2", text)
     assert "A *report*." in text
     assert [(check.model, check.failed) for check in made.checks] == [("demo:encoder", False)]
 
@@ -50,8 +50,8 @@ def test_checks_fail_and_are_listed(recipe: Path, tmp_path: Path) -> None:
     made = build_report(recipe, tmp_path / "out")
     assert [(check.model, check.failed) for check in made.checks] == [("demo:encoder", False), ("demo:decoder", True)]
     text = (tmp_path / "out/report.md").read_text()
-    assert "1 of 2 checks" in text
-    assert "demo:decoder (decoder): symmetry.median is 0.06" in text
+    assert re.search(r"\b1\b\D+\b2\b.*check", text)
+    assert re.search(r"demo:decoder \(decoder\).*symmetry\.median\D*0\.06", text)
 
 
 def test_files_are_found_beside_the_recipe_and_names_are_no_paths(recipe: Path, tmp_path: Path) -> None:

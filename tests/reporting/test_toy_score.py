@@ -11,24 +11,19 @@ from subprocess import CompletedProcess
 import pandas as pd
 import pytest
 from support.reports import change
+from support.toy_score import add_toy_score
 
 import attngeo
 from attngeo.errors import DataError
 from attngeo.reporting import build_report
-from attngeo.scores.spec import SCORES, Chance, ScoreSpec
+from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import summarise
 from attngeo.tables.write import write_table
 
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share of the first row in the squared norm: from 0 to 1, at chance 1/d_model."""
-    spec = ScoreSpec(
-        name="toy", label="toy share", low=0.0, high=1.0, negative="no first row", positive="only the first row",
-        compute=lambda form, _: float(form.row_norms[0] ** 2 / form.squared_norm),
-        chance=lambda d_model: Chance(1 / d_model, 1 / d_model), source="a test",
-    )  # fmt: skip
-    monkeypatch.setitem(SCORES, "toy", spec)
+    add_toy_score(monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["heatmap", "layers", "size"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 import torch
+from support.toy_score import TOY, add_toy_score
 
 import attngeo
-from attngeo.geometry.chance import Chance
-from attngeo.geometry.factors import FormStatistics, form_statistics
+from attngeo.geometry.factors import form_statistics
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.scoring import score_columns
@@ -16,20 +16,10 @@ from attngeo.scores.spec import SCORES, ScoreSpec
 from attngeo.scores.summary import statistics
 
 
-def _share_of_largest_row(form: FormStatistics, _: ScoreOptions) -> float:
-    return float(form.row_norms.max() / form.row_norms.sum())
-
-
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> ScoreSpec:
     """A third score, which no module of the project knows."""
-    spec = ScoreSpec(
-        name="row_share", label="share of the largest row", low=0.0, negative="spread over rows",
-        positive="one row only", compute=_share_of_largest_row,
-        chance=lambda d_model: Chance(1 / d_model, 0.0), source="a test",
-    )  # fmt: skip
-    monkeypatch.setitem(SCORES, "row_share", spec)
-    return spec
+    return add_toy_score(monkeypatch)
 
 
 def test_a_new_score_is_in_the_frame_the_summary_and_conditions(toy: ScoreSpec) -> None:
@@ -39,26 +29,26 @@ def test_a_new_score_is_in_the_frame_the_summary_and_conditions(toy: ScoreSpec) 
     summary = attngeo.summarise(frame)
     layers = frame.loc[frame["head"].isna(), toy.name]
     heads = frame.loc[frame["head"].notna(), toy.name]
-    assert summary["row_share_median"].item() == layers.median()
-    assert summary["heads_row_share_max"].item() == heads.max()
-    outcome = next(Condition("row_share.median > 0 and heads.row_share.max < 1").outcomes(summary))
+    assert summary["toy_median"].item() == layers.median()
+    assert summary["heads_toy_max"].item() == heads.max()
+    outcome = next(Condition("toy.median > 0 and heads.toy.max < 1").outcomes(summary))
     assert outcome.holds
-    assert outcome.values["row_share.median"] == layers.median()
+    assert outcome.values["toy.median"] == layers.median()
 
 
 def test_a_new_score_is_in_the_terminal_table_and_in_files(toy: ScoreSpec, inside, tmp_path) -> None:  # type: ignore[no-untyped-def]
     run = inside(
-        "score", "demo:encoder", "-o", tmp_path / "s.csv", "--fail-if", "row_share.max > 1", "--plot",
+        "score", "demo:encoder", "-o", tmp_path / "s.csv", "--fail-if", "toy.max > 1", "--plot",
         tmp_path / "t.html", COLUMNS="120",
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert toy.label in run.stdout
-    assert pd.read_csv(tmp_path / "s.csv")["row_share"].notna().all()
+    assert pd.read_csv(tmp_path / "s.csv")["toy"].notna().all()
 
 
 def test_without_it_there_is_no_trace_of_it() -> None:
-    assert "row_share" not in score_columns()
-    assert not any("row_share" in name for name in statistics())
+    assert TOY.name not in score_columns()
+    assert not any(TOY.name in name for name in statistics())
 
 
 @pytest.mark.parametrize("name", sorted(SCORES))

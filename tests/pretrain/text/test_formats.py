@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
+import os
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +100,7 @@ def test_errors_after_the_first_rows_are_raised_when_they_are_read(tmp_path: Pat
     with refuses(DataError, path, "line 5001", "delimiter"):
         list(text.read_batches())
     path.unlink()
-    with refuses(DataUnavailableError, path, "No such file"):
+    with refuses(DataUnavailableError, path, os.strerror(errno.ENOENT)):
         list(text.read_batches())
 
 

@@ -1,0 +1,72 @@
+"""`attngeo.score`: head pairs, precisions and notes, against matrices that are formed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.checkpoints import weights, write_single
+from support.dense import dense_directionality, dense_symmetry, form
+from support.messages import assert_states
+
+import attngeo
+
+
+def test_published_convention_pairs_heads_as_the_tables_did(tmp_path: Path) -> None:
+    """Query head h with key head h mod K: told apart by making one key head stand for itself."""
+    tensors = weights()
+    tensors["model.layers.0.self_attn.k_proj.weight"][6:] = 0  # key head 1
+    folder = write_single(tmp_path, tensors)
+    empty = {}
+    for convention in ("corrected", "published"):
+        frame = attngeo.score(folder, per_head=True, layers=[0], convention=convention)  # type: ignore[arg-type]
+        heads = frame[frame["head"].notna()]
+        empty[convention] = heads[heads["symmetry"].isna()]["head"].tolist()
+        assert heads["key_head"].tolist() == {"corrected": [0, 0, 1, 1], "published": [0, 1, 0, 1]}[convention]
+    assert empty == {"corrected": [2, 3], "published": [1, 3]}
+
+
+@pytest.mark.parametrize("convention", ["corrected", "published"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_and_heads_of_grouped_queries_against_formed_matrices(
+    convention: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Every head's own matrix, and for the layer the sum of them all, formed and scored by the definition."""
+    tensors = weights(dtype=dtype)
+    folder = write_single(tmp_path, tensors)
+    frame = attngeo.score(folder, per_head=True, convention=convention)  # type: ignore[arg-type]
+    for layer in (0, 1):
+        q, k = (tensors[f"model.layers.{layer}.self_attn.{name}_proj.weight"].reshape(-1, 6, 24) for name in "qk")
+        paired = [h // 2 for h in range(4)] if convention == "corrected" else [h % 2 for h in range(4)]
+        heads = [form(q[h].T, k[key].T) for h, key in enumerate(paired)]
+        rows = frame[frame["layer"] == layer].to_dict("records")
+        for row, m in zip(rows, [sum(heads), *heads], strict=True):
+            assert row["symmetry"] == pytest.approx(dense_symmetry(m), abs=1e-5)
+            assert row["directionality"] == pytest.approx(dense_directionality(m, 2.0, convention), abs=1e-5)
+            assert row["frobenius_norm"] == pytest.approx(float((m**2).sum() ** 0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float64", "fast"])
+def test_precisions_agree(precision: str) -> None:
+    exact, other = (attngeo.score("demo:minilm", per_head=True, precision=p) for p in ("float32", precision))  # type: ignore[arg-type]
+    tolerance = {"float64": 1e-5, "fast": 5e-3}[precision]
+    assert abs(exact["symmetry"] - other["symmetry"]).max() < tolerance
+    if precision == "float64":
+        assert abs(exact["directionality"] - other["directionality"]).max() < tolerance
+
+
+def test_rows_name_the_options_that_are_not_at_their_defaults() -> None:
+    frame = attngeo.score("demo:minilm", layers=[0], convention="published", gamma=1.5, with_bias=True)
+    assert_states(frame["note"].item(), "biases", "published", "1.5")
+
+
+def test_scoring_never_imports_transformers() -> None:
+    code = (
+        "import sys, attngeo; heavy = {'torch', 'transformers', 'pandas', 'plotly'};"
+        "assert not heavy & set(sys.modules);"
+        "attngeo.score('demo:minilm'); assert 'transformers' not in sys.modules; assert 'plotly' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
