@@ -29,11 +29,12 @@ Entry = tuple[str, tuple[int, ...]]
 class Stack:
     """Attention modules of one published model that differ in their layer only.
 
-    q, k: patterns of their weights; `k` is the same tensor if it is left out. stack: the name of the stack, or the
-    names that it may have; empty if its name does not matter. heads, key_heads, head_dim: as in the model.
-    slots, k_slots: order of queries, keys and values on the output axis of each weight. blocks: how often the order
-    repeats, or "key_heads". conv1d: stored as (in, out). latent: multi-head latent attention, `q` and `k` are its last
-    factors. or_listed: it is enough that the modules are listed as skipped, since the files do not say how to read them.
+    q, k: patterns of their weights; `k` is the same tensor if it is left out, and one tensor may serve all layers.
+    stack: the name of the stack, or the names that it may have; empty if its name does not matter. heads, key_heads,
+    head_dim: as in the model. slots, k_slots: order of queries, keys and values on the output axis of each weight.
+    blocks: how often the order repeats, or "key_heads". conv1d: stored as (in, out). latent: multi-head latent
+    attention; `q` and `k` are its last factors. or_listed: it is enough that the modules are listed as skipped, because
+    config.json does not say how to read them.
     """
 
     q: str
@@ -52,13 +53,14 @@ class Stack:
     @property
     def weights(self) -> list[tuple[str, str]]:
         """The names of the query and the key weight of each layer."""
-        return list(zip(expand(self.q), expand(self.k or self.q), strict=True))
+        queries, keys = expand(self.q), expand(self.k or self.q)
+        return list(zip(queries, keys * len(queries) if len(keys) == 1 else keys, strict=True))
 
     @property
     def module(self) -> str:
         """The name pattern of the modules, with "#" for numbers."""
-        shared = os.path.commonprefix([self.weights[0][0].split("."), self.weights[0][1].split(".")])
-        parts = shared if self.k and self.k != self.q else shared[:-2]
+        parts = self.weights[0][0].split(".")
+        parts = parts[: -1 if parts[-1] == "in_proj_weight" else -2]
         return ".".join("#" if part.isdigit() else part for part in parts)
 
 
@@ -66,9 +68,10 @@ class Stack:
 class Published:
     """A model as it was published, and what is expected of it.
 
-    source: where the names and sizes were read. note: what the entry leaves out. config: config.json. tensors: pattern
-    → shape, which may begin with a dtype. sites: its attention. listed: parts of the names of modules that must be
-    listed as skipped. refused: the class of the error, and facts in its message, if the model cannot be read.
+    source: where the names and sizes were read. note: what differs from other models, or from the published file.
+    config: config.json. tensors: pattern → shape, which may begin with a dtype. sites: its attention. listed: parts of
+    names that must be listed as skipped, or that a note must mention. refused: the classes that the error may have, and
+    facts in its message, if the model cannot be read.
     """
 
     source: Sequence[str]

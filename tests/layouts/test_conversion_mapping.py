@@ -1,0 +1,188 @@
+"""transformers renames and splits tensors while it loads: the names in the file and those of the module are both read.
+
+Each mapping of transformers' conversion_mapping.py that touches queries or keys is applied by transformers itself: a
+model is built without data, and its names are turned back into those of the file. A ghost with either names must give
+the same attention.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from support.ghosts import write_ghost
+from torch import Tensor
+from transformers import conversion_mapping
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.auto import modeling_auto
+
+from attngeo.checkpoints.opening import open_store
+from attngeo.errors import AttnGeoError
+from attngeo.layouts.modules import pattern_of
+from attngeo.layouts.sites import AttentionSite
+from attngeo.scores.projections import Variants, sites_of
+
+# Mappings by class or model type, as in transformers 5.23, whose names are both read.
+READ = {
+    "ASTModel", "BeitBackbone", "BeitModel", "DeiTModel", "Dinov2Backbone", "Dinov2Model",
+    "Dinov2WithRegistersBackbone", "Dinov2WithRegistersModel", "IJepaModel", "RfDetrForInstanceSegmentation",
+    "RfDetrModel", "SegformerModel", "Tipsv2TextModel", "ViTMAEForPreTraining", "ViTMAEModel", "ViTMSNModel",
+    "ViTModel", "VivitModel", "cosmos3_edge", "lw_detr", "minimax_m3_vl", "pixio", "step3p5_vision", "swin",
+}  # fmt: skip
+# Mappings whose names are not both read, and what happens instead. A fix moves the entry to READ.
+NOT_READ_YET: dict[str, str] = {
+    "ConditionalDetrForSegmentation": "file: bbox_attention.k_linear.weight and others are not read",
+    "ConditionalDetrModel": "file: decoder.layers.#.ca_kcontent_proj.weight and others are not read",
+    "DetrForSegmentation": "file: bbox_attention.k_linear.weight and others are not read",
+    "Molmo2TextModel": "file: refused: no query-key attention",
+    "Tipsv2VisionBackbone": "file: refused: the order of queries and keys in blocks.#.attn.qkv.weight is unknown",
+    "Tipsv2VisionModel": "file: refused: the order of queries and keys in blocks.#.attn.qkv.weight is unknown",
+    "UnlimitedOcrVisionEncoder": (
+        "file: refused: the order of queries and keys in transformer.layers.#.self_attn.qkv_proj.weight is unknown"
+    ),
+    "axk2": "file: refused: the order of queries and keys in model.layers.#.self_attn.q_a_proj.weight is unknown",
+    "bailing_hybrid": "file: refused: model.layers.11.attention.k_proj.weight is missing",
+    "cohere_asr": "file: refused: no query-key attention",
+    "cosmos3_omni": "file: blocks.#.attn.qkv.weight and others are not read",
+    "deepseek_v4": "file: refused: no query-key attention",
+    "gradium_phonon_tts": "file: refused: no query-key attention",
+    "gte": "file: refused: the order of queries and keys in encoder.layer.#.attention.qkv_proj.weight is unknown",
+    "hrm_text": (
+        "file: refused: the order of queries and keys in model.H_module.layers.#.attn.gqkv_proj.weight is unknown"
+    ),
+    "inkling2_text": "file: refused: no query-key attention",
+    "inkling_mm_model": "file: refused: no query-key attention",
+    "jina_embeddings_v3": "file: refused: no query-key attention",
+    "kimi_k25": "file: vision_tower.encoder.blocks.#.wqkv.weight is not read",
+    "lfm3_vl_vision": "file: layers.#.self_attn.k_layernorm.weight and others are not read",
+    "mistral_large4": "file: layers.#.attention.kv_a_norm.weight and others are not read",
+    "mistral_large4_text": "file: refused: no query-key attention",
+    "molmo2": "file: model.transformer.blocks.#.self_attn.att_proj.weight and others are not read",
+    "nemo_speechlm": "file: audio_tower.asr_encoder.layers.#.attn.k_norm.weight and others are not read",
+    "nomic_bert": "file: refused: the order of queries and keys in encoder.layers.#.attn.Wqkv.weight is unknown",
+    "pi0": "module: refused: config.json has no number of attention heads",
+    "qianfan_ocr": "file: vision_model.encoder.layers.#.attn.qkv.weight is not read",
+    "radio": "file: refused: the order of queries and keys in radio_model.model.blocks.#.attn.qkv.weight is unknown",
+    "sapiens2": "file: refused: blocks.0.attn.wk.weight has an output width of 1024, expected 512",
+    "videomae": "file: encoder.layer.#.attention.attention.q_bias is not read",
+}
+# Mappings with names like those of queries and keys that concern no weights of attention.
+NO_WEIGHTS_OF_ATTENTION = {
+    "deepseek_ocr2": "learned queries of the vision tower, which are an input",
+    "glm5_next": "short convolutions of linear attention",
+    "glm5_next_text": "short convolutions of linear attention",
+    "kimi_linear": "short convolutions of linear attention",
+    "olmo_hybrid": "short convolutions of linear attention",
+}
+
+# Where transformers does not export the class.
+ELSEWHERE = {
+    "UnlimitedOcrVisionEncoder": "unlimited_ocr.modeling_unlimited_ocr.UnlimitedOcrVisionEncoder",
+    "step3p5_vision": "step3p7.modeling_step3p7.Step3p7VisionModel",
+}
+# Fields without which a default configuration cannot be built, or only with a library that need not be installed.
+RESNET = {
+    "use_timm_backbone": False,
+    "backbone_config": transformers.ResNetConfig(out_features=["stage1", "stage2", "stage3", "stage4"]),
+}
+FIELDS = dict.fromkeys(("ConditionalDetrForSegmentation", "ConditionalDetrModel", "DetrForSegmentation"), RESNET)
+AUTO = (
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+    modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    modeling_auto.MODEL_MAPPING,
+)
+QUERY_OR_KEY = re.compile(
+    r"(?<![a-z])([qk]|kv|key)(?![a-z])|query|qkv|wq|wk|in_proj|att_proj|[qk](pos|content)", re.IGNORECASE
+)
+# Names of the same kind that are no weights of attention: short convolutions, sparse indexers, relative positions …
+OTHER = re.compile(
+    r"conv|indexer|compressor|relative|input_(layer)?norm|mm_projector|action_in|mamba|query_(feat|\d)|latent_query"
+)
+
+
+def test_every_mapping_is_known() -> None:
+    table = conversion_mapping._build_checkpoint_conversion_mapping()
+    sides = {
+        name: [side for transform in transforms for side in (*transform.source_patterns, *transform.target_patterns)]
+        for name, transforms in table.items()
+    }
+    touching = {name for name, own in sides.items() if any(map(QUERY_OR_KEY.search, own))} - {"legacy"}
+    assert touching == READ | NOT_READ_YET.keys() | NO_WEIGHTS_OF_ATTENTION.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mapping", sorted(READ | NOT_READ_YET.keys()))
+def test_the_names_before_and_after_loading_are_read(mapping: str, tmp_path: Path) -> None:
+    wrong = describe_differences(mapping, tmp_path)
+    if mapping in NOT_READ_YET:
+        assert wrong, f"{mapping} is read now: move it to READ"
+    else:
+        assert not wrong, "\n".join(wrong)
+
+
+def describe_differences(mapping: str, folder: Path) -> list[str]:
+    """One line for each name of a query or a key that is not read, in the file or in the module."""
+    config, module, file = build_names(mapping)
+    changed = {"file": file.keys() - module.keys(), "module": module.keys() - file.keys()}
+    names = {kind: {name for name in own if is_query_or_key(name)} for kind, own in changed.items()}
+    assert all(names.values()), f"{mapping} changes no weights of attention"
+    wrong, sizes = [], []
+    for kind, tensors in (("file", file), ("module", module)):
+        try:
+            sites = read_ghost(folder / kind, config, tensors)
+        except AttnGeoError as error:
+            wrong.append(f"{kind}: {type(error).__name__}: {error}")
+            continue
+        read = {name for site in sites for name in site.tensors.values()}
+        wrong += sorted({f"{kind}: {pattern_of(name)} is not read" for name in names[kind] - read})
+        sizes.append(Counter((site.heads, site.key_heads, site.head_dim) for site in sites))
+    if not wrong and sizes[0] != sizes[1]:
+        wrong.append(f"heads, key heads and head_dim differ: file {dict(sizes[0])}, module {dict(sizes[1])}")
+    return wrong
+
+
+def build_names(mapping: str) -> tuple[dict[str, Any], Mapping[str, Tensor], Mapping[str, Tensor]]:
+    """The configuration of a model with this mapping, and its tensors by their names in the module and in the file."""
+    model_class = find_class(mapping)
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")
+        model = model_class(model_class.config_class(**FIELDS.get(mapping, {})))
+        module = model.state_dict()
+        file = revert_weight_conversion(model, dict(module))
+    return json.loads(model.config.to_json_string(use_diff=False)), module, file
+
+
+def find_class(mapping: str) -> Any:
+    """The class of models with this mapping."""
+    if mapping in ELSEWHERE:
+        module, name = ELSEWHERE[mapping].rsplit(".", 1)
+        return getattr(importlib.import_module(f"transformers.models.{module}"), name)
+    if hasattr(transformers, mapping) and isinstance(getattr(transformers, mapping), type):
+        return getattr(transformers, mapping)
+    config_class = transformers.CONFIG_MAPPING[mapping]
+    return next(auto[config_class] for auto in AUTO if config_class in auto)
+
+
+def is_query_or_key(name: str) -> bool:
+    """Whether a tensor's name is that of a query or key projection, of its bias, or of the gain of a norm behind it."""
+    leaf = re.sub(r"\.(weight|bias)$", "", name).rpartition(".")[2]
+    shift = name.endswith("bias") and "norm" in leaf
+    return bool(QUERY_OR_KEY.search(leaf)) and not OTHER.search(name) and not shift
+
+
+def read_ghost(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[AttentionSite]:
+    """The sites of a ghost with these tensors. Two experts of each layer stand for all."""
+    few = {name: tensor for name, tensor in tensors.items() if not re.search(r"experts\.([2-9]|\d\d)", name)}
+    write_ghost(folder, config, [(name, ("BF16", tuple(tensor.shape))) for name, tensor in few.items()])
+    with closing(open_store(folder)) as store:
+        return sites_of(store, Variants(with_bias=True))[0]
