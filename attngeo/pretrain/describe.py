@@ -42,10 +42,10 @@ def describe_run(run: Run) -> str:
 def describe_move(spec: ScoreSpec, start: float, end: float, chance: Chance) -> str:
     """How a median over layers went, and whether chance explains it.
 
-    chance: the median of random forms, and what it differs from that by chance at most.
+    chance: the median of random forms, and the largest difference from it that chance explains.
     """
-    moved = f"{spec.label} of layers went from {_format_score(start)} to {_format_score(end)}"
-    expected = f"{_format_score(chance.mean)} ± {chance.deviation:.2f}"
+    moved = f"{spec.label} of layers went from {_format_score(start, spec)} to {_format_score(end, spec)}"
+    expected = f"{_format_score(chance.mean, spec)} ± {chance.deviation:.2f}"
     if chance.deviation >= max(abs(spec.low), abs(spec.high)):
         return f"{moved}, but at this width any value may be chance"
     if abs(start - chance.mean) > chance.deviation:
@@ -56,9 +56,10 @@ def describe_move(spec: ScoreSpec, start: float, end: float, chance: Chance) -> 
     return f"{moved}: more {meaning} than by chance ({expected})"
 
 
-def _format_score(score: float) -> str:
-    """Two digits with a sign; 0 without a minus."""
-    return f"{round(score, 2) + 0.0:+.2f}"
+def _format_score(score: float, spec: ScoreSpec) -> str:
+    """Two digits, with a sign if the score can be negative; 0 without a minus."""
+    sign = "+" if spec.low < 0 else ""
+    return f"{round(score, 2) + 0.0:{sign}.2f}"
 
 
 def describe_comparison(comparison: Comparison) -> list[str]:
@@ -71,7 +72,8 @@ def describe_comparison(comparison: Comparison) -> list[str]:
             medians = []
             for name, spec in SCORES.items():
                 column = statistic(name, "median")
-                medians.append(f"{spec.label} {own[column].mean():+.2f} against {reference[column].mean():+.2f}")
+                median, other = (_format_score(float(each[column].mean()), spec) for each in (own, reference))
+                medians.append(f"{spec.label} {median} against {other}")
             lines.append(
                 f"{objective}: {init} against {baseline} initialisation: final loss {own['final_loss'].mean():.3f} "
                 f"against {reference['final_loss'].mean():.3f}; {_describe_speed_up(own)}; medians over layers at the "

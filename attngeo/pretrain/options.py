@@ -79,7 +79,7 @@ class PretrainOptions(Options):
     )  # fmt: skip
     task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="that of the model")
     init: str = option(
-        "default", "Initial Wq and Wk; REF takes those of a checkpoint", panel=MODEL,
+        "default", "Initial Wq and Wk; REF is a checkpoint to take them from", panel=MODEL,
         metavar="default|symmetric|identity|REF", shown_default=True,
     )  # fmt: skip
     data: str = option(
@@ -183,8 +183,9 @@ class TextPretrainOptions(PretrainOptions):
     )  # fmt: skip
     vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
     pack: bool = option(
-        True, "Cut the text into full sequences, or pad each document", panel=INPUT, shown_default="pack"
-    )
+        True, "Join documents and cut them into full sequences; otherwise pad each document", panel=INPUT,
+        shown_default="pack",
+    )  # fmt: skip
     space_characters: bool = option(
         False, "Join the characters with spaces, as the paper's published code did", panel=INPUT
     )
@@ -221,7 +222,7 @@ class ImagePretrainOptions(PretrainOptions):
     label_smoothing: float = preset_option("label_smoothing", "Label smoothing", panel=OPTIMISATION, least=0)
     ema_decay: float = preset_option(
         "ema_decay",
-        "Decay of the moving average of the weights, before it is adapted to batch and epochs",
+        "Decay of the moving average of the weights; it is adapted to the batch size and the number of epochs",
         panel=OPTIMISATION,
         least=0,
     )

@@ -84,7 +84,8 @@ def refuse_repeated(rows: pd.DataFrame) -> None:
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     """Statistics of the scores of each stack of each model: one row each, in the order of `rows`.
 
-    rows: of `attngeo.score`. Returns the columns `summary_columns()`; layers and heads count those with a score.
+    rows: of `attngeo.score`. Returns the columns `summary_columns()`; layers and heads count the rows that have the
+    first score of `SCORES`.
     A statistic is missing if there is nothing to summarise. Raises DataError if `rows` lacks a column, or has a layer
     or head twice.
     """
