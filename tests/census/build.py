@@ -64,7 +64,9 @@ def build(model_type: str, seed: int = 0) -> Specimen:
     problem = ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for plan in own.plans or PLANS:
+        for number, plan in enumerate(own.plans or PLANS):
+            if best is not None and not best.not_driven and number > 2:
+                return best
             for model_class in own.classes() or model_classes(model_type):
                 try:
                     model = _construct(model_type, model_class, plan, own, seed)
@@ -81,7 +83,7 @@ def build(model_type: str, seed: int = 0) -> Specimen:
                     return best
                 problem = problem or f"{model_class.__name__}: {found.error}"
     if best is None:
-        raise CannotBuild(problem or "no model class takes its configuration")
+        raise CannotBuild(problem or "it configures a part of a model: transformers has no model class that takes it alone")
     return best
 
 

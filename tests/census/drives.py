@@ -31,14 +31,15 @@ class Drives(NamedTuple):
 
 def attention_modules(model: nn.Module) -> set[str]:
     """Return the names of the modules that attend, as their class names say."""
-    named = dict(model.named_modules())
-    return {
-        name for name, module in named.items()
+    found = {
+        name for name, module in model.named_modules()
         if re.search(r"Attention|Attn", type(module).__name__)
-        and not re.search(r"Mask|Pool(ing)?$|Config|Bias", type(module).__name__)
+        and not re.search(r"Mask|Pool(ing)?$|Output|Bias", type(module).__name__)
         and any(True for _ in module.parameters())
         and not isinstance(module, nn.ModuleList | PreTrainedModel)
     }  # fmt: skip
+    around = {ancestor for name in found for ancestor in _ancestors(name)}
+    return found - around
 
 
 def run(module: nn.Module, inputs: dict[str, Any]) -> None:

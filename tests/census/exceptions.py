@@ -39,11 +39,23 @@ class Exceptional:
 
 # Left out of a configuration by its class, though the model reads it.
 COMPASS_ROPE = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 4, 4]}}
+QWEN4_INDEXER = {
+    "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 4, "indexer_compress_ratio": 2,
+}  # fmt: skip
 
 EXCEPTIONS: dict[str, Exceptional] = {
     "cohere_compass": Exceptional(fields={"text_config.rope_parameters": COMPASS_ROPE}),
     "cohere_compass_text": Exceptional(fields={"rope_parameters": COMPASS_ROPE}),
-    "dbrx": Exceptional(fields={"attn_config.rope_theta": 10000.0}),
+    "time_series_transformer": Exceptional(fields={"prediction_length": 4}),
+    "informer": Exceptional(fields={"prediction_length": 4}),
+    "autoformer": Exceptional(fields={"prediction_length": 4}),
+    # By default, they have no layer that attends.
+    "bamba": Exceptional(fields={"attn_layer_indices": [1]}),
+    "granitemoehybrid": Exceptional(fields={"layer_types": ["linear_attention", "full_attention"]}),
+    "recurrent_gemma": Exceptional(fields={"num_hidden_layers": 3}),
+    "qwen4_exp": Exceptional(fields={f"text_config.{name}": value for name, value in QWEN4_INDEXER.items()}),
+    "qwen4_exp_text": Exceptional(fields=QWEN4_INDEXER),
+    "dbrx": Exceptional(fields={"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0}),
     "cvt": Exceptional(fields={"depth": [1, 2, 3]}),
     "chameleon": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
     "deepseek_ocr2_text": Exceptional(fields={"mlp_layer_types": ["dense", "sparse"]}),

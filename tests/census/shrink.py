@@ -70,6 +70,7 @@ class Shrinker:
                 small[name] = self._value(name, value, path, own, kept)
         sections = "mrope_section" in (type(default).ignore_keys_at_rope_validation or ())
         self._fit_rotary(small, own, sections=sections)
+        _fit_mamba(small, own)
         for key, value in self.overrides.items():
             prefix, _, name = key.rpartition(".")
             if prefix == path:
@@ -123,7 +124,8 @@ class Shrinker:
 
     def _fraction(self, value: int, path: str) -> int:
         """Return half, a quarter, twice … the small width if `value` is that of a default width of its part."""
-        for default, small in self.widths.get(path, {}).items():
+        known = [item for place in dict.fromkeys((path, "everywhere", "", *self.widths)) for item in self.widths.get(place, {}).items()]
+        for default, small in known:
             for up, down in ((1, 2), (1, 4), (2, 1), (4, 1), (3, 1)):
                 if default * up == value * down and small * up % down == 0:
                     return small * up // down
@@ -180,6 +182,8 @@ class Shrinker:
             return self.plan.grouped
         if name == "head_dim" and isinstance(value, int):
             return self.plan.free_head_dim
+        if name == "image_size" or (kept is not None and _is_layer_list(name, value)) or name.endswith("_blocks"):
+            return True
         return kept is not None and isinstance(value, list) and len(value) > 1 and isinstance(value[0], str | bool)
 
     def _missing(self, name: str, path: str) -> int | None:
@@ -219,6 +223,9 @@ class Shrinker:
             if name == "out_indices":
                 return [kept.index(layer - 1) + 1 for layer in value if layer - 1 in kept]
             return _renumber(value, kept)
+        if _is_staged(own) and re.fullmatch(r".*_blocks", name) and _is_layer_list(name, value):
+            depths = next((v for n, (v, _) in own.items() if kind_of(n)[0] is Kind.LAYERS and isinstance(v, list)), [1])
+            return [sum(min(depth, 2) for depth in depths) - 1]
         if isinstance(value, list | tuple):
             if kind is Kind.WIDTH and value and all(isinstance(v, int) for v in value):
                 return [self._width(v, path) for v in value]
@@ -291,7 +298,7 @@ class Shrinker:
         if not self.plan.small_images:
             return value
         if isinstance(patch, int) and patch > 1:
-            return min(value, 4 * self._patch(patch))
+            return min(value, (16 if _is_staged(own) else 4) * self._patch(patch))
         return min(value, 64)
 
     def _dict(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -316,6 +323,25 @@ class Shrinker:
 
 DROP = object()
 TOKEN_LIMIT = 10
+
+
+def _fit_mamba(small: dict[str, Any], own: Mapping[str, Any]) -> None:
+    """Give a state space layer as many heads as its inner width needs, if they are the same by default."""
+    for heads, size, expand in MAMBA:
+        if heads in small and size in small and (heads != "num_heads" or "state_size" in small):
+            inner = int(small.get(expand, own.get(expand, (2,))[0]) * small["hidden_size"])
+            small[size] = 16
+            small[heads] = inner // 16
+            if "mamba_d_ssm" in small:
+                small["mamba_d_ssm"] = inner
+
+
+MAMBA = (
+    ("mamba_n_heads", "mamba_d_head", "mamba_expand"),
+    ("mamba_num_heads", "mamba_head_dim", "expand"),
+    ("num_heads", "head_dim", "expand"),
+    ("n_mamba_heads", "mamba_headdim", "mamba_expand"),
+)
 
 
 def _rescale(rope: dict[str, Any], head_dim: int) -> dict[str, Any]:

@@ -54,7 +54,11 @@ SPECIAL_FROM = 120
 # (pattern of the whole field name, kind, bound for CAP)
 FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"sliding_window|attention_window_size|local_attention|local_window_size", Kind.CAP, 4),
-    (r"base_channels|latent_channels|z_channels|.*(codebook|window|chunk|kernel|pool|batch|context|block|buffer)_size.*", Kind.KEEP, 0),
+    (r"base_channels|latent_channels|z_channels|.*(codebook|chunk|kernel|pool|batch|context|block|buffer)_size.*", Kind.KEEP, 0),
+    (r"window_size", Kind.CAP, 2),
+    (r".*_group_vocab", Kind.CAP, VOCABULARY),
+    (r"(mamba_|ssm_)?(d_state|state_size|state_dim)", Kind.CAP, 16),
+    (r"(mamba_)?n_?groups", Kind.CAP, 2),
     (r"upsample_groups", Kind.RATIO, 0),
     (r".*num_groups", Kind.CAP, 8),
     (r"width_coefficient|depth_coefficient", Kind.CAP, 1),
@@ -95,7 +99,7 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"index_topk", Kind.CAP, 4),
     (r"(.*_)?(hidden_size|hidden_dim|d_model|embed_dim|n_embd|emb_dim|embedding_size|dim|d_latents|width)", Kind.WIDTH, 0),
     (r"(.*_)?(hidden_sizes|embed_dims|channels|dims|filters|embed_dim_per_stage|projection_size)", Kind.WIDTH, 0),
-    (r"(.*_)?(size|dim|units|features?)", Kind.RATIO, 0),
+    (r"(.*_)?(size|dim|units|features?|feats)", Kind.RATIO, 0),
 )  # fmt: skip
 
 MAIN_WIDTHS = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "emb_dim", "hidden_dim", "encoder_hidden_dim")

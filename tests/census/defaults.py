@@ -1,0 +1,47 @@
+"""Write attngeo/layouts/defaults.json: what transformers uses if a configuration leaves out the numbers of heads.
+
+`make census` runs it. Values that a configuration class computes from others are no defaults and are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+DEFAULTS = Path(__file__).parents[2] / "attngeo/layouts/defaults.json"
+# Fields about attention heads: their numbers and their widths.
+FIELD = re.compile(r"(^|_)(n_?heads?|heads|head_dim|head_size|dim_head|d_head|kv_channels|d_kv)(_|$)|^(qk|v)_\w+_dim$")
+OTHERS = re.compile(r"mamba|linear|^index_|iou_|lm_head|prediction_head|global_pointer|loss|look|fov|ngram|^head_(in|out|hidden|depth)")
+
+
+def read_defaults() -> dict[str, dict[str, Any]]:
+    """Model type → field → value, for every model type of the installed transformers."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+    logging.disable(logging.WARNING)
+    return {name: own for name in sorted(CONFIG_MAPPING_NAMES) if (own := _fields_of(CONFIG_MAPPING[name]))}
+
+
+def _fields_of(kind: type) -> dict[str, Any]:
+    found = {}
+    for field in dataclasses.fields(kind):
+        value = field.default
+        if value is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        if FIELD.search(field.name) and not OTHERS.search(field.name) and _is_count(value):
+            found[field.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _is_count(value: Any) -> bool:
+    listed = isinstance(value, list | tuple) and bool(value) and all(type(one) is int for one in value)
+    return type(value) is int or listed
+
+
+if __name__ == "__main__":
+    rows = (f"  {json.dumps(name)}: {json.dumps(fields)}" for name, fields in read_defaults().items())
+    DEFAULTS.write_text("{\n" + ",\n".join(rows) + "\n}\n", "utf-8")
