@@ -100,8 +100,8 @@ def _print(found: dict[str, Any]) -> None:
             console.print(f"  {printable(name)}  {info['dtype']} {info['shape']}", highlight=False, soft_wrap=True)
         for text in dict.fromkeys(text for site in sites for text in site["notes"]):
             console.print(f"  note: {text}", highlight=False, style="dim", soft_wrap=True)
-    for pattern in found["left_out"]:
-        console.print(f"left out, no known query-key form: {printable(pattern)}", highlight=False)
+    for pattern, reason in found["left_out"].items():
+        console.print(f"left out: {printable(pattern)}: {printable(reason)}", highlight=False)
 
 
 def _range(sites: list[dict[str, Any]], name: str) -> str:

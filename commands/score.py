@@ -117,8 +117,8 @@ def _score_one(
     with Bar(model, quiet=quiet, verbose=verbose) as progress:
         frame = score_model(model, options=replace(options, per_head=True), offline=offline, progress=progress)
     if not quiet:
-        for pattern in frame.attrs["skipped"]:
-            say(f"{model}: left out, no known query-key form: {pattern}")
+        for pattern, reason in frame.attrs["skipped"].items():
+            say(f"{model}: left out: {pattern}: {reason}")
         if not to_people and (empty := int(frame[score_names()[0]].isna().sum())):
             say(f"{model}: {empty} of {len(frame)} layers and heads have no scores; the column note says why")
     return frame

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal
 
 from attngeo.errors import CorruptCheckpointError
 
 Role = Literal["encoder", "decoder"]
 
-# The names of the fields. The first one that a configuration has is taken; a role's own names come before these.
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
-ROLE_HEADS = {
-    "encoder": ("encoder_attention_heads",),
-    "decoder": ("decoder_attention_heads", "decoder_num_attention_heads"),
-}
-KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
-HEAD_DIM = ("head_dim", "d_kv", "attention_head_size", "kv_channels")
+# The names of the fields. The first one that a configuration has is taken. A name may have a prefix: a field whose
+# prefix is in the module's name, such as `decoder_num_attention_heads` in a decoder, comes before one without.
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "heads")
+KEY_HEADS = ("num_key_value_heads", "num_key_value_attention_heads", "num_kv_heads", "n_kv_heads", "n_head_kv")
+HEAD_DIM = ("head_dim", "d_kv", "attention_head_size", "kv_channels", "d_head", "dim_head", "attention_head_dim")
+# Words of a module's name that mean the same as a prefix of a field.
+SAME = {"sliding": "swa", "swa": "sliding"}
 
 
 @dataclass(frozen=True)
@@ -33,41 +35,69 @@ class HeadConfig:
     head_dim: int | None
 
 
+@cache
+def load_defaults() -> dict[str, dict[str, Any]]:
+    """Model type → field → the value that transformers uses if a configuration leaves the field out."""
+    found: dict[str, dict[str, Any]] = json.loads((files(__package__) / "defaults.json").read_text("utf-8"))
+    return found
+
+
 def read_heads(
-    section: Mapping[str, Any], role: Role, *, defaults: Mapping[str, Any], stage: int | None, ref: str
+    section: Mapping[str, Any],
+    role: Role,
+    *,
+    defaults: Mapping[str, Any],
+    stage: int | None,
+    ref: str,
+    words: Collection[str] = (),
 ) -> HeadConfig:
     """Read the heads of one stack from its section of the configuration.
 
     defaults: the family's values of fields that published configurations leave out. stage: which entry to take from a
-    list that has one value for each stage; None if there are no stages. Raises CorruptCheckpointError if the number of
-    heads is missing, or if a number is not a positive integer.
+    list that has one value for each stage; None if there are no stages. words: those of the module's name. Raises
+    CorruptCheckpointError if the number of heads is missing, or if a number is not a positive integer.
     """
-    names = (*ROLE_HEADS[role], *HEADS)
-    heads = _read_positive(names, section, defaults, stage, ref)
+    known = {role, *words}
+    heads = _read_positive(HEADS, section, defaults, known, stage, ref)
     if heads is None:
         raise CorruptCheckpointError(
-            f"{ref}: config.json has no number of attention heads, looked for {', '.join(names)}"
+            f"{ref}: config.json has no number of attention heads, looked for {', '.join(HEADS)}"
         )
     return HeadConfig(
         heads,
-        key_heads=_read_positive(KEY_HEADS, section, defaults, stage, ref),
-        head_dim=_read_positive(HEAD_DIM, section, defaults, stage, ref),
+        key_heads=_read_positive(KEY_HEADS, section, defaults, known, stage, ref),
+        head_dim=_read_positive(HEAD_DIM, section, defaults, known, stage, ref),
     )
 
 
+def list_numbers(section: Mapping[str, Any], names: Collection[str]) -> list[int]:
+    """All numbers that a section states under these names, with any prefix or suffix; of a list, every entry."""
+    found: dict[int, None] = {}
+    for field, value in section.items():
+        if isinstance(field, str) and any(f"_{name}_" in f"_{field}_" for name in names):
+            numbers = value if isinstance(value, list) else [value]
+            found |= dict.fromkeys(number for number in numbers if type(number) is int and number > 0)
+    return list(found)
+
+
 def _read_positive(
-    names: Sequence[str], section: Mapping[str, Any], defaults: Mapping[str, Any], stage: int | None, ref: str
+    names: Collection[str],
+    section: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    words: Collection[str],
+    stage: int | None,
+    ref: str,
 ) -> int | None:
-    """The first of the fields `names` that has a value, in the section and then in the defaults; None if none has."""
+    """The value of the first field in the section, and then in the defaults; None if neither has one."""
     stated_as_null = False
     for source in (section, defaults):
         if stated_as_null:  # null means "derive it", not "the family's default"
             return None
-        for name in names:
-            value = source.get(name)
+        for name in _fitting_fields(names, source, words):
+            value = source[name]
             if isinstance(value, list) and stage is not None and stage < len(value):
                 value = value[stage]
-            if value is None and name in source and source is section:
+            if value is None and source is section:
                 stated_as_null = True
             if value is None:
                 continue
@@ -75,3 +105,16 @@ def _read_positive(
                 raise CorruptCheckpointError(f"{ref}: config.json has {name} = {value!r}, expected a positive integer")
             return value
     return None
+
+
+def _fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Collection[str]) -> Iterator[str]:
+    """The fields that a source has: those with a prefix whose words are all in `words`, then those without a prefix."""
+    prefixed = []
+    for name in source:
+        for ending in names:
+            if isinstance(name, str) and name.endswith(f"_{ending}") and name not in names:
+                prefix = set(name.removesuffix(f"_{ending}").split("_"))
+                if all(word in words or SAME.get(word) in words for word in prefix):
+                    prefixed.append((-len(prefix), name))
+    yield from (name for _, name in sorted(prefixed))
+    yield from (name for name in names if name in source)

@@ -157,6 +157,18 @@ RULES = (
 )
 
 
+# How modules of any family name the normalisations of queries and keys.
+HEAD_NORMS = (
+    ("q_norm", "k_norm"),
+    ("q_layernorm", "k_layernorm"),
+    ("query_layernorm", "key_layernorm"),
+    ("query_norm", "key_norm"),
+    ("norm_q", "norm_k"),
+    ("q_ln", "k_ln"),
+    ("q_layer_norm", "k_layer_norm"),
+)
+
+
 def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_dim: int, blocks: int) -> Tensor:
     """Cut the slots `letter` out of x [slots·head_dim, ...]: [heads of that letter, head_dim, ...], in their order."""
     counts = {"q": heads, "k": key_heads, "v": key_heads}

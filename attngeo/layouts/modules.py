@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
+from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import RULES, Family, HeadNorm, LatentLayout, QKLayout
-from attngeo.layouts.sections import Section, find_section
+from attngeo.layouts.sections import ConfigSection, find_section
 
 NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
 # Names of the tensors that a quantised layer has instead of `weight`.
@@ -50,10 +51,10 @@ class Module:
 
 @dataclass(frozen=True)
 class Survey:
-    """All attention modules of a model: those to score, and name patterns of attention that no layout reads."""
+    """All attention modules of a model: those to score, and what is left out, as name pattern → reason."""
 
     modules: list[Module]
-    skipped: list[str]
+    skipped: dict[str, str]
 
 
 class Part(NamedTuple):
@@ -90,20 +91,27 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
                         found[path] = module
                     else:
                         halves.append((module, join(path, partner)))
-    _refuse_halves(halves, found, ref)
+    skipped = _find_halves(halves, found, ref)
     _refuse_quantised(found, names, quantisation, ref)
-    skipped = _find_unread(names, found)
+    unread = _find_unread(names, found)
     if not found:
-        raise _explain_nothing_found(names, config, skipped, quantisation, ref)
-    return Survey(list(found.values()), skipped)
+        raise _explain_nothing_found(names, config, unread, quantisation, ref)
+    return Survey(list(found.values()), {**dict.fromkeys(unread, "no layout knows its form"), **skipped})
 
 
-def _refuse_halves(halves: Iterable[tuple[Module, str]], found: Mapping[str, Module], ref: str) -> None:
-    """Raise CorruptCheckpointError for a layer that lacks its queries or its keys, if others of its stack have both."""
+def _find_halves(halves: Iterable[tuple[Module, str]], found: Mapping[str, Module], ref: str) -> dict[str, str]:
+    """The layers that lack their queries or their keys although others of their stack have both, with the reason.
+
+    Raises CorruptCheckpointError if the family is listed: then a tensor is missing from the checkpoint.
+    """
     whole = {module.template for module in found.values()}
+    skipped = {}
     for module, missing in halves:
         if module.template in whole and module.name not in found:
-            raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
+            if module.family.source:
+                raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
+            skipped[module.name] = f"it has no {missing.removeprefix(module.name).lstrip('.')} of its own"
+    return skipped
 
 
 def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantisation: str, ref: str) -> None:
@@ -124,7 +132,7 @@ def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantis
 
 def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
     """Split the model into its towers."""
-    places: dict[str, tuple[str | None, Section]] = {}  # the layers of a stack belong to the same part
+    places: dict[str, tuple[str | None, ConfigSection]] = {}  # the layers of a stack belong to the same part
     members: dict[tuple[str | None, tuple[str, ...]], list[str]] = defaultdict(list)
     for name in names:
         pattern = pattern_of(name)
@@ -137,6 +145,7 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
         tower, section = next(own for own in places.values() if (own[0], own[1].keys) == place)
         model_type = _model_type(section.fields, section.key, config)
         family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
+        family = replace(family, defaults={**load_defaults().get(model_type, {}), **family.defaults})
         parts.append(Part(tower, section.fields, family, model_type, sorted(members[place])))
     return parts
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 # Words for the same part of a model. The first one of each line names the part, and the stack of its scores.
 SYNONYMS = (
-    ("vision", "visual", "image", "img", "vit"),
+    ("vision", "visual", "image", "img"),
     ("text", "language", "llm", "lm"),
     ("audio", "speech", "sound"),
     ("video",),
     ("backbone", "pixel"),
 )
 # Words that say nothing about which part it is.
-FILLERS = {"config", "model", "tower", "cfg", "module", "branch"}
+FILLERS = {"config", "model", "tower", "cfg", "module", "branch", "attn", "attention", "ffn", "quantization"}
 # Sections for tensors that carry no prefix of their own.
 MAIN = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")
 DEEPEST = 4
@@ -27,7 +27,7 @@ NUMBER_OF_HEADS = re.compile(r"(^|_)(n_?heads?|num_(attention_)?heads|attention_
 _CANONICAL = {word: words[0] for words in SYNONYMS for word in words}
 
 
-class Section(NamedTuple):
+class ConfigSection(NamedTuple):
     """One section of config.json. keys: the fields that lead to it, empty for the whole. fields: its content."""
 
     keys: tuple[str, ...]
@@ -39,9 +39,9 @@ class Section(NamedTuple):
         return self.keys[-1] if self.keys else ""
 
 
-def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[Section]:
+def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[ConfigSection]:
     """The configuration and all of its sections that describe a model, the outer ones first."""
-    yield Section(keys, config)
+    yield ConfigSection(keys, config)
     if len(keys) == DEEPEST:
         return
     for key, value in config.items():
@@ -50,7 +50,7 @@ def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iter
             yield from list_sections(value, (*keys, str(key)))
 
 
-def find_section(module: str, config: Mapping[str, Any]) -> tuple[str | None, Section]:
+def find_section(module: str, config: Mapping[str, Any]) -> tuple[str | None, ConfigSection]:
     """The part of the model that a module belongs to, None for a model of one part, and the section that describes it.
 
     The section whose words stand first in the module's name is taken; of several, the one with most words, and then the
@@ -58,29 +58,26 @@ def find_section(module: str, config: Mapping[str, Any]) -> tuple[str | None, Se
     """
     place: dict[str, int] = {}
     for position, segment in enumerate(module.split(".")):
-        for word in split_words(segment):
-            place.setdefault(word, position)
-    sections = list(list_sections(config))
-    fitting: list[tuple[int, int, int, Section]] = []
-    for section in sections[1:]:
-        words = split_words(section.key)
-        if words and words <= place.keys():
-            first = min(place[word] for word in words)
-            fitting.append((first, -len(words), -len(section.keys), section))
+        place |= {word: place.get(word, position) for word in split_words(segment)}
+    whole, *inner = list_sections(config)
+    fitting = [section for section in inner if split_words(section.key) and split_words(section.key) <= place.keys()]
     if fitting:
-        *_, section = min(fitting, key=lambda one: one[:3])
+        section = min(fitting, key=lambda own: _rank(own, place))
         return _name_part(section), section
     part = next((words[0] for words in SYNONYMS if words[0] in place), None)
-    if _states_heads(config):
-        return part, sections[0]
-    stating = [section for section in sections[1:] if _states_heads(section.fields)]
-    for key in MAIN:
-        for section in stating:
-            if section.key == key and part is None:
-                return _name_part(section), section
-    if len(stating) == 1 and part is None:
-        return None, stating[0]
-    return part, sections[0]
+    stating = [section for section in inner if _states_heads(section.fields)]
+    if part or not stating or _states_heads(config):
+        return part, whole
+    main = [section for key in MAIN for section in stating if section.key == key]
+    if main:
+        return _name_part(main[0]), main[0]
+    return None, stating[0] if len(stating) == 1 else whole
+
+
+def _rank(section: ConfigSection, place: Mapping[str, int]) -> tuple[int, int, int]:
+    """How well a section fits a module; the lowest is the best. place: word → its first place in the module's name."""
+    words = split_words(section.key)
+    return min(place[word] for word in words), -len(words), -len(section.keys)
 
 
 def split_words(name: str) -> set[str]:
@@ -93,7 +90,7 @@ def split_words(name: str) -> set[str]:
     return words - FILLERS
 
 
-def _name_part(section: Section) -> str:
+def _name_part(section: ConfigSection) -> str:
     words = split_words(section.key)
     known = (*(synonyms[0] for synonyms in SYNONYMS), "decoder", "encoder")
     return next((word for word in known if word in words), section.key.removesuffix("_config"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count, takewhile
 from typing import Any
 
-from attngeo.layouts.heads import Role, read_heads
-from attngeo.layouts.layout import Family, LatentLayout, QKLayout, Rotary, slot_rows
+from attngeo.errors import CorruptCheckpointError, ShapeError
+from attngeo.layouts.heads import HeadConfig, Role, read_heads
+from attngeo.layouts.layout import HEAD_NORMS, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
 from attngeo.layouts.modules import Module, conditions_hold, join, survey_modules
 from attngeo.layouts.sizes import ShapeOf, Sizes, measure
 
@@ -80,7 +82,7 @@ def find_sites(
     quantisation: str,
     biases: bool = False,
     input_norms: bool = False,
-) -> tuple[list[AttentionSite], list[str]]:
+) -> tuple[list[AttentionSite], dict[str, str]]:
     """Find the attention sites of a model.
 
     names: all tensor names. config: config.json. shape_of: gives the shape of a tensor by its name. ref: the model's
@@ -88,25 +90,55 @@ def find_sites(
     input_norms: whether these tensors are needed besides the weights; `shape_of` is not called for tensors that are not
     needed, so that their files need not be downloaded.
 
-    Returns the sites in the order of stack and layer, and name patterns of attention that no layout reads.
+    Returns the sites in the order of stack and layer, and what is left out: name pattern → reason.
     Raises UnsupportedModelError if the model has no attention of a known form; ShapeError or CorruptCheckpointError if
-    tensors and configuration contradict each other.
+    tensors and configuration of a listed family contradict each other, or those of all modules that a rule found.
     """
     names = set(names)
     survey = survey_modules(names, config, quantisation, ref)
-    sites = []
+    sites: list[AttentionSite] = []
+    skipped, errors = dict(survey.skipped), []
     for stack, modules in _group_by_stack(survey.modules).items():
-        for layer, module in _number_layers(modules):
-            if _is_speculative(module, layer):
+        for layer, found in _number_layers(modules):
+            if _is_speculative(found, layer):
                 continue
-            role: Role = "decoder" if DECODER.search(module.name) else "encoder"
-            stage = module.indices[0] if module.indices else None
-            stated = read_heads(module.section, role, defaults=module.family.defaults, stage=stage, ref=ref)
-            known = _find_tensors(module, stated.heads, names)
-            tensors = {part: name for part, name in known.items() if _is_needed(part, biases, input_norms)}
-            sizes = measure(module, stated, tensors, shape_of, ref)
-            sites.append(_build_site(module, stack, layer, tensors, sizes))
-    return sites, survey.skipped
+            module = _recognise_head_norm(found, names)
+            try:
+                known = _find_tensors(module, names)
+                tensors = {part: name for part, name in known.items() if _is_needed(part, biases, input_norms)}
+                sizes = measure(module, _stated_heads(module, ref), tensors, shape_of, ref)
+            except (ShapeError, CorruptCheckpointError) as error:
+                if module.family.source:
+                    raise
+                # A rule found it. The rest of the model may be what it seems.
+                errors.append(error)
+                skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
+            else:
+                sites.append(_build_site(module, stack, layer, tensors, sizes))
+    if errors and not sites:
+        raise errors[0]
+    return sites, skipped
+
+
+def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
+    """The module with the QK-norm that its tensors are named after, if a rule found it. One with biases is centred."""
+    if module.family.source:
+        return module
+    for q, k in HEAD_NORMS:
+        path = join(module.name, q)
+        if f"{path}.weight" in names or f"{path}.norms.0.weight" in names:
+            norm = HeadNorm(q=q, k=k, centred=f"{path}.bias" in names)
+            return replace(module, family=replace(module.family, head_norm=norm))
+    return module
+
+
+def _stated_heads(module: Module, ref: str) -> HeadConfig:
+    """The heads of the module as its section of the configuration states them."""
+    role: Role = "decoder" if DECODER.search(module.name) else "encoder"
+    return read_heads(
+        module.section, role, defaults=module.family.defaults, stage=module.indices[0] if module.indices else None,
+        ref=ref, words={word for segment in module.name.split(".") for word in segment.lower().split("_")},
+    )  # fmt: skip
 
 
 def _build_site(module: Module, stack: str, layer: int, tensors: Mapping[str, str], sizes: Sizes) -> AttentionSite:
@@ -168,7 +200,7 @@ def _is_speculative(module: Module, layer: int) -> bool:
     return bool(module.section.get("num_nextn_predict_layers")) and isinstance(own, int) and layer >= own
 
 
-def _find_tensors(module: Module, heads: int, names: Collection[str]) -> dict[str, str]:
+def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
     """Role → name of each tensor that the layout and the family name and the checkpoint has."""
     layout, family = module.layout, module.family
     fields = ("q", "k", "q_bias", "k_bias") if isinstance(layout, QKLayout) else LatentLayout.__dataclass_fields__
@@ -177,7 +209,8 @@ def _find_tensors(module: Module, heads: int, names: Collection[str]) -> dict[st
         for role, norm in (("q_gain", family.head_norm.q), ("k_gain", family.head_norm.k)):
             path = join(module.name, norm)
             wanted[role] = f"{path}.weight"
-            wanted |= {f"{role}.{head}": f"{path}.norms.{head}.weight" for head in range(heads)}
+            per_head = (f"{path}.norms.{head}.weight" for head in count())
+            wanted |= {f"{role}.{head}": name for head, name in enumerate(takewhile(names.__contains__, per_head))}
     if family.pre_norm and conditions_hold(family.pre_norm_when, module.section, family):
         cross = bool(CROSS.search(module.name))
         wanted |= _find_pre_norm(module.name, (family.cross_norm if cross else ()) or family.pre_norm, names)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
-from attngeo.layouts.heads import HeadConfig
+from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
 from attngeo.layouts.layout import LatentLayout, QKLayout, slot_rows
 from attngeo.layouts.modules import Module, join
 
@@ -59,20 +59,65 @@ def _measure_separate(
         head_dim = rows // heads
     if head_dim is None and width % heads == 0:
         head_dim = width // heads
-    if head_dim is None:
-        raise ShapeError(f"{ref}: {module.name}: {heads} heads do not divide an input width of {width}")
+    first = (heads, key_heads, head_dim)
+    if head_dim is not None and _fits(layout, heads, key_heads, head_dim, rows, k_rows):
+        return Sizes(heads, key_heads, head_dim, width, key_width)
+    others = dict.fromkeys(own for own in _other_sizes(module, first, width) if _fits(layout, *own, rows, k_rows))
+    as_many = [own for own in others if own[0] == heads]
+    for fitting in (as_many, list(others)):
+        if len(fitting) == 1:
+            return Sizes(*fitting[0], width, key_width)
+    raise _explain_misfit(module, layout, first, (rows, k_rows), width, tensors, ref)
+
+
+def _fits(layout: QKLayout, heads: int, key_heads: int, head_dim: int, rows: int, k_rows: int) -> bool:
+    """Whether weights with these numbers of rows hold these heads."""
     if heads % key_heads:
-        raise ShapeError(f"{ref}: {module.name}: {heads} heads cannot share {key_heads} key heads evenly")
+        return False
     if isinstance(layout.blocks, int) and (heads % layout.blocks or key_heads % layout.blocks):
-        raise ShapeError(f"{ref}: {module.name}: {heads} heads do not divide into {layout.blocks} blocks")
-    for role, slots, got in (("q", layout.slots, rows), ("k", layout.k_slots, k_rows)):
-        want = slot_rows(slots, heads=heads, key_heads=key_heads, head_dim=head_dim)
-        if got != want:
-            raise ShapeError(
-                f"{ref}: {tensors[role]} has an output width of {got}, expected {want} ({slots}: {heads} heads, "
-                f"{key_heads} key heads, head_dim {head_dim}); config.json and weights do not belong together"
-            )
-    return Sizes(heads, key_heads, head_dim, width, key_width)
+        return False
+    sizes = {"heads": heads, "key_heads": key_heads, "head_dim": head_dim}
+    return slot_rows(layout.slots, **sizes) == rows and slot_rows(layout.k_slots, **sizes) == k_rows
+
+
+def _other_sizes(module: Module, first: tuple[int, int, int | None], width: int) -> Iterator[tuple[int, int, int]]:
+    """Other heads that the configuration states, for layers that differ from the rest of their stack.
+
+    Such layers have fields of their own, for example `global_head_dim`.
+    """
+    section = {**module.family.defaults, **module.section}
+    head_dims = [*list_numbers(section, HEAD_DIM), *([first[2]] if first[2] else [])]
+    key_heads = [first[1], *list_numbers(section, KEY_HEADS)]
+    for heads in (first[0], *list_numbers(section, HEADS)):
+        by_width = [width // heads] if width % heads == 0 else []
+        yield from ((heads, keys, dim) for keys in (*key_heads, heads) for dim in (*head_dims, *by_width))
+
+
+def _explain_misfit(
+    module: Module,
+    layout: QKLayout,
+    stated: tuple[int, int, int | None],
+    got: tuple[int, int],
+    width: int,
+    tensors: Mapping[str, str],
+    ref: str,
+) -> ShapeError:
+    """The error for weights that hold none of the heads that the configuration states."""
+    heads, key_heads, head_dim = stated
+    if head_dim is None:
+        return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide an input width of {width}")
+    if heads % key_heads:
+        return ShapeError(f"{ref}: {module.name}: {heads} heads cannot share {key_heads} key heads evenly")
+    if isinstance(layout.blocks, int) and (heads % layout.blocks or key_heads % layout.blocks):
+        return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide into {layout.blocks} blocks")
+    sizes = {"heads": heads, "key_heads": key_heads, "head_dim": head_dim}
+    role = "k" if slot_rows(layout.slots, **sizes) == got[0] else "q"
+    slots, rows = (layout.slots, got[0]) if role == "q" else (layout.k_slots, got[1])
+    return ShapeError(
+        f"{ref}: {tensors[role]} has an output width of {rows}, expected {slot_rows(slots, **sizes)} ({slots}: {heads} "
+        f"heads, {key_heads} key heads, head_dim {head_dim}); config.json and weights do not belong together, or the "
+        "weight holds more than queries and keys"
+    )
 
 
 def _measure_latent(module: Module, heads: int, tensors: Mapping[str, str], shape_of: ShapeOf, ref: str) -> Sizes:

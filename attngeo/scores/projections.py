@@ -81,8 +81,8 @@ def attention_sites(
             yield SiteWeights(site, q.mT, k.mT)
 
 
-def sites_of(store: TensorStore, variants: Variants = Variants()) -> tuple[list[AttentionSite], list[str]]:
-    """The attention sites of an open checkpoint, and name patterns of attention that no layout reads. Reads no weights.
+def sites_of(store: TensorStore, variants: Variants = Variants()) -> tuple[list[AttentionSite], dict[str, str]]:
+    """The attention sites of an open checkpoint, and what is left out: name pattern → reason. Reads no weights.
 
     A site lists only the tensors that the variant needs.
     """

@@ -195,7 +195,9 @@ def _empty(notes: list[str], frobenius_norm: float = math.nan) -> dict[str, Any]
     return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
 
 
-def _provenance(store: TensorStore, skipped: list[str], options: ScoreOptions, device: torch.device) -> dict[Any, Any]:
+def _provenance(
+    store: TensorStore, skipped: dict[str, str], options: ScoreOptions, device: torch.device
+) -> dict[Any, Any]:
     """How a table was made, for reports."""
     return {
         "title": "Attention scores", **software(), **machine(), "model": store.ref, "revision": store.revision,

@@ -43,13 +43,13 @@ class SiteCheck:
 class Findings:
     """All sites of a model against the running model.
 
-    unexplained: name patterns of modules that attend and that no site explains. skipped: name patterns of the tensors
-    that attngeo reports as left out.
+    unexplained: name patterns of modules that attend and that no site explains. skipped: what attngeo
+    reports as left out, name pattern → reason.
     """
 
     checks: list[SiteCheck]
     unexplained: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 def check_model(model: Any, run: Callable[[], None]) -> Findings:
@@ -133,7 +133,7 @@ def _judge(
     predicted: list[Prediction],
     containers: list[str | None],
     products: list[Aligned],
-    skipped: list[str],
+    skipped: dict[str, str],
 ) -> Findings:
     best: dict[int, tuple[float, bool]] = {}
     explained: set[int] = set()

@@ -1,0 +1,112 @@
+"""The check against the running model agrees with every family, and notices each way to read weights wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.running_model import inputs_for
+from support.tiny_models import TINY_MODELS
+from torch import Tensor
+
+from attngeo.layouts.families import FAMILIES
+from attngeo.layouts.layout import make_fused
+from attngeo.verification import checking
+from attngeo.verification.checking import Findings, check_model
+
+Build = Callable[[str], Any]
+
+
+def check(name: str, built: Build) -> Findings:
+    model = built(name)
+    inputs = inputs_for(TINY_MODELS[name].inputs, model)
+    return check_model(model, lambda: model(**inputs))
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_every_family_agrees(name: str, built: Build) -> None:
+    findings = check(name, built)
+    assert {check.verdict for check in findings.checks} == {"agrees"}
+    assert findings.unexplained == []
+    assert all(check.difference < 1e-5 for check in findings.checks)
+
+
+def _swap(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return k, q
+
+
+def _pair_heads_in_turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Query head h with key head h mod K."""
+    return q, k[[head % len(k) for head in range(len(q))]]
+
+
+def _shift_a_row(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return q.flatten(0, 1).roll(1, 0).reshape(q.shape), k
+
+
+def _cut_other_heads(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """As many heads, twice as wide."""
+    heads, width, d_model = q.shape
+    return q.reshape(heads // 2, 2 * width, d_model), k.reshape(heads // 2, 2 * width, d_model)
+
+
+@pytest.mark.parametrize(
+    ("name", "mutate"),
+    [("bert", _swap), ("gpt_oss", _pair_heads_in_turn), ("gpt2", _shift_a_row), ("vit", _cut_other_heads)],
+)
+def test_weights_that_are_read_wrongly_differ(
+    name: str, mutate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], built: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = checking.projections
+
+    def read_wrongly(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, list[str]]:
+        q, k, notes = original(*args, **kwargs)
+        return *mutate(q, k), notes
+
+    monkeypatch.setattr(checking, "projections", read_wrongly)
+    assert {check.verdict for check in check(name, built).checks} == {"differs"}
+
+
+def _without_offset(family: Any) -> Any:
+    return replace(family, head_norm=replace(family.head_norm, gain_offset=0.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("gemma3_text", _without_offset),
+        ("phi-qk-norm", lambda family: replace(family, head_norm=replace(family.head_norm, centred=False))),
+        ("qwen3", lambda family: replace(family, head_norm=None)),
+        ("phi3", lambda family: replace(family, layouts=(make_fused("qkv_proj", "kqv"),))),
+        ("gpt_neox", lambda family: replace(family, layouts=(make_fused("query_key_value"),))),
+        ("codegen", lambda family: replace(family, layouts=(make_fused("qkv_proj", "qvk", blocks=2),))),
+    ],
+)
+def test_a_family_that_is_declared_wrongly_differs(
+    name: str, change: Callable[[Any], Any], built: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_type = TINY_MODELS[name].model_type
+    monkeypatch.setitem(FAMILIES, model_type, change(FAMILIES[model_type]))
+    assert "differs" in {check.verdict for check in check(name, built).checks}
+
+
+def test_attention_that_is_not_read_is_reported(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = checking.sites_of
+
+    def leave_out_vision(*args: Any) -> Any:
+        sites, skipped = original(*args)
+        return [site for site in sites if site.stack != "vision"], skipped
+
+    monkeypatch.setattr(checking, "sites_of", leave_out_vision)
+    assert check("clip", built).unexplained == ["vision_model.encoder.layers.#.self_attn"]
+
+
+def test_a_module_without_softmax_has_no_product(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pass_through(scores: Tensor, *_: Any, **__: Any) -> Tensor:
+        return scores
+
+    monkeypatch.setattr(torch.nn.functional, "softmax", pass_through)
+    assert {check.verdict for check in check("llama", built).checks} == {"no product"}
