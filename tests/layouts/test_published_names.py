@@ -80,6 +80,7 @@ NOT_READ_YET: dict[str, str] = {
     "Tele-AI/TeleChat-12B": (
         "refused: the order of queries and keys in transformer.h.#.self_attention.query.weight is unknown"
     ),
+    "mosaicml/mpt-7b": "refused: the order of queries and keys in transformer.blocks.#.attn.Wqkv.weight is unknown",
     "replit/replit-code-v1_5-3b": (
         "refused: the order of queries and keys in transformer.blocks.#.attn.Wqkv.weight is unknown"
     ),
@@ -115,8 +116,8 @@ NOT_READ_YET: dict[str, str] = {
     ),
     "moonshotai/Kimi-VL-A3B-Instruct": "0 sites in vision_tower.encoder.blocks.#, expected 27",
     "microsoft/Phi-3-vision-128k-instruct": "0 sites in model.layers.#.self_attn, expected 32",
-    "Salesforce/blip2-opt-2.7b": "0 sites in vision_model.encoder.layers.#.self_attn, expected 39",
-    "HuggingFaceM4/idefics-9b": "model.layers.#.self_attn is in the stack encoder, expected text or decoder",
+    "Salesforce/blip2-opt-2.7b": "refused: config.json has no number of attention heads",
+    "HuggingFaceM4/idefics-9b": "refused: config.json has no number of attention heads",
     "google/gemma-3n-E4B-it": "refused: config.json has no number of attention heads",
     "moonshotai/Kimi-K2-Thinking": "refused for the quantised experts, although attention is plain",
     "google/vit-base-patch16-224": "vit.encoder.layer.#.attention.attention is in the stack vision, expected encoder",

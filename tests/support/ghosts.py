@@ -68,13 +68,14 @@ class Stack:
 class Published:
     """A model as it was published, and what is expected of it.
 
-    source: where the names and sizes were read. note: what differs from other models, or from the published file.
-    config: config.json. tensors: pattern → shape, which may begin with a dtype. sites: its attention. listed: parts of
-    names that must be listed as skipped, or that a note must mention. refused: the classes that the error may have, and
-    facts in its message, if the model cannot be read.
+    source: where the names and sizes were read. unconfirmed: facts without a source. note: what differs from other
+    models, or from the published file. config: config.json. tensors: pattern → shape, which may begin with a dtype.
+    sites: its attention. listed: parts of names that must be listed as skipped, or that a note must mention. refused:
+    the classes that the error may have, and facts in its message, if the model cannot be read.
     """
 
     source: Sequence[str]
+    unconfirmed: str = ""
     note: str = ""
     config: Mapping[str, Any]
     tensors: Mapping[str, Sequence[Any]]
