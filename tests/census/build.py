@@ -26,6 +26,7 @@ PLANS = (
     Plan(own_widths=False, free_head_dim=False),
     Plan(own_widths=False, grouped=False, free_head_dim=False),
     Plan(own_widths=False, grouped=False, free_head_dim=False, small_images=False),
+    Plan(grouped=False, free_head_dim=False, small_images=False, any_width=True),
 )
 
 

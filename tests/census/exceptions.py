@@ -39,6 +39,7 @@ class Exceptional:
 
 # Left out of a configuration by its class, though the model reads it.
 COMPASS_ROPE = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 4, 4]}}
+PLAIN_GEMMA4 = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
 QWEN4_INDEXER = {
     "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 4, "indexer_compress_ratio": 2,
 }  # fmt: skip
@@ -49,6 +50,22 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "time_series_transformer": Exceptional(fields={"prediction_length": 4}),
     "informer": Exceptional(fields={"prediction_length": 4}),
     "autoformer": Exceptional(fields={"prediction_length": 4}),
+    "t5gemma2_text": Exceptional(fields={"dropout_rate": 0.0}),
+    "t5gemma2_encoder": Exceptional(fields={"text_config.dropout_rate": 0.0}),
+    "t5gemma2_decoder": Exceptional(fields={"dropout_rate": 0.0}),
+    "qwen3_omni_moe_talker_text": Exceptional(fields={"shared_expert_intermediate_size": 24}),
+    "bros": Exceptional(fields={"hidden_size": 128}),
+    "esm": Exceptional(fields={"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
+    "esmfold2": Exceptional(
+        fields={f"{part}.head_dim": 32 for part in ("atom_encoder", "structure_head.diffusion_module.atom_encoder")}
+    ),
+    "gemma4_assistant": Exceptional(default=lambda: transformers.Gemma4AssistantConfig(text_config=PLAIN_GEMMA4)),
+    "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),
+    "granite4_vision": Exceptional(fields={"deepstack_layer_map": [[1, 0]], "spatial_target_layers": [1, 1, 1, 1]}),
+    "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
+    "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
+    "moonshine_streaming": Exceptional(fields={"num_key_value_heads": 2}),
+    "layoutlmv3": Exceptional(fields={"coordinate_size": 16, "shape_size": 16}),
     # By default, they have no layer that attends.
     "bamba": Exceptional(fields={"attn_layer_indices": [1]}),
     "granitemoehybrid": Exceptional(fields={"layer_types": ["linear_attention", "full_attention"]}),

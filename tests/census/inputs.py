@@ -31,6 +31,7 @@ class Source:
     seed: int
 
     def __post_init__(self) -> None:
+        self.takes = list(inspect.signature(self.module.forward).parameters)
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def first(self, *names: str, default: Any = None) -> Any:
@@ -165,6 +166,11 @@ def _mask(source: Source) -> list[Any]:
     return [None, torch.ones(1, TOKENS, dtype=torch.long)]
 
 
+@maker("mask", "key_padding_mask")
+def _other_mask(source: Source) -> list[Any]:
+    return [torch.ones(1, TOKENS, dtype=torch.bool), torch.ones(1, 5, dtype=torch.bool), None]
+
+
 @maker("position_ids")
 def _positions(source: Source) -> list[Any]:
     places = torch.arange(TOKENS)[None]
@@ -206,8 +212,10 @@ def _pixels(source: Source) -> list[Any]:
     options: list[Any] = []
     shapes = _image_shapes(source)
     frames = source.integer("num_frames", "frames_per_clip", default=2)
+    patches = [_flat_patches(source), _flat_patches(source)[None], _square_patches(source)]
     options.append(source.noise(1, *shapes[0]))
-    options.append(_flat_patches(source))
+    in_patches = any(name.startswith(("grid", "image_grid", "pixel_position")) for name in source.takes)
+    options = patches + options if in_patches else options + patches[:2]
     options.append(source.noise(1, frames, *shapes[0]))
     options.append(source.noise(1, 1, *shapes[0]))
     options += [source.noise(1, *shape) for shape in shapes[1:]]
@@ -231,7 +239,27 @@ GRID = (1, 4, 4)
 
 
 def _flat_patches(source: Source) -> Tensor:
+    """16 patches, as wide as the first projection of the module takes them."""
+    for child in source.module.modules():
+        if isinstance(child, nn.Linear):
+            return source.noise(16, child.in_features)
+        if isinstance(child, nn.Conv2d | nn.Conv3d):
+            return source.noise(16, child.weight[0].numel())
     return source.noise(16, _patch_width(source))
+
+
+def _square_patches(source: Source) -> Tensor | None:
+    """16 patches as little images, for a first convolution that takes one patch at a time."""
+    for child in source.module.modules():
+        if isinstance(child, nn.Conv2d):
+            return source.noise(16, *child.weight.shape[1:])
+    return None
+
+
+@maker("pixel_position_ids", "image_position_ids", "patch_positions")
+def _patch_places(source: Source) -> list[Any]:
+    places = torch.arange(16)
+    return [torch.stack([places % 4, places // 4], -1)[None], torch.stack([places % 4, places // 4], -1)]
 
 
 @maker("grid_thw", "image_grid_thw", "grid_ths", "grid_thws")
@@ -260,17 +288,23 @@ def _pixel_mask(source: Source) -> list[Any]:
 # sound
 
 
-@maker("input_features", "audio_features", "spectrogram")
+@maker("audio_mel_mask", "input_features_mask", "audio_mask")
+def _features_mask(source: Source) -> list[Any]:
+    return [torch.ones(1, 64, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)]
+
+
+@maker("input_features", "audio_features", "spectrogram", "audio_mel")
 def _features(source: Source) -> list[Any]:
     mel = source.integer("num_mel_bins", "feature_size", "input_feat_per_channel", "feat_in", "input_dim", "input_size", "num_mels", default=80)
     window = source.first("n_window", default=None)
     positions = source.integer("max_source_positions", default=32)
-    lengths = [2 * positions, 64, 48]
+    lengths = [64, 2 * positions, 48]
     if isinstance(window, int):
         lengths.insert(0, 2 * window)
     options: list[Any] = []
     for length in lengths:
-        options += [source.noise(1, mel, length), source.noise(1, length, mel), source.noise(mel, length)]
+        options += [source.noise(1, length, mel), source.noise(1, mel, length), source.noise(mel, length)]
+    options.append(source.noise(1, 64, width_of(source.module, source)))
     options.append(source.noise(1, 1, 64, mel))
     return options
 
@@ -281,14 +315,14 @@ def _waves(source: Source) -> list[Any]:
     length = source.integer("max_length", default=64)
     return [
         source.noise(1, 1600), source.noise(1, 1, 1600), source.noise(1, length, mel), source.noise(1, 64, mel),
-        source.noise(1, 1, 9600), source.noise(1, 16000), source.noise(1, 1, 32000),
+        source.noise(1, 7680), source.noise(1, 1, 9600), source.noise(1, 16000), source.noise(1, 1, 32000),
     ]  # fmt: skip
 
 
-@maker("audio_codes", "codes")
+@maker("audio_codes", "codes", "audio_input_ids")
 def _codes(source: Source) -> list[Any]:
     books = source.integer("num_quantizers", "num_codebooks", "n_codebooks", default=4)
-    return [source.whole(0, 16, 1, books, TOKENS), source.whole(0, 16, books, 1, TOKENS), source.whole(0, 16, 1, TOKENS)]
+    return [source.whole(0, 16, 1, books, TOKENS), source.whole(0, 16, books, 1, TOKENS), source.whole(0, 16, 1, TOKENS), source.whole(0, 16, 1, TOKENS, books)]
 
 
 # series

@@ -26,7 +26,7 @@ class Plan:
 
     own_widths: each part has its own width; else equal default widths stay equal.
     grouped: fewer key heads than heads. free_head_dim: head_dim is not width / heads. small_images: few patches.
-    experts: counts of experts that have no default are set.
+    experts: counts of experts that have no default are set. any_width: widths stay as they are by default.
     """
 
     own_widths: bool = True
@@ -34,6 +34,7 @@ class Plan:
     free_head_dim: bool = True
     small_images: bool = True
     experts: bool = False
+    any_width: bool = False
 
 
 @dataclass
@@ -101,7 +102,7 @@ class Shrinker:
                 self._register_widths(value, _join(path, name))
 
     def _width(self, value: int, path: str, *, invent: bool = True) -> int:
-        if value <= SMALL:
+        if value <= SMALL or self.plan.any_width:
             return value
         if self.plan.own_widths:
             places = [path, "", *self.widths]
@@ -182,7 +183,7 @@ class Shrinker:
             return self.plan.grouped
         if name == "head_dim" and isinstance(value, int):
             return self.plan.free_head_dim
-        if name == "image_size" or (kept is not None and _is_layer_list(name, value)) or name.endswith("_blocks"):
+        if name in ("image_size", "backbone_feature_sizes") or (kept is not None and _is_layer_list(name, value)) or name.endswith("_blocks"):
             return True
         return kept is not None and isinstance(value, list) and len(value) > 1 and isinstance(value[0], str | bool)
 
@@ -226,6 +227,8 @@ class Shrinker:
         if _is_staged(own) and re.fullmatch(r".*_blocks", name) and _is_layer_list(name, value):
             depths = next((v for n, (v, _) in own.items() if kind_of(n)[0] is Kind.LAYERS and isinstance(v, list)), [1])
             return [sum(min(depth, 2) for depth in depths) - 1]
+        if name == "backbone_feature_sizes":
+            return [[16 * side // max(value[0]) for side in sides] for sides in value]
         if isinstance(value, list | tuple):
             if kind is Kind.WIDTH and value and all(isinstance(v, int) for v in value):
                 return [self._width(v, path) for v in value]
@@ -275,6 +278,8 @@ class Shrinker:
             case Kind.TOKEN:
                 return self._token(value)
             case Kind.CAP | Kind.PERIOD:
+                if name == "window_size" and value > 32:  # in pixels
+                    return 16
                 return min(value, bound)
         return value
 
@@ -374,13 +379,16 @@ def _own_fields(config: PretrainedConfig) -> dict[str, tuple[Any, bool]]:
     for f in dataclasses.fields(config):
         if f.name in common or f.name.startswith("_"):
             continue
-        if f.name not in config.__dict__:
-            continue  # another name of a field (attribute_map), or a property
-        value = config.__dict__[f.name]
+        stored = f.name
+        if stored not in config.__dict__:
+            stored = config.attribute_map.get(stored, stored)
+            if stored not in config.__dict__ or stored in type(config).__dataclass_fields__:
+                continue  # another name of a field that has its turn, or a property
+        value = config.__dict__[stored]
         declared = f.default
         if declared is dataclasses.MISSING:
             declared = None if f.default_factory is dataclasses.MISSING else f.default_factory()
-        as_fresh = fresh is not None and _same(fresh.__dict__.get(f.name), value)
+        as_fresh = fresh is not None and _same(fresh.__dict__.get(stored), value)
         fields[f.name] = (value, declared is None and value is not None and as_fresh)
     if vars(config).get("_out_indices") and (fresh is None or fresh._out_indices != config._out_indices):
         fields["out_indices"] = (list(config._out_indices), False)

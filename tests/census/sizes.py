@@ -54,7 +54,9 @@ SPECIAL_FROM = 120
 # (pattern of the whole field name, kind, bound for CAP)
 FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"sliding_window|attention_window_size|local_attention|local_window_size", Kind.CAP, 4),
-    (r"base_channels|latent_channels|z_channels|.*(codebook|chunk|kernel|pool|batch|context|block|buffer)_size.*", Kind.KEEP, 0),
+    (r"base_channels", Kind.CAP, 32),
+    (r"num_res_blocks", Kind.CAP, 1),
+    (r"latent_channels|z_channels|.*(codebook|chunk|kernel|pool|batch|context|block|buffer)_size.*", Kind.KEEP, 0),
     (r"window_size", Kind.CAP, 2),
     (r".*_group_vocab", Kind.CAP, VOCABULARY),
     (r"(mamba_|ssm_)?(d_state|state_size|state_dim)", Kind.CAP, 16),
@@ -98,7 +100,7 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"num_queries|num_query_tokens|num_latents|.*num_proposals", Kind.CAP, 9),
     (r"index_topk", Kind.CAP, 4),
     (r"(.*_)?(hidden_size|hidden_dim|d_model|embed_dim|n_embd|emb_dim|embedding_size|dim|d_latents|width)", Kind.WIDTH, 0),
-    (r"(.*_)?(hidden_sizes|embed_dims|channels|dims|filters|embed_dim_per_stage|projection_size)", Kind.WIDTH, 0),
+    (r"(.*_)?(hidden_sizes|embed_dims|channel_list|channels_list|channels|dims|filters|embed_dim_per_stage|projection_size)", Kind.WIDTH, 0),
     (r"(.*_)?(size|dim|units|features?|feats)", Kind.RATIO, 0),
 )  # fmt: skip
 
