@@ -60,6 +60,10 @@ def build(model_type: str, seed: int = 0) -> Specimen:
         raise CannotBuild(own.cannot)
     transformers.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
+    try:
+        classes = own.classes() or model_classes(model_type)
+    except ImportError as error:
+        raise CannotBuild(_line(error)) from error
     best: Specimen | None = None
     best_rank = (0, False)
     problem = ""
@@ -68,7 +72,7 @@ def build(model_type: str, seed: int = 0) -> Specimen:
         for number, plan in enumerate(own.plans or PLANS):
             if best is not None and not best.not_driven and number > 2:
                 return best
-            for model_class in own.classes() or model_classes(model_type):
+            for model_class in classes:
                 try:
                     model = _construct(model_type, model_class, plan, own, seed)
                 except Exception as error:

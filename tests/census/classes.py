@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import transformers
 from transformers import PretrainedConfig, PreTrainedModel
@@ -44,6 +45,7 @@ def _auto_classes(model_type: str) -> Iterator[type[PreTrainedModel]]:
         names = mapping.get(model_type, ())
         for name in (names,) if isinstance(names, str) else names:
             cls = getattr(transformers, name, None)
+            _require_packages(cls)
             if inspect.isclass(cls) and getattr(cls, "config_class", None) is config:
                 yield cls
     for mapping in mappings.values():
@@ -52,6 +54,12 @@ def _auto_classes(model_type: str) -> Iterator[type[PreTrainedModel]]:
             cls = getattr(transformers, name, None)
             if inspect.isclass(cls) and hasattr(cls, "forward"):
                 yield cls
+
+
+def _require_packages(cls: Any) -> None:
+    """Raise ImportError if a class is only a placeholder, because a package is not installed."""
+    if cls is not None and cls.__module__.startswith("transformers.utils.dummy"):
+        raise ImportError(f"{cls.__name__} needs packages that are not all installed: {', '.join(cls._backends)}")
 
 
 def _module_classes(config_class: type[PretrainedConfig]) -> Iterator[type[PreTrainedModel]]:

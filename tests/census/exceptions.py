@@ -39,7 +39,7 @@ class Exceptional:
 
 # Left out of a configuration by its class, though the model reads it.
 COMPASS_ROPE = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 4, 4]}}
-PLAIN_GEMMA4 = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
+PLAIN_GEMMA4 = {"vocab_size_per_layer_input": 0, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
 QWEN4_INDEXER = {
     "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 4, "indexer_compress_ratio": 2,
 }  # fmt: skip
@@ -62,9 +62,14 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "gemma4_assistant": Exceptional(default=lambda: transformers.Gemma4AssistantConfig(text_config=PLAIN_GEMMA4)),
     "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),
     "granite4_vision": Exceptional(fields={"deepstack_layer_map": [[1, 0]], "spatial_target_layers": [1, 1, 1, 1]}),
+    "llama4_vision_model": Exceptional(fields={"intermediate_size": 384}),
+    "llama4": Exceptional(fields={"vision_config.intermediate_size": 576}),
+    "emu3": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
+    "lw_detr": Exceptional(fields={"backbone_config.image_size": 64}),
+    "lw_detr_vit": Exceptional(fields={"image_size": 64}),
     "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
     "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
-    "moonshine_streaming": Exceptional(fields={"num_key_value_heads": 2}),
+    "moonshine_streaming": Exceptional(fields={"num_attention_heads": 4, "num_key_value_heads": 4}),
     "layoutlmv3": Exceptional(fields={"coordinate_size": 16, "shape_size": 16}),
     # By default, they have no layer that attends.
     "bamba": Exceptional(fields={"attn_layer_indices": [1]}),

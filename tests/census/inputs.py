@@ -19,6 +19,7 @@ MAKERS: dict[str, Callable[[Source], list[Any]]] = {}
 WELCOME = {
     "input_ids", "decoder_input_ids", "pixel_values", "input_features", "input_values", "hidden_states", "bbox",
     "inputs_embeds", "flattened_patches", "audio_codes", "encoder_hidden_states", "past_values",
+    "image_attention_mask", "last_hidden_state",
 }  # fmt: skip
 
 
@@ -147,6 +148,7 @@ def _ids(source: Source) -> list[Any]:
         options.append(source.whole(2, min(high, 16), 1, books, TOKENS))
         options.append(source.whole(2, min(high, 16), books, TOKENS))
         options.append(source.whole(2, min(high, 16), 1, books + 1, TOKENS))
+        options.append(source.whole(2, min(high, 16), 1, TOKENS, books + 1))
     options.append(source.whole(low, high, 1, 32))
     return options
 
@@ -169,6 +171,16 @@ def _mask(source: Source) -> list[Any]:
 @maker("mask", "key_padding_mask")
 def _other_mask(source: Source) -> list[Any]:
     return [torch.ones(1, TOKENS, dtype=torch.bool), torch.ones(1, 5, dtype=torch.bool), None]
+
+
+@maker("image_attention_mask")
+def _image_mask(source: Source) -> list[Any]:
+    return [torch.ones(1, TOKENS, 1, dtype=torch.long)]
+
+
+@maker("last_hidden_state")
+def _last_hidden(source: Source) -> list[Any]:
+    return [source.noise(1, TOKENS, source.integer("input_size", "hidden_size", default=48))]
 
 
 @maker("position_ids")

@@ -172,7 +172,8 @@ class Shrinker:
                 break
             if index not in kept:
                 kept.append(index)
-        return sorted(kept)
+        sources, _ = own.get("kv_source_layers", ([], False))
+        return sorted({*kept, *(sources[index] for index in kept if sources)})
 
     def _must_set(self, name: str, value: Any, kept: list[int] | None) -> bool:
         """Whether a derived field must be given: the kinds of the layers that stay."""
@@ -216,6 +217,8 @@ class Shrinker:
         count = len(kept) if kept else None
         if isinstance(value, bool) or value is None:
             return value
+        if name == "kv_source_layers" and kept is not None and value:
+            return [kept.index(value[index]) for index in kept]
         if isinstance(value, list | tuple) and kept is not None and len(value) > max(kept):
             old = _default_count(own)
             if old is not None and len(value) == old:
@@ -454,6 +457,8 @@ def _per_layer_column(name: str, value: Any, count: int) -> list[Any] | None:
     """Return what a field says of each of `count` layers, or None if it does not."""
     if name == "per_layer_config":
         return [str(value.get(index, "")) for index in range(count)]
+    if name == "kv_source_layers" and isinstance(value, list) and len(value) == count:
+        return [source == index for index, source in enumerate(value)]
     if isinstance(value, list) and len(value) == count and not (value and isinstance(value[0], list | dict)):
         return list(value)
     if _is_layer_list(name, value) and max(value) <= count and len(value) < count:
