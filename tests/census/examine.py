@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from attngeo.errors import AttnGeoError
 from attngeo.layouts.modules import pattern_of
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.verification.checking import Findings, check_model
-from attngeo.verification.products import record_products
+from attngeo.verification.products import Product, record_products
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
 
@@ -31,13 +31,15 @@ class Row:
 
     verdict: "right"; "rest listed" if what was read is right and the rest is reported as left out; "wrong" if a site
     differs from the running model; "incomplete" if attention is neither read nor reported; "refused" by attngeo;
-    "no attention"; "not verified" if the model cannot be built or run here. sites: how many attngeo reads. reason: what
-    differs, or why it was refused or not verified.
+    "no attention"; "not verified" if the model cannot be built or run here. sites: how many attngeo reads. causal: "yes"
+    if a self-attention module says that each token attends to earlier ones only. reason: what differs, or why it was
+    refused or not verified.
     """
 
     model_type: str
     verdict: Verdict
     sites: int = 0
+    causal: str = ""
     reason: str = ""
 
 
@@ -49,7 +51,19 @@ def examine(model_type: str) -> Row:
         return Row(model_type, "not verified", reason=str(error))
     with record_products(specimen.model) as seen:
         run(specimen)
-    attends = sorted({pattern_of(product.running[-1]) for product in seen.products})
+    causal = "yes" if any(is_causal(specimen.model, product) for product in seen.products) else ""
+    return replace(_examine(specimen, seen.products), causal=causal)
+
+
+def is_causal(model: torch.nn.Module, product: Product) -> bool:
+    """Whether the module that computed a product says that it is causal."""
+    module = model.get_submodule(product.running[-1])
+    return product.query.shape[-2] == product.key.shape[-2] and getattr(module, "is_causal", False) is True
+
+
+def _examine(specimen: Specimen, products: list[Product]) -> Row:
+    model_type = specimen.model_type
+    attends = sorted({pattern_of(product.running[-1]) for product in products})
     with tempfile.TemporaryDirectory() as folder:
         specimen.model.save_pretrained(folder)
         try:
@@ -61,11 +75,11 @@ def examine(model_type: str) -> Row:
         findings = check_model(specimen.model, lambda: run(specimen))
         loaded = read_sites(specimen.model)
     except AttnGeoError as error:
-        return Row(model_type, "wrong", len(saved), f"read from a file, but refused in memory: {error}")
+        return Row(model_type, "wrong", len(saved), reason=f"read from a file, but refused in memory: {error}")
     if not attends and not findings.checks:
         return Row(model_type, "no attention")
     if difference := compare_sites(saved, loaded):
-        return Row(model_type, "wrong", len(saved), difference)
+        return Row(model_type, "wrong", len(saved), reason=difference)
     return judge(model_type, findings)
 
 
@@ -85,18 +99,18 @@ def judge(model_type: str, findings: Findings) -> Row:
         by_verdict.setdefault(check.verdict, []).append(where)
     for verdict in ("differs", "no product"):
         if places := sorted(set(by_verdict.get(verdict, []))):
-            return Row(model_type, "wrong", count, f"{verdict}: {', '.join(places)}")
+            return Row(model_type, "wrong", count, reason=f"{verdict}: {', '.join(places)}")
     listed = [name.rsplit(".", 2)[0] for name in findings.skipped]
     silent = [
         place for place in findings.unexplained if not any(name.startswith(place) or place.startswith(name) for name in listed)
     ]
     if silent:
-        return Row(model_type, "incomplete", count, f"neither read nor reported: {', '.join(silent)}")
+        return Row(model_type, "incomplete", count, reason=f"neither read nor reported: {', '.join(silent)}")
     if "not run" in by_verdict:
         places = sorted(set(by_verdict["not run"]))
-        return Row(model_type, "not verified", count, f"not run here: {', '.join(places)}")
+        return Row(model_type, "not verified", count, reason=f"not run here: {', '.join(places)}")
     if findings.unexplained:
-        return Row(model_type, "rest listed", count, f"left out: {', '.join(findings.unexplained)}")
+        return Row(model_type, "rest listed", count, reason=f"left out: {', '.join(findings.unexplained)}")
     return Row(model_type, "right", count)
 
 

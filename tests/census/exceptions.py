@@ -8,6 +8,8 @@ from typing import Any
 
 import transformers
 
+from census.shrink import Plan
+
 
 @dataclass(frozen=True)
 class Exceptional:
@@ -39,6 +41,7 @@ class Exceptional:
 
 # Left out of a configuration by its class, though the model reads it.
 COMPASS_ROPE = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 4, 4]}}
+PADDLE_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
 PLAIN_GEMMA4 = {"vocab_size_per_layer_input": 0, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
 QWEN4_INDEXER = {
     "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 4, "indexer_compress_ratio": 2,
@@ -57,7 +60,8 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "bros": Exceptional(fields={"hidden_size": 128}),
     "esm": Exceptional(fields={"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
     "esmfold2": Exceptional(
-        fields={f"{part}.head_dim": 32 for part in ("atom_encoder", "structure_head.diffusion_module.atom_encoder")}
+        fields={f"{part}.head_dim": 32 for part in ("atom_encoder", "structure_head.diffusion_module.atom_encoder")},
+        plans=(Plan(grouped=False),),
     ),
     "gemma4_assistant": Exceptional(default=lambda: transformers.Gemma4AssistantConfig(text_config=PLAIN_GEMMA4)),
     "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),
@@ -67,6 +71,19 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "emu3": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
     "lw_detr": Exceptional(fields={"backbone_config.image_size": 64}),
     "lw_detr_vit": Exceptional(fields={"image_size": 64}),
+    "fun_asr_nano": Exceptional(fields={"adaptor_config.intermediate_size": 24}),
+    "paddleocr_vl": Exceptional(fields={"text_config.rope_parameters": PADDLE_ROPE}),
+    "paddleocr_vl_text": Exceptional(fields={"rope_parameters": PADDLE_ROPE}),
+    "qwen3_omni_moe": Exceptional(fields={"talker_config.text_config.shared_expert_intermediate_size": 24}),
+    "pix2struct_text_model": Exceptional(fields={"initializer_range": 0.02}),
+    "zamba": Exceptional(
+        fields={"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]}
+    ),
+    # The encoder of sounds doubles its width at every stage.
+    "xcodec2": Exceptional(fields={"encoder_hidden_size": 8}),
+    "neucodec": Exceptional(fields={"encoder_hidden_size": 8}),
+    "dots3_note": Exceptional(fields={"text_config.head_dim": 20}),
+    "dots3_note_text": Exceptional(fields={"head_dim": 20}),
     "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
     "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
     "moonshine_streaming": Exceptional(fields={"num_attention_heads": 4, "num_key_value_heads": 4}),

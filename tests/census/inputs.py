@@ -19,7 +19,7 @@ MAKERS: dict[str, Callable[[Source], list[Any]]] = {}
 WELCOME = {
     "input_ids", "decoder_input_ids", "pixel_values", "input_features", "input_values", "hidden_states", "bbox",
     "inputs_embeds", "flattened_patches", "audio_codes", "encoder_hidden_states", "past_values",
-    "image_attention_mask", "last_hidden_state",
+    "image_attention_mask", "last_hidden_state", "grid_thw",
 }  # fmt: skip
 
 
@@ -149,6 +149,9 @@ def _ids(source: Source) -> list[Any]:
         options.append(source.whole(2, min(high, 16), books, TOKENS))
         options.append(source.whole(2, min(high, 16), 1, books + 1, TOKENS))
         options.append(source.whole(2, min(high, 16), 1, TOKENS, books + 1))
+    channels = source.first("num_channels", default=3)
+    if isinstance(channels, int) and channels > 3:
+        options.append(source.whole(low, high, 1, TOKENS, channels))
     options.append(source.whole(low, high, 1, 32))
     return options
 
@@ -170,7 +173,12 @@ def _mask(source: Source) -> list[Any]:
 
 @maker("mask", "key_padding_mask")
 def _other_mask(source: Source) -> list[Any]:
-    return [torch.ones(1, TOKENS, dtype=torch.bool), torch.ones(1, 5, dtype=torch.bool), None]
+    return [torch.ones(1, TOKENS, dtype=torch.bool), torch.ones(1, 5, dtype=torch.bool), torch.ones(1, 12), None]
+
+
+@maker("merge_sizes")
+def _merges(source: Source) -> list[Any]:
+    return [torch.tensor([1]), torch.tensor([2])]
 
 
 @maker("image_attention_mask")
@@ -224,7 +232,8 @@ def _pixels(source: Source) -> list[Any]:
     options: list[Any] = []
     shapes = _image_shapes(source)
     frames = source.integer("num_frames", "frames_per_clip", default=2)
-    patches = [_flat_patches(source), _flat_patches(source)[None], _square_patches(source)]
+    square = _square_patches(source)
+    patches = [_flat_patches(source), _flat_patches(source)[None], square, None if square is None else square[None]]
     options.append(source.noise(1, *shapes[0]))
     in_patches = any(name.startswith(("grid", "image_grid", "pixel_position")) for name in source.takes)
     options = patches + options if in_patches else options + patches[:2]

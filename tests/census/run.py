@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SECONDS = 120
 CSV = Path(__file__).parents[2] / "attngeo/layouts/census.csv"
-FIELDS = ("model_type", "verdict", "sites", "reason")
+FIELDS = ("model_type", "verdict", "sites", "causal", "reason")
 
 
 def all_types() -> list[str]:
@@ -74,7 +74,7 @@ class _Worker:
                 return row
         self._process.kill()
         self._start()
-        return {"model_type": model_type, "verdict": "not verified", "sites": 0, "reason": reason}
+        return {"model_type": model_type, "verdict": "not verified", "sites": 0, "causal": "", "reason": reason}
 
 
 def _work(there: Connection) -> None:

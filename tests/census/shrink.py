@@ -91,12 +91,11 @@ class Shrinker:
         own = _own_fields(config)
         main = next((own[n][0] for n in MAIN_WIDTHS if n in own and type(own[n][0]) is int and not own[n][1]), None)
         known = self.widths.setdefault(path, {})
-        if main is not None and main > SMALL:
-            staged = any(isinstance(own.get(name, (None,))[0], list | tuple) for name in ("depths", "num_heads"))
-            known[main] = STEP if staged else self._part(path).width
         for name, (value, _) in own.items():
             if kind_of(name)[0] is Kind.WIDTH and isinstance(value, list | tuple) and value and isinstance(value[0], int):
                 known.update(_proportional(value))
+        if main is not None and main > SMALL:
+            known[main] = STEP if _is_staged(own) else self._part(path).width
         for name, (value, _) in own.items():
             if isinstance(value, PretrainedConfig):
                 self._register_widths(value, _join(path, name))
@@ -203,8 +202,13 @@ class Shrinker:
         for new, old in enumerate(kept or []):
             if old in given:
                 fields = {name: self._value(name, v, path, own, kept) for name, v in given[old].items()}
-                if "head_dim" in fields:
+                if "head_dim" in fields and "qk_nope_head_dim" in own:
+                    fields["head_dim"] = sum(kind_of(f"qk_{half}_head_dim")[1] for half in ("nope", "rope"))
+                elif "head_dim" in fields:
                     fields["head_dim"] += 16
+                for heads in ("num_attention_heads", "num_key_value_heads"):
+                    if "num_attention_heads" in fields and heads in fields:
+                        fields[heads] *= 2
                 result[new] = fields
         return result
 
@@ -438,13 +442,18 @@ ALL_STAY = r"out_indices|.*feature_layers?|deepstack.*|.*hidden_state_indices|in
 def _is_staged(own: Mapping[str, Any]) -> bool:
     """Whether the layers are stages, each with its own width, depth or count of heads."""
     return any(
-        kind_of(name)[0] in (Kind.LAYERS, Kind.HEADS, Kind.WIDTH)
+        re.fullmatch(STAGES, name)
         and isinstance(value, list | tuple)
         and 1 < len(value) <= 6
         and all(type(v) is int for v in value)
-        and not _is_layer_list(name, list(value))
         for name, (value, _) in own.items()
     )
+
+
+STAGES = (
+    r"(encoder_|decoder_)?(depths?|hidden_sizes|num_heads|num_attention_heads|embed_dims?|layers|num_blocks|blocks_per_stage)"
+    r"|embed_dim_per_stage|num_attention_heads_per_stage|stage_\w+"
+)
 
 
 def _is_layer_list(name: str, value: Any) -> bool:

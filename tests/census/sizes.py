@@ -55,6 +55,8 @@ SPECIAL_FROM = 120
 FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"sliding_window|attention_window_size|local_attention|local_window_size", Kind.CAP, 4),
     (r"base_channels", Kind.CAP, 32),
+    (r"upsample_initial_channel", Kind.CAP, 64),
+    (r"num_filters|n_filters|encoder_n_filters|decoder_n_filters", Kind.CAP, 4),
     (r"num_res_blocks", Kind.CAP, 1),
     (r"pos_emb_(height|width|time)", Kind.KEEP, 0),
     (r"context_size", Kind.CAP, 16),
