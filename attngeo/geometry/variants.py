@@ -28,13 +28,14 @@ def input_shift(w: Tensor, shift: Tensor) -> Tensor:
     return w @ shift
 
 
-def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool) -> Tensor:
+def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool, across_heads: bool = False) -> Tensor:
     """Apply the linear part of a normalisation of queries or keys to x [heads, head_dim, ...], over head_dim.
 
-    gain: [heads or 1, head_dim]. centred: subtract the mean over head_dim first, as LayerNorm does.
+    gain: [heads or 1, head_dim]. centred: subtract the mean over head_dim first, as LayerNorm does. across_heads: the
+    mean is one over all heads.
     """
     if centred:
-        x = x - x.mean(dim=1, keepdim=True)
+        x = x - x.mean(dim=(0, 1) if across_heads else 1, keepdim=True)
     return x * gain.reshape(*gain.shape, *[1] * (x.ndim - 2))
 
 

@@ -44,9 +44,10 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
     by_role = {role: tensors[name] for role, name in site.tensors.items()}
     rope_dim = int(site.section.get("qk_rope_head_dim", site.family.defaults["qk_rope_head_dim"]))
     sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
-    q, k = latent_weights(by_role, **sizes, bias=False)
+    scaled = site.layout.scaled
+    q, k = latent_weights(by_role, **sizes, bias=False, scaled=scaled)
     if "q_a_bias" in by_role or "kv_a_bias" in by_role:
-        return Projections(q, k, *latent_weights(by_role, **sizes, bias=True), *gains)
+        return Projections(q, k, *latent_weights(by_role, **sizes, bias=True, scaled=scaled), *gains)
     return Projections(q, k, None, None, *gains)
 
 
@@ -80,7 +81,8 @@ def _heads(
     slots = layout.slots if letter == "q" else layout.k_slots
     if role.endswith("bias") and not _same_layer(getattr(layout, letter), getattr(layout, role)):
         slots = letter
-    blocks = layout.blocks if isinstance(layout.blocks, int) else site.key_heads
+    named = {"heads": site.heads, "key_heads": site.key_heads}
+    blocks = layout.blocks if isinstance(layout.blocks, int) else named[layout.blocks]
     if slots == letter:
         blocks = 1
     # Only the rows up to the last slot of queries and keys were read. Rows after the slots of `letter` are not needed.

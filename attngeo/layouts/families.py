@@ -23,6 +23,11 @@ C_ATTN_CROSS = QKLayout(
     q="q_attn.weight", k="c_attn.weight", q_bias="q_attn.bias", k_bias="c_attn.bias", k_slots="kv", conv1d=True
 )
 C_ATTN = make_fused("c_attn", conv1d=True)
+# SantaCoder, published as gpt2: queries, and the key and value that all heads share.
+Q_AND_KV_ATTN = QKLayout(
+    q="q_attn.weight", k="kv_attn.weight", q_bias="q_attn.bias", k_bias="kv_attn.bias", k_slots="kv", conv1d=True,
+    key_heads="one",
+)  # fmt: skip
 
 
 def _file(name: str, module: str = "") -> str:
@@ -120,7 +125,7 @@ FAMILIES: dict[str, Family] = {
     "openai-gpt": Family(source=_file("openai"), layouts=(C_ATTN,), defaults={"n_head": 12}),
     "gpt2": Family(
         source=_file("gpt2"),
-        layouts=(C_ATTN_CROSS, C_ATTN),
+        layouts=(C_ATTN_CROSS, C_ATTN, Q_AND_KV_ATTN),
         pre_norm=("ln_1",),
         cross_norm=("ln_cross_attn",),
         defaults={"n_head": 12},

@@ -16,10 +16,14 @@ Role = Literal["encoder", "decoder"]
 # The names of the fields. The first one that a configuration has is taken. A name may have a prefix: a field whose
 # prefix is in the module's name, such as `decoder_num_attention_heads` in a decoder, comes before one without.
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "heads")
-KEY_HEADS = ("num_key_value_heads", "num_key_value_attention_heads", "num_kv_heads", "n_kv_heads", "n_head_kv")
+KEY_HEADS = (
+    "num_key_value_heads", "num_key_value_attention_heads", "num_kv_heads", "n_kv_heads", "kv_n_heads", "n_head_kv",
+    "multi_query_group_num",
+)  # fmt: skip
 HEAD_DIM = ("head_dim", "d_kv", "attention_head_size", "kv_channels", "d_head", "dim_head", "attention_head_dim")
 # Words of a module's name that mean the same as a prefix of a field.
 SAME = {"sliding": "swa", "swa": "sliding"}
+COUNTING = ("num", "n")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ def read_heads(
     CorruptCheckpointError if the number of heads is missing, or if a number is not a positive integer.
     """
     known = {role, *words}
+    if isinstance(nested := section.get("attn_config"), Mapping):
+        section = {**section, **nested}
     heads = _read_positive(HEADS, section, defaults, known, stage, ref)
     if heads is None:
         raise CorruptCheckpointError(
@@ -113,7 +119,7 @@ def _fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Co
     for name in source:
         for ending in names:
             if isinstance(name, str) and name.endswith(f"_{ending}") and name not in names:
-                prefix = set(name.removesuffix(f"_{ending}").split("_"))
+                prefix = [word for word in name.removesuffix(f"_{ending}").split("_") if word not in COUNTING]
                 if all(word in words or SAME.get(word) in words for word in prefix):
                     prefixed.append((-len(prefix), name))
     yield from (name for _, name in sorted(prefixed))

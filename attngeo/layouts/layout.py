@@ -3,7 +3,7 @@
 The output axis of a projection is a row of slots, each `head_dim` wide. The letters of a layout give their order. Each
 letter stands for a run of heads:
 
-    "q"  the H query heads     "k"  the K key heads     "v"  the K value heads
+    "q"  the H query heads     "k"  the K key heads     "v"  the K value heads     "g"  H gates of query heads
 
 The order repeats in each of `blocks` equal blocks. "qkv" in one block is Q…Q K…K V…V. In as many blocks as there are
 key heads it is (Q…Q K V) for each group; with one query head per group, this is the interleaving of GPT-NeoX and BLOOM.
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Blocks = int | Literal["key_heads"]
+Blocks = int | Literal["heads", "key_heads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class QKLayout:
     """Where one attention module keeps Wq and Wk. Tensor names are relative to the module's name.
 
     q, k: the weights; the same name if they are fused. q_bias, k_bias: their biases, which a checkpoint may lack.
-    slots, k_slots: order of the slots in each. blocks: number of times that the order repeats in a fused tensor, or
-    "key_heads" for once per key head. conv1d: stored as (in, out) instead of (out, in). when: values of configuration
-    fields that this layout requires. key_heads: the number of key heads: "config" for the configuration's, "one", or
-    "heads" for as many as query heads whatever the configuration says. width_from_rows: head_dim is the output width
-    divided by the number of heads, whatever the configuration says.
+    slots, k_slots: order of the slots in each. blocks: number of times that the order repeats in a tensor with several
+    kinds of slots, "key_heads" for once per key head, or "heads" for once per query head. conv1d: stored as (in, out)
+    instead of (out, in). when: values of configuration fields that this layout requires. key_heads: the number of key
+    heads: "config" for the configuration's, "one", or "heads" for as many as query heads whatever the configuration
+    says. width_from_rows: head_dim is the output width divided by the number of heads, whatever the configuration says.
     """
 
     q: str
@@ -69,6 +69,11 @@ class LatentLayout:
     kv_a_bias: str = "kv_a_proj_with_mqa.bias"
     kv_norm: str = "kv_a_layernorm.weight"
     kv_b: str = "kv_b_proj.weight"
+    scaled: bool = False
+
+
+# The fields of LatentLayout that name tensors.
+LATENT_ROLES = ("q", "q_a", "q_a_bias", "q_norm", "q_b", "kv_a", "kv_a_bias", "kv_norm", "kv_b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +155,13 @@ RULES = (
     make_separate("Wq", "Wk"),
     make_separate("wq", "wk"),
     make_separate("q", "k"),
+    make_separate("linear_q", "linear_k"),
+    make_separate("project_q", "project_k"),
+    make_separate("q_proj.linear", "k_proj.linear"),
+    make_separate("q_head", "k_head"),
+    QKLayout(q="to_q.weight", k="to_kv.weight", q_bias="to_q.bias", k_bias="to_kv.bias", k_slots="kv"),
+    make_fused("Wqkv"),
+    LatentLayout(),
     # torch.nn.MultiheadAttention, whose order is fixed.
     QKLayout(
         q="in_proj_weight", k="in_proj_weight", q_bias="in_proj_bias", k_bias="in_proj_bias", slots="qkv", k_slots="qkv"
@@ -171,7 +183,7 @@ HEAD_NORMS = (
 
 def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_dim: int, blocks: int) -> Tensor:
     """Cut the slots `letter` out of x [slots·head_dim, ...]: [heads of that letter, head_dim, ...], in their order."""
-    counts = {"q": heads, "k": key_heads, "v": key_heads}
+    counts = {"q": heads, "k": key_heads, "v": key_heads, "g": heads}
     runs = [counts[slot] // blocks for slot in slots]
     start = sum(runs[: slots.index(letter)])
     by_block = x.reshape(blocks, sum(runs), head_dim, *x.shape[1:])
@@ -180,17 +192,17 @@ def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_
 
 def slot_rows(slots: str, *, heads: int, key_heads: int, head_dim: int) -> int:
     """The output width of a projection with these slots: their number times head_dim."""
-    counts = {"q": heads, "k": key_heads, "v": key_heads}
+    counts = {"q": heads, "k": key_heads, "v": key_heads, "g": heads}
     return sum(counts[slot] for slot in slots) * head_dim
 
 
 def latent_weights(
-    tensors: Mapping[str, Tensor], *, heads: int, nope_dim: int, rope_dim: int, bias: bool
+    tensors: Mapping[str, Tensor], *, heads: int, nope_dim: int, rope_dim: int, bias: bool, scaled: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The q and k of multi-head latent attention, [heads, nope_dim + rope_dim, d_model] each.
 
     tensors: field of LatentLayout → tensor, in the dtype to compute in. nope_dim, rope_dim: number of dimensions of a
-    head without and with rotary embeddings. bias: return the biases that result from those of the down-projections
+    head without and with rotary embeddings. scaled: see `LatentLayout`. bias: return the biases that result from those of the down-projections
     instead, [heads, nope_dim + rope_dim] each.
     """
 
@@ -206,6 +218,8 @@ def latent_weights(
     else:
         q = (tensors["q_b"] * tensors["q_norm"]) @ down("q_a", slice(None))
     up = tensors["kv_b"].reshape(heads, -1, rank)[:, :nope_dim] * tensors["kv_norm"]
+    if scaled:
+        up = up * (tensors["kv_a"].shape[1] / rank) ** 0.5
     nope = up @ down("kv_a", slice(0, rank))
     rope = down("kv_a", slice(rank, rank + rope_dim))
     k = torch.cat([nope, rope.expand(heads, *rope.shape)], dim=1)

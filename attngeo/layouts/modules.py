@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
+from attngeo.layouts.forms import CAUSAL_REMOTE, CHANGED_BY, HEAD_NORMS, LAYOUTS, NOT_ATTENTION, OTHER_ATTENTION
 from attngeo.layouts.heads import load_defaults
-from attngeo.layouts.layout import RULES, Family, HeadNorm, LatentLayout, QKLayout
+from attngeo.layouts.layout import RULES, Family, LatentLayout, QKLayout
 from attngeo.layouts.sections import ConfigSection, find_section
 
 NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
@@ -91,12 +95,32 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
                         found[path] = module
                     else:
                         halves.append((module, join(path, partner)))
-    skipped = _find_halves(halves, found, ref)
+    skipped = _find_halves(halves, found, ref) | _leave_out_others(found, names)
     _refuse_quantised(found, names, quantisation, ref)
     unread = _find_unread(names, found)
+    if skipped and not found:
+        pattern, reason = next(iter(skipped.items()))
+        raise UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {reason}")
     if not found:
         raise _explain_nothing_found(names, config, unread, quantisation, ref)
     return Survey(list(found.values()), {**dict.fromkeys(unread, "no layout knows its form"), **skipped})
+
+
+def _leave_out_others(found: dict[str, Module], names: Iterable[str]) -> dict[str, str]:
+    """Take modules out of `found` that a rule found and that do not attend by q·k: name pattern → reason."""
+    unlisted = {name for name, module in found.items() if not module.family.source}
+    skipped = {name: why for name in unlisted for pattern, why in NOT_ATTENTION if re.search(pattern, name)}
+    for tensor in names:
+        for dot in re.finditer(r"\.", tensor):
+            name, inner = tensor[: dot.start()], tensor[dot.end() :]
+            if name in unlisted:
+                skipped.update((name, why) for pattern, why in CHANGED_BY if re.search(pattern, inner))
+    skipped |= {
+        name: why for name in unlisted if (why := OTHER_ATTENTION.get(str(found[name].section.get("model_type"))))
+    }
+    for name in skipped:
+        del found[name]
+    return {pattern_of(name): reason for name, reason in skipped.items()}
 
 
 def _find_halves(halves: Iterable[tuple[Module, str]], found: Mapping[str, Module], ref: str) -> dict[str, str]:
@@ -110,7 +134,7 @@ def _find_halves(halves: Iterable[tuple[Module, str]], found: Mapping[str, Modul
         if module.template in whole and module.name not in found:
             if module.family.source:
                 raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
-            skipped[module.name] = f"it has no {missing.removeprefix(module.name).lstrip('.')} of its own"
+            skipped[module.template] = f"{module.name} has no {missing.removeprefix(module.name).lstrip('.')}"
     return skipped
 
 
@@ -164,12 +188,21 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
     architectures = config.get("architectures")
     first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     causal = bool(config.get("is_decoder")) or first.endswith(("CausalLM", "LMHeadModel"))
+    causal = causal or model_type in list_causal_types()
     return Family(
         source="",
+        layouts=(*LAYOUTS.get(model_type, ()), *RULES),
         stack="decoder" if causal else "encoder",
-        head_norm=HeadNorm(),
+        head_norm=HEAD_NORMS.get(model_type),
         notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),
     )
+
+
+@cache
+def list_causal_types() -> frozenset[str]:
+    """The model types whose self-attention is causal: each token attends to earlier ones only."""
+    rows = csv.DictReader((files(__package__) / "census.csv").read_text("utf-8").splitlines())
+    return frozenset(row["model_type"] for row in rows if row["causal"]) | set(CAUSAL_REMOTE)
 
 
 def _holds(layout: QKLayout | LatentLayout, section: Mapping[str, Any], family: Family) -> bool:
@@ -213,7 +246,8 @@ def _explain_nothing_found(
             f"{ref}: family {model_type!r} is not supported: the order of queries and keys in {skipped[0]} is unknown; "
             "declare it in attngeo/layouts/families.py"
         )
-    looked_for = ", ".join(f"{rule.q.removesuffix('.weight')}/{rule.k.removesuffix('.weight')}" for rule in RULES)
+    pairs = [(rule.q, rule.kv_a if isinstance(rule, LatentLayout) else rule.k) for rule in RULES]
+    looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
     seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
     return UnsupportedModelError(

@@ -18,6 +18,7 @@ SYNONYMS = (
     ("video",),
     ("backbone", "pixel"),
 )
+PREFIXES = 4  # that many of them name a part even if no section of the configuration describes it
 # Words that say nothing about which part it is.
 FILLERS = {"config", "model", "tower", "cfg", "module", "branch", "attn", "attention", "ffn", "quantization"}
 # Sections for tensors that carry no prefix of their own.
@@ -56,15 +57,16 @@ def find_section(module: str, config: Mapping[str, Any]) -> tuple[str | None, Co
     The section whose words stand first in the module's name is taken; of several, the one with most words, and then the
     innermost. If none fits: the whole configuration, or the section of the language model if only sections state heads.
     """
-    place: dict[str, int] = {}
+    place: dict[str, tuple[int, int]] = {}
     for position, segment in enumerate(module.split(".")):
-        place |= {word: place.get(word, position) for word in split_words(segment)}
+        for number, word in enumerate(list_words(segment)):
+            place.setdefault(word, (position, -number))  # a speech decoder is a decoder
     whole, *inner = list_sections(config)
     fitting = [section for section in inner if split_words(section.key) and split_words(section.key) <= place.keys()]
     if fitting:
         section = min(fitting, key=lambda own: _rank(own, place))
         return _name_part(section), section
-    part = next((words[0] for words in SYNONYMS if words[0] in place), None)
+    part = next((words[0] for words in SYNONYMS[:PREFIXES] if words[0] in place), None)
     stating = [section for section in inner if _states_heads(section.fields)]
     if part or not stating or _states_heads(config):
         return part, whole
@@ -74,10 +76,11 @@ def find_section(module: str, config: Mapping[str, Any]) -> tuple[str | None, Co
     return None, stating[0] if len(stating) == 1 else whole
 
 
-def _rank(section: ConfigSection, place: Mapping[str, int]) -> tuple[int, int, int]:
+def _rank(section: ConfigSection, place: Mapping[str, tuple[int, int]]) -> tuple[int, int, tuple[int, int], int]:
     """How well a section fits a module; the lowest is the best. place: word → its first place in the module's name."""
     words = split_words(section.key)
-    return min(place[word] for word in words), -len(words), -len(section.keys)
+    first = min(place[word] for word in words)
+    return first[0], -len(words), first, -len(section.keys)
 
 
 def split_words(name: str) -> set[str]:
@@ -86,8 +89,13 @@ def split_words(name: str) -> set[str]:
     >>> sorted(split_words("visual_encoder"))
     ['encoder', 'vision']
     """
-    words = {_CANONICAL.get(word, word) for word in re.split(r"[_\d]+", name.lower()) if word}
-    return words - FILLERS
+    return set(list_words(name))
+
+
+def list_words(name: str) -> list[str]:
+    """The words of `split_words` in their order."""
+    words = (_CANONICAL.get(word, word) for word in re.split(r"[_\d]+", name.lower()) if word)
+    return [word for word in words if word not in FILLERS]
 
 
 def _name_part(section: ConfigSection) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.heads import HeadConfig, Role, read_heads
-from attngeo.layouts.layout import HEAD_NORMS, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
+from attngeo.layouts.layout import HEAD_NORMS, LATENT_ROLES, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
 from attngeo.layouts.modules import Module, conditions_hold, join, survey_modules
 from attngeo.layouts.sizes import ShapeOf, Sizes, measure
 
@@ -102,6 +102,9 @@ def find_sites(
         for layer, found in _number_layers(modules):
             if _is_speculative(found, layer):
                 continue
+            if (source := _shares_keys(found, layer)) is not None:
+                skipped[found.template] = source
+                continue
             module = _recognise_head_norm(found, names)
             try:
                 known = _find_tensors(module, names)
@@ -120,9 +123,17 @@ def find_sites(
     return sites, skipped
 
 
+def _shares_keys(module: Module, layer: int) -> str | None:
+    """Why the layer has no keys of its own: the last layers of some models use the keys of an earlier one."""
+    layers, shared = (module.section.get(name) for name in ("num_hidden_layers", "num_kv_shared_layers"))
+    if type(layers) is int and type(shared) is int and shared > 0 and layer >= layers - shared:
+        return f"the last {shared} layers use the keys of earlier ones"
+    return None
+
+
 def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
     """The module with the QK-norm that its tensors are named after, if a rule found it. One with biases is centred."""
-    if module.family.source:
+    if module.family.source or module.family.head_norm:
         return module
     for q, k in HEAD_NORMS:
         path = join(module.name, q)
@@ -134,7 +145,8 @@ def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
 
 def _stated_heads(module: Module, ref: str) -> HeadConfig:
     """The heads of the module as its section of the configuration states them."""
-    role: Role = "decoder" if DECODER.search(module.name) else "encoder"
+    decoder = DECODER.search(module.name) or (module.family.stack == "decoder" and not ENCODER.search(module.name))
+    role: Role = "decoder" if decoder else "encoder"
     return read_heads(
         module.section, role, defaults=module.family.defaults, stage=module.indices[0] if module.indices else None,
         ref=ref, words={word for segment in module.name.split(".") for word in segment.lower().split("_")},
@@ -178,6 +190,9 @@ def _stack_name(module: Module) -> str:
     # BERT and similar models become decoders by their configuration alone.
     if DECODER.search(module.name) or module.section.get("is_decoder") is True:
         return "decoder"
+    causal = module.family.stack == "decoder" and not module.family.source
+    if causal and not module.section.get("is_encoder_decoder"):
+        return "decoder"
     return "encoder" if ENCODER.search(module.name) else module.family.stack
 
 
@@ -203,7 +218,7 @@ def _is_speculative(module: Module, layer: int) -> bool:
 def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
     """Role → name of each tensor that the layout and the family name and the checkpoint has."""
     layout, family = module.layout, module.family
-    fields = ("q", "k", "q_bias", "k_bias") if isinstance(layout, QKLayout) else LatentLayout.__dataclass_fields__
+    fields = ("q", "k", "q_bias", "k_bias") if isinstance(layout, QKLayout) else LATENT_ROLES
     wanted = {role: join(module.name, getattr(layout, role)) for role in fields if getattr(layout, role)}
     if family.head_norm is not None:
         for role, norm in (("q_gain", family.head_norm.q), ("k_gain", family.head_norm.k)):

@@ -11,6 +11,11 @@ from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_n
 from attngeo.layouts.layout import LatentLayout, QKLayout, slot_rows
 from attngeo.layouts.modules import Module, join
 
+# Fields that state the width of a stack. From stage to stage it may double.
+WIDTHS = ("hidden_size", "hidden_sizes", "hidden_dim", "d_model", "n_embd", "dim", "embed_dim", "embed_dims", "width")
+STAGES = 6
+# Parts between two towers. They have heads of their own.
+BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
 # The shape of a tensor, by its name.
 ShapeOf = Callable[[str], Sequence[int]]
 
@@ -38,8 +43,32 @@ def measure(module: Module, stated: HeadConfig, tensors: Mapping[str, str], shap
         sizes = _measure_latent(module, stated.heads, tensors, shape_of, ref)
     else:
         sizes = _measure_separate(module, module.layout, stated, tensors, shape_of, ref)
+        if not module.family.source:
+            _check_description(module, sizes, ref)
     _check_vectors(tensors, sizes, shape_of, ref)
     return sizes
+
+
+def _check_description(module: Module, sizes: Sizes, ref: str) -> None:
+    """Raise ShapeError if the section of the configuration seems to describe another part of the model.
+
+    Any number of heads that divides the width fits the weights. So a number that was stated for another part would give
+    wrong heads in silence. The width that is stated with it tells.
+    """
+    bridges = {word for word in BRIDGES if word in module.name.lower() and word not in (module.tower or "")}
+    if bridges and not any("head" in name and word in name for name in module.section for word in bridges):
+        raise ShapeError(f"{ref}: {module.name}: config.json states no number of heads for the {min(bridges)}")
+    stated = (module.section.get(name) for name in WIDTHS)
+    widths = [
+        n for value in stated for n in (value if isinstance(value, list) else [value]) if type(n) is int and n > 0
+    ]
+    if sizes.head_dim in list_numbers({**module.family.defaults, **module.section}, HEAD_DIM) or not widths:
+        return
+    if not any(sizes.d_model == width << stage for width in widths for stage in range(STAGES)):
+        raise ShapeError(
+            f"{ref}: {module.name} has an input width of {sizes.d_model}, and config.json states heads for a width of "
+            f"{', '.join(map(str, widths[:3]))} only; it does not describe this part"
+        )
 
 
 def _measure_separate(
@@ -55,8 +84,9 @@ def _measure_separate(
     heads = stated.heads
     key_heads = {"one": 1, "heads": heads}.get(layout.key_heads, stated.key_heads or heads)
     head_dim = stated.head_dim
-    if layout.width_from_rows and rows % heads == 0:
-        head_dim = rows // heads
+    slots = slot_rows(layout.slots, heads=heads, key_heads=key_heads, head_dim=1)
+    if layout.width_from_rows and rows % slots == 0:
+        head_dim = rows // slots
     if head_dim is None and width % heads == 0:
         head_dim = width // heads
     first = (heads, key_heads, head_dim)

@@ -151,7 +151,7 @@ def projections(
     if variants.fold_norm:
         parts, note = _fold_norm(site, tensors, parts)
         notes += note
-    parts = _fold_head_norm(site, parts)
+    parts = _fold_head_norm(site, tensors, parts)
     parts, note = _rotate(site, parts, variants.rope_offset, ref)
     notes += note
     q, k = parts.q, parts.k
@@ -187,18 +187,23 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projec
     return parts._replace(q=q, k=k, q_bias=q_bias, k_bias=k_bias), ["input gain folded"]
 
 
-def _fold_head_norm(site: AttentionSite, parts: Projections) -> Projections:
+def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> Projections:
     """Fold the linear part of QK-norm: its gain, and the centring of a LayerNorm."""
     norm = site.family.head_norm
 
-    def fold(x: Tensor, gain: Tensor | None) -> Tensor:
-        return x if gain is None or norm is None else fold_head_norm(x, gain, centred=norm.centred)
+    def fold(x: Tensor, gain: Tensor | None, role: str) -> Tensor:
+        if gain is None or norm is None:
+            return x
+        # A vector as wide as all heads together belongs to a normalisation of all heads together.
+        stored = tensors.get(site.tensors.get(role, ""))
+        across_heads = stored is not None and stored.ndim == 1 and len(gain) > 1
+        return fold_head_norm(x, gain, centred=norm.centred, across_heads=across_heads)
 
     return parts._replace(
-        q=fold(parts.q, parts.q_gain),
-        k=fold(parts.k, parts.k_gain),
-        q_bias=None if parts.q_bias is None else fold(parts.q_bias, parts.q_gain),
-        k_bias=None if parts.k_bias is None else fold(parts.k_bias, parts.k_gain),
+        q=fold(parts.q, parts.q_gain, "q_gain"),
+        k=fold(parts.k, parts.k_gain, "k_gain"),
+        q_bias=None if parts.q_bias is None else fold(parts.q_bias, parts.q_gain, "q_gain"),
+        k_bias=None if parts.k_bias is None else fold(parts.k_bias, parts.k_gain, "k_gain"),
     )
 
 

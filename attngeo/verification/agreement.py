@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -47,29 +48,35 @@ def compare(predicted: Prediction, query: Tensor, key: Tensor) -> tuple[float, b
     return best
 
 
-def _arrangements(query: Tensor, key: Tensor, heads: int) -> list[tuple[Tensor, Tensor]]:
-    """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads."""
+def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads.
+
+    The token is one in the middle, where no padding is near, and then the first one, which no position rotates.
+    """
     runs, n, tokens, width = query.shape
     if n % key.shape[1]:
-        return []
+        return
+    key = key.repeat_interleave(n // key.shape[1], 1)  # keys that a fused operation shares between heads
     if n < heads:  # the queries that share a key head are rows of one product
         shared = heads // n
         if heads % n or tokens % shared:
-            return []
-        middle, alone = tokens // shared // 2, key.repeat_interleave(shared, 1)[:, :, key.shape[2] // 2]
-        by_token = query.reshape(runs, n, tokens // shared, shared, width)[:, :, middle]
-        by_head = query.reshape(runs, n, shared, tokens // shared, width)[:, :, :, middle]
-        keys = alone.transpose(0, 1)
-        return [(x.reshape(runs, heads, width).transpose(0, 1), keys) for x in (by_token, by_head)]
-    if n % heads:
-        return []
-    q, k = query[:, :, tokens // 2], key.repeat_interleave(n // key.shape[1], 1)[:, :, key.shape[2] // 2]
-    others = n // heads  # sequences, windows or chunks, before or after the heads
-    found = []
-    for shape, axis in (((runs, others, heads, -1), 1), ((runs, heads, others, -1), 2)):
-        own_q, own_k = (x.reshape(shape).select(axis, others // 2).transpose(0, 1) for x in (q, k))
-        found.append((own_q, own_k))
-    return found
+            return
+        key = key.repeat_interleave(shared, 1)
+        for shape, axes in (((tokens // shared, shared), (3, 2)), ((shared, tokens // shared), (2, 3))):
+            by_head = query.reshape(runs, n, *shape, width).permute(0, 1, *axes, 4)
+            yield from _of_tokens(by_head.reshape(runs, heads, tokens // shared, width), key)
+    elif n % heads == 0:
+        others = n // heads  # sequences, windows or chunks, before or after the heads
+        for shape, axis in (((others, heads), 1), ((heads, others), 2)):
+            q, k = (x.reshape(runs, *shape, *x.shape[2:]) for x in (query, key))
+            for place in dict.fromkeys((others // 2, 0)):
+                yield from _of_tokens(q.select(axis, place), k.select(axis, place))
+
+
+def _of_tokens(query: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Queries and keys [heads, runs, width] of two tokens, from [runs, heads, tokens, width]."""
+    yield query[:, :, query.shape[2] // 2].transpose(0, 1), key[:, :, key.shape[2] // 2].transpose(0, 1)
+    yield query[:, :, 0].transpose(0, 1), key[:, :, 0].transpose(0, 1)
 
 
 def _relative_difference(want: Tensor, have: Tensor) -> float:

@@ -16,7 +16,7 @@ from attngeo.layouts.modules import pattern_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.verification.agreement import TOLERANCE, Prediction, compare
-from attngeo.verification.constant_inputs import Vectors, linear_norms, probe_inputs, random_vectors
+from attngeo.verification.constant_inputs import Arguments, Vectors, linear_norms, probe_inputs, random_vectors
 from attngeo.verification.products import Product, record_products
 
 # The first run is what the others are compared with.
@@ -69,7 +69,8 @@ def check_model(model: Any, run: Callable[[], None]) -> Findings:
     for site, container in zip(sites, containers, strict=True):
         if container is not None:
             widths[container] |= {site.d_model, site.key_width}
-    by_run = [_run_once(model, run, widths, own) for own in vectors]
+    others: Arguments = {}
+    by_run = [_run_once(model, run, widths, own, others) for own in vectors]
     return _judge(sites, predicted, containers, _align(by_run), skipped)
 
 
@@ -94,10 +95,12 @@ def _nearest(module: str, ran: set[str]) -> str | None:
     return module or None
 
 
-def _run_once(model: Any, run: Callable[[], None], widths: dict[str, set[int]], vectors: Vectors) -> list[Product]:
+def _run_once(
+    model: Any, run: Callable[[], None], widths: dict[str, set[int]], vectors: Vectors, others: Arguments
+) -> list[Product]:
     with ExitStack() as hooks:
         hooks.enter_context(linear_norms(model, widths, vectors))
-        hooks.enter_context(probe_inputs(model, widths, vectors))
+        hooks.enter_context(probe_inputs(model, widths, vectors, others))
         seen = hooks.enter_context(record_products(model))
         run()
     return seen.products
@@ -114,16 +117,16 @@ class Aligned:
 
 
 def _align(by_run: list[list[Product]]) -> list[Aligned]:
-    """The products that every run computed in the same shape."""
+    """The products that every run computed. If the length of a sequence depends on the input, its start is kept."""
     found = []
     for products in zip(*by_run, strict=False):
         first = products[0]
-        same = all(
-            one.running == first.running and one.query.shape == first.query.shape and one.key.shape == first.key.shape
-            for one in products
-        )
-        if same:
-            query, key = (torch.stack([getattr(one, name).float() for one in products]) for name in ("query", "key"))
+        sizes = {(one.running, *(x.shape[0] for x in (one.query, one.key)), one.query.shape[2]) for one in products}
+        if len(sizes) == 1:
+            query, key = (
+                torch.stack([x[:, : min(other.shape[1] for other in factors)].float() for x in factors])
+                for factors in ([one.query for one in products], [one.key for one in products])
+            )
             found.append(Aligned(query, key, first.running, first.softmax))
     return found
 

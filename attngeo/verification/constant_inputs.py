@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import Any
 
 import torch
@@ -31,39 +32,49 @@ def random_vectors(run: int) -> Vectors:
     return draw
 
 
+# (module, number of its call, place of the argument) → the argument
+Arguments = dict[tuple[str, int, str], Tensor]
+
+
 @contextmanager
-def probe_inputs(model: nn.Module, modules: Mapping[str, Iterable[int]], vectors: Vectors) -> Iterator[None]:
+def probe_inputs(
+    model: nn.Module, modules: Mapping[str, Iterable[int]], vectors: Vectors, others: Arguments
+) -> Iterator[None]:
     """Inside, every token that enters one of the modules is `vectors(width)`.
 
-    modules: module name → widths of the inputs to replace; other arguments stay, so do those of other widths.
+    modules: module name → widths of the inputs to replace. others: the other arguments, such as positions; those of the
+    first run are noted there, and are used again in later runs, so that nothing but the vectors changes.
     """
     with ExitStack() as hooks:
         for name, widths in modules.items():
             module = model.get_submodule(name)
-            hook = _input_hook(module, tuple(widths), vectors)
+            hook = _input_hook(name, module, tuple(widths), vectors, others)
             hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         yield
 
 
-def _input_hook(module: nn.Module, widths: tuple[int, ...], vectors: Vectors) -> Any:
-    parameters = list(inspect.signature(module.forward).parameters)
+def _input_hook(
+    module_name: str, module: nn.Module, widths: tuple[int, ...], vectors: Vectors, others: Arguments
+) -> Any:
+    parameters, calls = list(inspect.signature(module.forward).parameters), count()
 
-    def replace(name: str, value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 2:
+    def replace(name: str, value: Any, call: int) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
-        if NOT_PROJECTED.search(name):
-            return value
-        for axis in (value.ndim - 1, 1):  # tokens are rows; in images, channels come second
-            width = value.shape[axis]
-            if width in widths:
-                shape = [width if i == axis else 1 for i in range(value.ndim)]
-                return vectors(width).to(value).reshape(shape).expand_as(value).clone()
-        return value
+        if value.ndim >= 2 and not NOT_PROJECTED.search(name):
+            for axis in (value.ndim - 1, 1):  # tokens are rows; in images, channels come second
+                width = value.shape[axis]
+                if width in widths:
+                    shape = [width if i == axis else 1 for i in range(value.ndim)]
+                    return vectors(width).to(value).reshape(shape).expand_as(value).clone()
+        known = others.setdefault((module_name, call, name), value.detach().clone())
+        return known.clone() if known.shape == value.shape else value
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        names = [*parameters, *[""] * len(args)]
-        replaced = tuple(replace(name, value) for name, value in zip(names, args, strict=False))
-        return replaced, {name: replace(name, value) for name, value in kwargs.items()}
+        call = next(calls)
+        names = [*parameters, *(f"argument {i}" for i in range(len(args)))]
+        replaced = tuple(replace(name, value, call) for name, value in zip(names, args, strict=False))
+        return replaced, {name: replace(name, value, call) for name, value in kwargs.items()}
 
     return hook
 

@@ -17,7 +17,7 @@ def randomise(model: nn.Module, seed: int) -> None:
     """
     generator = torch.Generator().manual_seed(seed)
     for _, parameter in model.named_parameters():
-        if not parameter.is_floating_point():
+        if not parameter.is_floating_point() or not parameter.requires_grad:  # tables of positions are not learned
             continue
         extended = [size for size in parameter.shape if size > 1]
         if len(extended) >= 2:

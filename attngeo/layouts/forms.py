@@ -1,0 +1,104 @@
+"""What the rules need to know about model types that have no entry in families.py: data only.
+
+Each entry was read from the modeling file of transformers, and the census compares it with the running model.
+"""
+
+from __future__ import annotations
+
+from attngeo.layouts.layout import HeadNorm, LatentLayout, QKLayout, make_fused, make_separate
+
+# Projection → model types that hold queries, keys and values in it, in this order.
+IN_ORDER = {
+    "qkv": (
+        "blip_vision_model", "blip_2_vision_model", "cohere_compass_vision", "deepseek_ocr2_sam_vision_model",
+        "deepseek_vl_hybrid", "dots3_note_vision_encoder", "ernie4_5_vl_moe_vision", "exaone4_5_vision",
+        "glm4v_moe_vision", "glm4v_vision", "glm5_next_vision", "glm_image_vision", "glm_ocr_vision", "glmga_vision",
+        "got_ocr2_vision", "hyperclovax_vision_v2", "instructblip_vision_model",
+        "instructblipvideo_vision_model", "pp_chart2table_vision", "pp_formulanet_vision", "pp_ocrv6_small_rec",
+        "qwen2_5_omni_vision_encoder", "qwen2_5_vl_vision", "qwen2_vl_vision", "qwen3_5_moe_vision", "qwen3_5_vision",
+        "qwen3_omni_moe_vision_encoder", "qwen3_vl_moe_vision", "qwen3_vl_vision", "qwen4_exp_vision", "radio",
+        "sam_hq_vision_model", "timesformer", "videomae", "vivit",
+    ),
+    "attn.qkv": ("intern_vit_6b",),
+    "wqkv": ("kimi_k25_vision", "moonvit"),
+    "qkv_proj": ("gte", "new", "phi3_v", "phi4_multimodal", "pp_ocrv5_server_rec"),
+    "att_proj": ("bark", "coarse_acoustics", "fine_acoustics", "hf_olmo", "molmo", "molmo2_text", "semantic"),
+    "c_attn": ("qwen",),
+    "W_pack": ("baichuan",),
+}  # fmt: skip
+# Projection → model types that hold in it, for each key head: its queries, the key and the value.
+BY_KEY_HEAD = {
+    "query_key_value": ("RefinedWeb", "fuyu", "gpt_neox_japanese", "persimmon"),
+    "wqkv": ("internlm2",),
+}
+# Each head of the query projection holds a query and a gate.
+GATED = make_separate("q_proj", "k_proj", slots="qg", blocks="heads")
+GATED_TYPES = (
+    "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text",
+)  # fmt: skip
+# Queries and keys are narrower than the input: head_dim follows from the weights.
+NARROW = make_separate("q_proj", "k_proj", width_from_rows=True)
+NARROW_TYPES = (
+    "edgetam_mask_decoder", "edgetam_video_mask_decoder", "sam2_mask_decoder", "sam2_video_mask_decoder",
+    "sam3_tracker_mask_decoder", "sam3_tracker_video_mask_decoder", "sam_hq_mask_decoder",
+)  # fmt: skip
+
+LAYOUTS: dict[str, tuple[QKLayout | LatentLayout, ...]] = {
+    **{name: (make_fused(weight),) for weight, names in IN_ORDER.items() for name in names},
+    **{name: (make_fused(weight, blocks="key_heads"),) for weight, names in BY_KEY_HEAD.items() for name in names},
+    **dict.fromkeys(GATED_TYPES, (GATED,)),
+    **dict.fromkeys(NARROW_TYPES, (NARROW,)),
+    "RefinedWebModel": (
+        make_fused("query_key_value", when={"multi_query": True}, key_heads="one"),
+        make_fused("query_key_value", blocks="key_heads", key_heads="heads"),
+    ),
+    "chatglm": (
+        make_fused("query_key_value", when={"multi_query_attention": True}),
+        make_fused("query_key_value", blocks="key_heads", key_heads="heads"),
+    ),
+    "hiera": (make_fused("qkv", width_from_rows=True),),
+    "longcat_flash": (LatentLayout(scaled=True),),
+    "moss": (make_fused("qkv_proj", "qvk", blocks=4),),
+    "telechat": (
+        QKLayout(
+            q="query.weight", k="key_value.weight", q_bias="query.bias", k_bias="key_value.bias", k_slots="kv",
+            blocks="key_heads",
+        ),
+    ),
+}  # fmt: skip
+
+# Decoders that are not in transformers. For those that are, the census tells.
+CAUSAL_REMOTE = ("baichuan", "chatglm", "hf_olmo", "internlm2", "molmo", "moss", "qwen", "telechat")
+
+# QK-norms whose form the names and shapes of their tensors do not tell.
+OFFSET = HeadNorm(gain_offset=1)
+HEAD_NORMS: dict[str, HeadNorm] = {
+    **dict.fromkeys(
+        (
+            "minimax_m3_vl_text", "muse_glimmer_text", "muse_spark_text", "qwen3_5_moe_text", "qwen3_5_text",
+            "qwen3_next", "qwen4_exp_text", "step3p7", "step3p7_text", "t5gemma2_decoder", "t5gemma2_encoder",
+            "t5gemma2_text",
+        ),
+        OFFSET,
+    ),
+    "esmc": HeadNorm(centred=True),
+}  # fmt: skip
+
+# Modules that have queries and keys but do not attend by their product: pattern of the name → reason.
+NOT_ATTENTION = (
+    (r"\.downsample\.assign$", "it assigns each token to one group"),
+    (r"(^|\.)(mtp|mtp_layers|nextn_layers)\.", "it drafts further tokens"),
+    (r"(^|\.)(linear_attn|lightning_attn)$", "linear attention has no softmax"),
+    (r"\.cross_attn\.multihead_attn$", "its queries and keys were projected before"),
+    (r"(^|\.)indexer$", "it chooses tokens and has no softmax"),
+)
+# Tensors beside queries and keys: pattern of the name in the module → what it does to them.
+CHANGED_BY = (
+    (r"^(A_log|dt_bias|[qk]_conv1d\.)", "a linear recurrence has no softmax"),
+    (r"^(k_sconv|sr|sequence_reduction|conv_k|key_conv|convolution_projection_key|spatial_reduction)\.",
+     "its keys pass a convolution"),
+    (r"^per_dim_scale$", "each dimension of its queries is multiplied by a learned factor"),
+    (r"^multihead_attn\.in_proj_weight$", "its queries and keys are projected again"),
+)  # fmt: skip
+# Model types whose attention is not a softmax of q·k at all.
+OTHER_ATTENTION = {"autoformer": "auto-correlation of whole sequences, not products of tokens"}
