@@ -70,7 +70,7 @@ def build(model_type: str, seed: int = 0) -> Specimen:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number, plan in enumerate(own.plans or PLANS):
-            if best is not None and not best.not_driven and number > 2:
+            if best is not None and not best.not_driven and number >= 2:
                 return best
             for model_class in classes:
                 try:

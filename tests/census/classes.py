@@ -29,13 +29,13 @@ def config_class_of(model_type: str) -> type[PretrainedConfig]:
     return found
 
 
-def model_classes(model_type: str, limit: int = 4) -> list[type[PreTrainedModel]]:
-    """Return up to `limit` classes: of AutoModel, of the other auto mappings, of the modeling modules."""
-    found: list[type[PreTrainedModel]] = []
-    for cls in (*_auto_classes(model_type), *_module_classes(config_class_of(model_type))):
-        if cls not in found:
-            found.append(cls)
-    return found[:limit]
+def model_classes(model_type: str) -> list[type[PreTrainedModel]]:
+    """Return the classes to try: of AutoModel and the other auto mappings, else of the modeling modules.
+
+    Raises ImportError if a class is only a placeholder because a package is not installed.
+    """
+    auto = list(dict.fromkeys(_auto_classes(model_type)))
+    return auto[:2] or list(dict.fromkeys(_module_classes(config_class_of(model_type))))[:3]
 
 
 def _auto_classes(model_type: str) -> Iterator[type[PreTrainedModel]]:

@@ -42,7 +42,7 @@ class Exceptional:
 # Left out of a configuration by its class, though the model reads it.
 COMPASS_ROPE = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 4, 4]}}
 PADDLE_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
-PLAIN_GEMMA4 = {"vocab_size_per_layer_input": 0, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
+ALL_SHARED = "transformers refuses its own configuration: all layers share keys and values, and none stores them"
 QWEN4_INDEXER = {
     "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 4, "indexer_compress_ratio": 2,
 }  # fmt: skip
@@ -60,10 +60,12 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "bros": Exceptional(fields={"hidden_size": 128}),
     "esm": Exceptional(fields={"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
     "esmfold2": Exceptional(
-        fields={f"{part}.head_dim": 32 for part in ("atom_encoder", "structure_head.diffusion_module.atom_encoder")},
+        fields={f"{part}.head_dim": 32 for part in ("atom_encoder", "structure_head.diffusion_module.atom_encoder")}
+        | {"atom_encoder.output_dim": 384},
         plans=(Plan(grouped=False),),
     ),
-    "gemma4_assistant": Exceptional(default=lambda: transformers.Gemma4AssistantConfig(text_config=PLAIN_GEMMA4)),
+    "gemma4_assistant": Exceptional(cannot=ALL_SHARED),
+    "gemma4_unified_assistant": Exceptional(cannot=ALL_SHARED),
     "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),
     "granite4_vision": Exceptional(fields={"deepstack_layer_map": [[1, 0]], "spatial_target_layers": [1, 1, 1, 1]}),
     "llama4_vision_model": Exceptional(fields={"intermediate_size": 384}),
@@ -84,6 +86,11 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "neucodec": Exceptional(fields={"encoder_hidden_size": 8}),
     "dots3_note": Exceptional(fields={"text_config.head_dim": 20}),
     "dots3_note_text": Exceptional(fields={"head_dim": 20}),
+    # The width that the convolutions give at the smallest scale.
+    "efficientnet": Exceptional(fields={"hidden_dim": 1280}),
+    "align": Exceptional(fields={"vision_config.hidden_dim": 1280}),
+    "align_vision_model": Exceptional(fields={"hidden_dim": 1280}),
+    "efficientloftr": Exceptional(fields={"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8}),
     "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
     "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
     "moonshine_streaming": Exceptional(fields={"num_attention_heads": 4, "num_key_value_heads": 4}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ WELCOME = {
     "input_ids", "decoder_input_ids", "pixel_values", "input_features", "input_values", "hidden_states", "bbox",
     "inputs_embeds", "flattened_patches", "audio_codes", "encoder_hidden_states", "past_values",
     "image_attention_mask", "last_hidden_state", "grid_thw",
+    "position_embeddings", "cross_attention_states", "patch_embeds",
 }  # fmt: skip
 
 
@@ -127,6 +129,10 @@ def _choices(required: list[str], welcome: list[str], main: str | None) -> list[
     if soft:
         sets.append([*required, *soft])
     sets.extend([*required, n] for n in others)
+    if "input_ids" in (*required, *others):
+        sets.append(["input_ids"])
+        if "decoder_input_ids" in others:
+            sets.append(["input_ids", "decoder_input_ids"])
     return sets or [[]]
 
 
@@ -325,7 +331,7 @@ def _features(source: Source) -> list[Any]:
     options: list[Any] = []
     for length in lengths:
         options += [source.noise(1, length, mel), source.noise(1, mel, length), source.noise(mel, length)]
-    options.append(source.noise(1, 64, width_of(source.module, source)))
+    options.insert(2, source.noise(1, 64, width_of(source.module, source)))
     options.append(source.noise(1, 1, 64, mel))
     return options
 
@@ -400,18 +406,19 @@ def _hidden(source: Source) -> list[Any]:
     return options
 
 
-@maker("encoder_hidden_states", "key_value_states", "context", "memory", "cross_attention_states", "image_embeds", "encoder_outputs", "latents",
+@maker("encoder_hidden_states", "key_value_states", "context", "memory", "cross_attention_states", "image_embeds", "patch_embeds", "encoder_outputs", "latents",
        "vision_hidden_states", "kv", "memory_states", "encoder_states", "keys", "key_value_input")  # fmt: skip
 def _context(source: Source) -> list[Any]:
     width = source.integer("encoder_hidden_size", "cross_attention_hidden_size", "encoder_width", default=0)
     own = width_of(source.module, source)
-    widths = dict.fromkeys([w for w in (width, _key_width(source.module), own) if w])
+    widths = dict.fromkeys([w for w in (_key_width(source.module, "cross|encoder_attn|enc_dec|EncDec"), width, _key_width(source.module), own) if w])
     return [source.noise(1, 5, w) for w in widths] + [source.noise(5, own)]
 
 
-def _key_width(module: nn.Module) -> int:
+def _key_width(module: nn.Module, within: str = "") -> int:
+    """The width that the first layer of keys takes, in the submodules whose names match."""
     for name, child in module.named_modules():
-        if isinstance(child, nn.Linear) and any(part in name for part in ("k_proj", "key", "to_kv", "k_lin", "kv")):
+        if isinstance(child, nn.Linear) and re.search(within, name) and re.search("k_proj|key|to_kv|k_lin|kv", name):
             return child.in_features
     return 0
 
