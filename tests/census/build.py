@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from census.classes import config_class_of, model_classes
-from census.drives import Drive, Drives, find_drives
+from census.drives import Drive, find_drives, run
 from census.exceptions import EXCEPTIONS, Exceptional
 from census.randomise import randomise
 from census.shrink import Plan, Shrinker
@@ -88,14 +88,23 @@ def build(model_type: str, seed: int = 0) -> Specimen:
                     return best
                 problem = problem or f"{model_class.__name__}: {found.error}"
     if best is None:
-        raise CannotBuild(problem or "it configures a part of a model: transformers has no model class that takes it alone")
+        raise CannotBuild(
+            problem or "it configures a part of a model: transformers has no model class that takes it alone"
+        )
     return best
+
+
+def run_drives(specimen: Specimen, seed: int = 0) -> None:
+    """Run all drives of a specimen. Models that draw random numbers draw the same ones each time."""
+    for drive in specimen.drives:
+        torch.manual_seed(seed)
+        run(specimen.model.get_submodule(drive.path), drive.inputs)
 
 
 def _construct(model_type: str, model_class: Any, plan: Plan, own: Exceptional, seed: int) -> torch.nn.Module:
     default = own.default() if own.default else config_class_of(model_type)()
     config = Shrinker(plan, own.fields).shrink(default)
-    config._attn_implementation = "eager"
+    config._attn_implementation = own.attention
     _require_small(model_class, config)
     torch.manual_seed(seed)
     model = model_class(config).eval().float()

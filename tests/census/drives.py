@@ -68,7 +68,9 @@ def _watched(model: nn.Module) -> Iterator[set[str]]:
         yield ran
 
 
-def find_drives(model: nn.Module, seed: int, extra: dict[str, dict[str, Any]] | None = None, paths: tuple[str, ...] = ()) -> Drives:
+def find_drives(
+    model: nn.Module, seed: int, extra: dict[str, dict[str, Any]] | None = None, paths: tuple[str, ...] = ()
+) -> Drives:
     """Find the runs of `model`. `extra`: inputs for a path; `paths`: submodules to run first."""
     torch.backends.mha.set_fastpath_enabled(False)
     extra = extra or {}
@@ -127,6 +129,7 @@ def _try(
     for inputs in variants(module, _configs(model, path), seed, extra):
         ran.clear()
         tries += 1
+        torch.manual_seed(seed)
         try:
             run(module, inputs)
         except Exception as problem:
@@ -151,10 +154,10 @@ def _configs(model: nn.Module, path: str) -> list[Any]:
     for name in (path, *_ancestors(path), ""):
         module = model.get_submodule(name)
         config = getattr(module, "config", None)
-        if isinstance(config, PretrainedConfig) and config not in found:
+        if isinstance(config, PretrainedConfig) and not any(config is known for known in found):
             found.append(config)
     for config in list(found):
-        found.extend(c for c in _parts(config) if c not in found)
+        found.extend(c for c in _parts(config) if not any(c is known for known in found))
     return found
 
 

@@ -16,7 +16,7 @@ class Exceptional:
     """What is special about one model type.
 
     cannot: why it cannot be built. fields: "sub_config.field" → value. given: path → inputs. paths: submodules to run
-    besides the whole model. class_names: classes to build, instead of those of the rules.
+    besides the whole model. class_names: classes to build, instead of those of the rules. attention: the implementation, where eager is missing.
     """
 
     cannot: str = ""
@@ -26,6 +26,7 @@ class Exceptional:
     class_names: tuple[str, ...] = ()
     default: Callable[[], Any] | None = None
     plans: tuple[Any, ...] = ()
+    attention: str = "eager"
 
     def classes(self) -> list[Any]:
         """Return the named classes."""
@@ -60,26 +61,35 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "bros": Exceptional(fields={"hidden_size": 128}),
     "esm": Exceptional(fields={"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
     "esmfold2": Exceptional(
-        fields={f"{part}.head_dim": 32 for part in ("atom_encoder", "structure_head.diffusion_module.atom_encoder")}
+        fields={
+            f"{part}.{field}": count
+            for part in ("atom_encoder", "structure_head.diffusion_module.atom_encoder")
+            for field, count in (("num_spatial_rope_pairs_per_axis", 1), ("num_uid_rope_pairs", 3))
+        }
         | {"atom_encoder.output_dim": 384},
-        plans=(Plan(grouped=False),),
+        plans=(Plan(grouped=False, free_head_dim=False),),
     ),
     "gemma4_assistant": Exceptional(cannot=ALL_SHARED),
     "gemma4_unified_assistant": Exceptional(cannot=ALL_SHARED),
     "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),
-    "granite4_vision": Exceptional(fields={"deepstack_layer_map": [[1, 0]], "spatial_target_layers": [1, 1, 1, 1]}),
+    "granite4_vision": Exceptional(fields={"deepstack_layer_map": [[1, 0]], "spatial_target_layers": [1, 1, 1, 1], "downsample_rate": "2/4"}),
     "llama4_vision_model": Exceptional(fields={"intermediate_size": 384}),
-    "llama4": Exceptional(fields={"vision_config.intermediate_size": 576}),
+    "llama4": Exceptional(fields={"vision_config.intermediate_size": 384}),
     "emu3": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
     "lw_detr": Exceptional(fields={"backbone_config.image_size": 64}),
     "lw_detr_vit": Exceptional(fields={"image_size": 64}),
     "fun_asr_nano": Exceptional(fields={"adaptor_config.intermediate_size": 24}),
     "paddleocr_vl": Exceptional(fields={"text_config.rope_parameters": PADDLE_ROPE}),
     "paddleocr_vl_text": Exceptional(fields={"rope_parameters": PADDLE_ROPE}),
-    "qwen3_omni_moe": Exceptional(fields={"talker_config.text_config.shared_expert_intermediate_size": 24}),
+    "qwen3_omni_moe": Exceptional(
+        fields={"talker_config.spatial_merge_size": 2, "talker_config.text_config.shared_expert_intermediate_size": 24}
+    ),
     "pix2struct_text_model": Exceptional(fields={"initializer_range": 0.02}),
     "zamba": Exceptional(
-        fields={"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]}
+        fields={
+            "num_hidden_layers": 4,
+            "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        }
     ),
     # The encoder of sounds doubles its width at every stage.
     "xcodec2": Exceptional(fields={"encoder_hidden_size": 8}),
@@ -91,6 +101,10 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "align": Exceptional(fields={"vision_config.hidden_dim": 1280}),
     "align_vision_model": Exceptional(fields={"hidden_dim": 1280}),
     "efficientloftr": Exceptional(fields={"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8}),
+    **{
+        name: Exceptional(attention="sdpa")
+        for name in ("qwen2_5_omni", "qwen2_5_omni_token2wav", "qwen2_5_omni_dit")
+    },
     "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
     "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
     "moonshine_streaming": Exceptional(fields={"num_attention_heads": 4, "num_key_value_heads": 4}),

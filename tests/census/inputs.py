@@ -21,7 +21,7 @@ WELCOME = {
     "input_ids", "decoder_input_ids", "pixel_values", "input_features", "input_values", "hidden_states", "bbox",
     "inputs_embeds", "flattened_patches", "audio_codes", "encoder_hidden_states", "past_values",
     "image_attention_mask", "last_hidden_state", "grid_thw",
-    "position_embeddings", "cross_attention_states", "patch_embeds",
+    "position_embeddings", "task_inputs", "cross_attention_states", "patch_embeds",
 }  # fmt: skip
 
 
@@ -84,10 +84,14 @@ def maker(*names: str) -> Callable[[Callable[[Source], list[Any]]], Callable[[So
     return register
 
 
-def variants(module: nn.Module, configs: list[Any], seed: int, extra: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+def variants(
+    module: nn.Module, configs: list[Any], seed: int, extra: dict[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield combinations of inputs to try, at most 24, the most likely first."""
     parameters = inspect.signature(module.forward).parameters
     main = getattr(module, "main_input_name", None)
+    if isinstance(main, list):
+        main = main[0]
     required = [
         name for name, p in parameters.items()
         if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
@@ -98,9 +102,7 @@ def variants(module: nn.Module, configs: list[Any], seed: int, extra: dict[str, 
     if main in parameters and main in MAKERS and main not in required:
         required.insert(0, main)
     extra = extra or {}
-    lists = []
-    for wanted in _choices(required, welcome, main):
-        lists.append([n for n in wanted if n not in extra])
+    lists = [[n for n in wanted if n not in extra] for wanted in _choices(required, welcome, main)]
     count = 0
     for names in lists:
         source = Source(module, configs, seed)
@@ -129,10 +131,8 @@ def _choices(required: list[str], welcome: list[str], main: str | None) -> list[
     if soft:
         sets.append([*required, *soft])
     sets.extend([*required, n] for n in others)
-    if "input_ids" in (*required, *others):
-        sets.append(["input_ids"])
-        if "decoder_input_ids" in others:
-            sets.append(["input_ids", "decoder_input_ids"])
+    if "input_ids" in (*required, *others) and main != "input_ids":
+        sets.insert(min(len(sets), 1), ["input_ids"])
     return sets or [[]]
 
 
@@ -173,22 +173,22 @@ def _decoder_ids(source: Source) -> list[Any]:
 
 
 @maker("attention_mask")
-def _mask(source: Source) -> list[Any]:
+def _mask(_: Source) -> list[Any]:
     return [None, torch.ones(1, TOKENS, dtype=torch.long)]
 
 
 @maker("mask", "key_padding_mask")
-def _other_mask(source: Source) -> list[Any]:
+def _other_mask(_: Source) -> list[Any]:
     return [torch.ones(1, TOKENS, dtype=torch.bool), torch.ones(1, 5, dtype=torch.bool), torch.ones(1, 12), None]
 
 
 @maker("merge_sizes")
-def _merges(source: Source) -> list[Any]:
+def _merges(_: Source) -> list[Any]:
     return [torch.tensor([1]), torch.tensor([2])]
 
 
 @maker("image_attention_mask")
-def _image_mask(source: Source) -> list[Any]:
+def _image_mask(_: Source) -> list[Any]:
     return [torch.ones(1, TOKENS, 1, dtype=torch.long)]
 
 
@@ -198,14 +198,19 @@ def _last_hidden(source: Source) -> list[Any]:
 
 
 @maker("position_ids")
-def _positions(source: Source) -> list[Any]:
+def _positions(_: Source) -> list[Any]:
     places = torch.arange(TOKENS)[None]
     return [places, places.expand(3, 1, TOKENS), None]
 
 
 @maker("token_type_ids", "mm_token_type_ids")
-def _types(source: Source) -> list[Any]:
+def _types(_: Source) -> list[Any]:
     return [torch.zeros(1, TOKENS, dtype=torch.long)]
+
+
+@maker("task_inputs")
+def _task(source: Source) -> list[Any]:
+    return [source.whole(TOKENS_FROM, TOKENS_TO, 1, source.integer("task_seq_len", default=TOKENS))]
 
 
 @maker("bbox")
@@ -226,8 +231,7 @@ def _image_shapes(source: Source) -> list[tuple[int, int, int]]:
         shapes.append((channels, int(size[0]), int(size[1])))
     elif isinstance(size, int):
         shapes.append((channels, size, size))
-    for side in (64, 32, 128, 224):
-        shapes.append((channels, side, side))
+    shapes += [(channels, side, side) for side in (64, 32, 128, 224)]
     if channels != 3:
         shapes.append((3, 64, 64))
     return shapes
@@ -259,7 +263,11 @@ def _video(source: Source) -> list[Any]:
 
 def _patch_width(source: Source) -> int:
     patch = source.integer("patch_size", "spatial_patch_size", default=4)
-    return source.integer("num_channels", "in_channels", "in_chans") * patch**2 * source.integer("temporal_patch_size", default=1)
+    return (
+        source.integer("num_channels", "in_channels", "in_chans")
+        * patch**2
+        * source.integer("temporal_patch_size", default=1)
+    )
 
 
 GRID = (1, 4, 4)
@@ -284,18 +292,18 @@ def _square_patches(source: Source) -> Tensor | None:
 
 
 @maker("pixel_position_ids", "image_position_ids", "patch_positions")
-def _patch_places(source: Source) -> list[Any]:
+def _patch_places(_: Source) -> list[Any]:
     places = torch.arange(16)
     return [torch.stack([places % 4, places // 4], -1)[None], torch.stack([places % 4, places // 4], -1)]
 
 
 @maker("grid_thw", "image_grid_thw", "grid_ths", "grid_thws")
-def _grid(source: Source) -> list[Any]:
+def _grid(_: Source) -> list[Any]:
     return [torch.tensor([GRID])]
 
 
 @maker("grid_hw", "image_grid_hw", "grid_hws", "image_grid_hws", "spatial_shapes", "tgt_sizes", "image_sizes")
-def _grid2(source: Source) -> list[Any]:
+def _grid2(_: Source) -> list[Any]:
     return [torch.tensor([GRID[1:]]), [GRID[1:]]]
 
 
@@ -316,13 +324,22 @@ def _pixel_mask(source: Source) -> list[Any]:
 
 
 @maker("audio_mel_mask", "input_features_mask", "audio_mask")
-def _features_mask(source: Source) -> list[Any]:
+def _features_mask(_: Source) -> list[Any]:
     return [torch.ones(1, 64, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)]
 
 
 @maker("input_features", "audio_features", "spectrogram", "audio_mel")
 def _features(source: Source) -> list[Any]:
-    mel = source.integer("num_mel_bins", "feature_size", "input_feat_per_channel", "feat_in", "input_dim", "input_size", "num_mels", default=80)
+    mel = source.integer(
+        "num_mel_bins",
+        "feature_size",
+        "input_feat_per_channel",
+        "feat_in",
+        "input_dim",
+        "input_size",
+        "num_mels",
+        default=80,
+    )
     window = source.first("n_window", default=None)
     positions = source.integer("max_source_positions", default=32)
     lengths = [64, 2 * positions, 48]
@@ -331,7 +348,8 @@ def _features(source: Source) -> list[Any]:
     options: list[Any] = []
     for length in lengths:
         options += [source.noise(1, length, mel), source.noise(1, mel, length), source.noise(mel, length)]
-    options.insert(2, source.noise(1, 64, width_of(source.module, source)))
+    options.insert(1, source.noise(1, 64, width_of(source.module, source)))
+    options.insert(1, source.noise(1, 64, source.integer("input_size", default=mel)))
     options.append(source.noise(1, 1, 64, mel))
     return options
 
@@ -349,7 +367,12 @@ def _waves(source: Source) -> list[Any]:
 @maker("audio_codes", "codes", "audio_input_ids")
 def _codes(source: Source) -> list[Any]:
     books = source.integer("num_quantizers", "num_codebooks", "n_codebooks", default=4)
-    return [source.whole(0, 16, 1, books, TOKENS), source.whole(0, 16, books, 1, TOKENS), source.whole(0, 16, 1, TOKENS), source.whole(0, 16, 1, TOKENS, books)]
+    return [
+        source.whole(0, 16, 1, books, TOKENS),
+        source.whole(0, 16, books, 1, TOKENS),
+        source.whole(0, 16, 1, TOKENS),
+        source.whole(0, 16, 1, TOKENS, books),
+    ]
 
 
 # series
@@ -392,12 +415,20 @@ def width_of(module: nn.Module, source: Source) -> int:
     return source.integer("hidden_size", "d_model", "n_embd", "embed_dim", default=48)
 
 
-@maker("hidden_states", "hidden_state", "inputs_embeds", "x", "query", "queries", "embeddings", "src", "tgt", "inputs", "features", "hidden",
-       "query_states", "key", "value", "key_states", "value_states", "query_embeds", "embedding_output", "encoder_embeddings")  # fmt: skip
+@maker(
+    "hidden_states", "hidden_state", "inputs_embeds", "x", "query", "queries", "embeddings", "src", "tgt", "inputs",
+    "features", "hidden", "query_states", "key", "value", "key_states", "value_states", "query_embeds",
+    "embedding_output", "encoder_embeddings",
+)  # fmt: skip
 def _hidden(source: Source) -> list[Any]:
     width = width_of(source.module, source)
     other = source.integer("hidden_size", "d_model", "n_embd", "embed_dim", default=width)
-    options = [source.noise(1, TOKENS, width), source.noise(TOKENS, width), source.noise(1, 4, 4, width), source.noise(1, 16, width)]
+    options = [
+        source.noise(1, TOKENS, width),
+        source.noise(TOKENS, width),
+        source.noise(1, 4, 4, width),
+        source.noise(1, 16, width),
+    ]
     if other != width:
         options += [source.noise(1, TOKENS, other)]
     options.append(source.noise(1, width, 4, 4))
@@ -406,12 +437,26 @@ def _hidden(source: Source) -> list[Any]:
     return options
 
 
-@maker("encoder_hidden_states", "key_value_states", "context", "memory", "cross_attention_states", "image_embeds", "patch_embeds", "encoder_outputs", "latents",
-       "vision_hidden_states", "kv", "memory_states", "encoder_states", "keys", "key_value_input")  # fmt: skip
+@maker(
+    "encoder_hidden_states", "key_value_states", "context", "memory", "cross_attention_states", "image_embeds",
+    "patch_embeds", "encoder_outputs", "latents", "vision_hidden_states", "kv", "memory_states", "encoder_states",
+    "keys", "key_value_input",
+)  # fmt: skip
 def _context(source: Source) -> list[Any]:
     width = source.integer("encoder_hidden_size", "cross_attention_hidden_size", "encoder_width", default=0)
     own = width_of(source.module, source)
-    widths = dict.fromkeys([w for w in (_key_width(source.module, "cross|encoder_attn|enc_dec|EncDec"), width, _key_width(source.module), own) if w])
+    widths = dict.fromkeys(
+        [
+            w
+            for w in (
+                _key_width(source.module, "cross|encoder_attn|enc_dec|EncDec"),
+                width,
+                _key_width(source.module),
+                own,
+            )
+            if w
+        ]
+    )
     return [source.noise(1, 5, w) for w in widths] + [source.noise(5, own)]
 
 
@@ -423,7 +468,16 @@ def _key_width(module: nn.Module, within: str = "") -> int:
     return 0
 
 
-@maker("position_embeddings", "rotary_pos_emb", "rotary_emb", "freqs", "freqs_cis", "position_embedding", "pos_emb", "position_embeddings_vision")
+@maker(
+    "position_embeddings",
+    "rotary_pos_emb",
+    "rotary_emb",
+    "freqs",
+    "freqs_cis",
+    "position_embedding",
+    "pos_emb",
+    "position_embeddings_vision",
+)
 def _rotary(source: Source) -> list[Any]:
     size = None
     for child in source.module.modules():
@@ -431,38 +485,43 @@ def _rotary(source: Source) -> list[Any]:
         if isinstance(size, int):
             break
     size = size if isinstance(size, int) else source.integer("head_dim", default=16)
-    pairs: list[Any] = []
-    for shape in ((1, TOKENS, size), (TOKENS, size), (1, TOKENS, size // 2), (TOKENS, size // 2), (16, size)):
-        pairs.append((torch.ones(*shape), torch.zeros(*shape)))
+    shapes = ((1, TOKENS, size), (TOKENS, size), (1, TOKENS, size // 2), (TOKENS, size // 2), (16, size))
+    pairs = [(torch.ones(*shape), torch.zeros(*shape)) for shape in shapes]
     width = width_of(source.module, source)
-    return [*pairs, None, torch.zeros(TOKENS, size // 2), source.noise(1, 2 * TOKENS - 1, width), source.noise(1, TOKENS, width)]
+    return [
+        *pairs,
+        None,
+        torch.zeros(TOKENS, size // 2),
+        source.noise(1, 2 * TOKENS - 1, width),
+        source.noise(1, TOKENS, width),
+    ]
 
 
 @maker("cu_seqlens", "cu_seq_lens", "cu_seqlens_q")
-def _lengths(source: Source) -> list[Any]:
+def _lengths(_: Source) -> list[Any]:
     return [torch.tensor([0, TOKENS], dtype=torch.int32), torch.tensor([0, 16], dtype=torch.int32)]
 
 
 @maker("max_seqlen")
-def _longest(source: Source) -> list[Any]:
+def _longest(_: Source) -> list[Any]:
     return [TOKENS]
 
 
 @maker("height", "width", "H", "W", "h", "w")
-def _side(source: Source) -> list[Any]:
+def _side(_: Source) -> list[Any]:
     return [4]
 
 
 @maker("size", "spatial_shape", "hw", "input_dimensions", "image_size")
-def _sides(source: Source) -> list[Any]:
+def _sides(_: Source) -> list[Any]:
     return [(4, 4)]
 
 
 @maker("num_frames", "layer_idx", "batch_size")
-def _one(source: Source) -> list[Any]:
+def _one(_: Source) -> list[Any]:
     return [1]
 
 
 @maker("output_attentions", "use_cache", "output_hidden_states", "interpolate_pos_encoding")
-def _no(source: Source) -> list[Any]:
+def _no(_: Source) -> list[Any]:
     return [False]

@@ -92,7 +92,12 @@ class Shrinker:
         main = next((own[n][0] for n in MAIN_WIDTHS if n in own and type(own[n][0]) is int and not own[n][1]), None)
         known = self.widths.setdefault(path, {})
         for name, (value, _) in own.items():
-            if kind_of(name)[0] is Kind.WIDTH and isinstance(value, list | tuple) and value and isinstance(value[0], int):
+            if (
+                kind_of(name)[0] is Kind.WIDTH
+                and isinstance(value, list | tuple)
+                and value
+                and isinstance(value[0], int)
+            ):
                 known.update(_proportional(value))
         if main is not None and main > SMALL:
             known[main] = STEP if _is_staged(own) else self._part(path).width
@@ -124,7 +129,11 @@ class Shrinker:
 
     def _fraction(self, value: int, path: str) -> int:
         """Return half, a quarter, twice … the small width if `value` is that of a default width of its part."""
-        known = [item for place in dict.fromkeys((path, "everywhere", "", *self.widths)) for item in self.widths.get(place, {}).items()]
+        known = [
+            item
+            for place in dict.fromkeys((path, "everywhere", "", *self.widths))
+            for item in self.widths.get(place, {}).items()
+        ]
         for default, small in known:
             for up, down in ((1, 2), (1, 4), (2, 1), (4, 1), (3, 1)):
                 if default * up == value * down and small * up % down == 0:
@@ -177,13 +186,22 @@ class Shrinker:
     def _must_set(self, name: str, value: Any, kept: list[int] | None) -> bool:
         """Whether a derived field must be given: the kinds of the layers that stay."""
         kind = kind_of(name)[0]
-        if kind in (Kind.WIDTH, Kind.LAYERS) and isinstance(value, list | tuple) and value and isinstance(value[0], int):
+        if (
+            kind in (Kind.WIDTH, Kind.LAYERS)
+            and isinstance(value, list | tuple)
+            and value
+            and isinstance(value[0], int)
+        ):
             return True
         if kind is Kind.KEY_HEADS and isinstance(value, int):
             return self.plan.grouped
         if name == "head_dim" and isinstance(value, int):
             return self.plan.free_head_dim
-        if name in ("image_size", "backbone_feature_sizes") or (kept is not None and _is_layer_list(name, value)) or name.endswith("_blocks"):
+        if (
+            name in ("image_size", "backbone_feature_sizes")
+            or (kept is not None and _is_layer_list(name, value))
+            or name.endswith("_blocks")
+        ):
             return True
         return kept is not None and isinstance(value, list) and len(value) > 1 and isinstance(value[0], str | bool)
 
@@ -226,7 +244,9 @@ class Shrinker:
         if isinstance(value, list | tuple) and kept is not None and len(value) > max(kept):
             old = _default_count(own)
             if old is not None and len(value) == old:
-                return [self._value(name, value[i], path, own, None) if kind is not Kind.LAYERS else value[i] for i in kept]
+                return [
+                    self._value(name, value[i], path, own, None) if kind is not Kind.LAYERS else value[i] for i in kept
+                ]
         if kept is not None and _is_layer_list(name, value):
             if name == "out_indices":
                 return [kept.index(layer - 1) + 1 for layer in value if layer - 1 in kept]
@@ -458,7 +478,9 @@ STAGES = (
 
 def _is_layer_list(name: str, value: Any) -> bool:
     """Whether a field lists layer numbers."""
-    named = re.fullmatch(r".*(index(es)?|indices|_idxs?|_layers|layer_ids?|layers_ids|blocks?|vision_feature_layer)", name)
+    named = re.fullmatch(
+        r".*(index(es)?|indices|_idxs?|_layers|layer_ids?|layers_ids|blocks?|vision_feature_layer)", name
+    )
     return bool(named) and isinstance(value, list) and bool(value) and all(type(v) is int for v in value)
 
 
@@ -490,7 +512,10 @@ def _proportional(widths: list[int]) -> dict[int, int]:
 
 def _prefix(name: str) -> str:
     """Return the prefix that names a part within one configuration: `decoder_` of decoder_attention_heads."""
-    match = re.match(r"(encoder|decoder|num_encoder|num_decoder|mit|prompt|pred|memory_attention|t2u_\w+?|speech_encoder|text_encoder)_", name)
+    match = re.match(
+        r"(encoder|decoder|num_encoder|num_decoder|mit|prompt|pred|memory_attention|t2u_\w+?|speech_encoder|text_encoder)_",
+        name,
+    )
     if name.startswith("num_decoder") or name.startswith("decoder"):
         return "decoder"
     if name.startswith("num_encoder") or name.startswith("encoder"):

@@ -48,7 +48,10 @@ PARTS = (
 )
 
 VOCABULARY = 200
-TOKENS_FROM, TOKENS_TO = 10, 100  # Token ids of inputs. Special tokens have higher ids, or lower ones as in the default.
+TOKENS_FROM, TOKENS_TO = (
+    10,
+    100,
+)  # Token ids of inputs. Special tokens have higher ids, or lower ones as in the default.
 SPECIAL_FROM = 120
 
 # (pattern of the whole field name, kind, bound for CAP)
@@ -101,7 +104,7 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"qk_rope_head_dim", Kind.CAP, 8),
     (r".*v_head_dim", Kind.CAP, 10),
     (r"head_dim|kv_channels|dim_head|attention_head_size|d_kv|.*_head_dim|attention_key_dim", Kind.HEAD_DIM, 0),
-    (r"max_(position_embeddings|source_positions|target_positions|seq_len|sequence_length)|n_positions|n_ctx|.*max_position_embeddings", Kind.CAP, 64),
+    (r"max_(position_embeddings|source_positions|target_positions|seq_len|sequence_length)|n_positions|n_ctx|.*max_position_embeddings", Kind.CAP, 72),
     (r"num_queries|num_query_tokens|num_latents|.*num_proposals", Kind.CAP, 9),
     (r"index_topk", Kind.CAP, 4),
     (r"(.*_)?(hidden_size|hidden_dim|d_model|embed_dim|n_embd|emb_dim|embedding_size|dim|d_latents|width)", Kind.WIDTH, 0),
