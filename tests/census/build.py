@@ -30,11 +30,11 @@ PLANS = (
 )
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """A model that the rules do not make small."""
 
 
-class CannotBuild(Exception):
+class CannotBuild(Exception):  # noqa: N818 - what it says
     """A model type that cannot be built here. The message says why, in one line."""
 
 
@@ -113,7 +113,7 @@ def _construct(model_type: str, model_class: Any, plan: Plan, own: Exceptional, 
 
 
 def _require_small(model_class: Any, config: Any) -> None:
-    """Raise TooLarge before a large model is allocated. A model that cannot be made without memory passes."""
+    """Raise TooLargeError before a large model is allocated. A model that cannot be made without memory passes."""
     try:
         with torch.device("meta"):
             model = model_class(copy.deepcopy(config))
@@ -122,7 +122,7 @@ def _require_small(model_class: Any, config: Any) -> None:
     count = sum(p.numel() for p in model.parameters())
     if count > MOST_PARAMETERS:
         sizes = sorted(((p.numel(), name) for name, p in model.named_parameters()), reverse=True)
-        raise TooLarge(f"{count:,} parameters after shrinking, {sizes[0][0]:,} of them in {sizes[0][1]}")
+        raise TooLargeError(f"{count:,} parameters after shrinking, {sizes[0][0]:,} of them in {sizes[0][1]}")
 
 
 def _line(error: Exception) -> str:

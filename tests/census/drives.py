@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -71,81 +72,84 @@ def _watched(model: nn.Module) -> Iterator[set[str]]:
 def find_drives(
     model: nn.Module, seed: int, extra: dict[str, dict[str, Any]] | None = None, paths: tuple[str, ...] = ()
 ) -> Drives:
-    """Find the runs of `model`. `extra`: inputs for a path; `paths`: submodules to run first."""
+    """Find the runs of `model`. `extra`: inputs for a path; `paths`: submodules to run besides the whole model."""
     torch.backends.mha.set_fastpath_enabled(False)
-    extra = extra or {}
-    missing = attention_modules(model)
-    drives: list[Drive] = []
-    error = ""
     with _watched(model) as ran:
+        search = _Search(model, seed, extra or {}, ran, attention_modules(model))
         for path in ("", *paths):
-            drive, error_here = _try(model, path, seed, extra.get(path), ran, want=missing)
-            error = error or error_here
-            if drive:
-                drives.append(drive)
-                missing -= ran
-        for path in _submodels(model):
-            if any(name.startswith(f"{path}.") for name in missing):
-                drive, _ = _try(model, path, seed, extra.get(path), ran, want=missing)
-                if drive and missing & ran:
-                    drives.append(drive)
-                    missing -= ran
-        hopeless: set[str] = set()  # classes of modules that take none of the inputs
-        for name in sorted(missing):
+            search.run(path)
+        error = "" if search.drives else search.first_error
+        for path, module in model.named_modules():
+            if path and isinstance(module, PreTrainedModel) and search.missing_under(path):
+                search.run(path)
+        for name in sorted(search.missing):
             for path in (name, *_ancestors(name)[:3]):
-                if name not in missing:
-                    break
-                kind = type(model.get_submodule(path)).__name__
-                if kind in hopeless:
-                    continue
-                drive, _ = _try(model, path, seed, extra.get(path), ran, want={name})
-                if drive is None:
-                    hopeless.add(kind)
-                if drive and name in ran:
-                    drives.append(drive)
-                    missing -= ran
-    return Drives(drives, sorted(missing), error)
+                if name in search.missing:
+                    search.run(path, once=True)
+    return Drives(search.drives, sorted(search.missing), error)
 
 
-def _submodels(model: nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if name and isinstance(module, PreTrainedModel)]
+class _Search:
+    """Collects the runs that work and the attention modules that are still to run."""
+
+    def __init__(
+        self, model: nn.Module, seed: int, extra: dict[str, dict[str, Any]], ran: set[str], missing: set[str]
+    ) -> None:
+        self.model, self.seed, self.extra, self.ran, self.missing = model, seed, extra, ran, missing
+        self.drives: list[Drive] = []
+        self.first_error = ""
+        self._hopeless: set[type] = set()
+
+    def missing_under(self, path: str) -> set[str]:
+        """Return the attention modules in a submodule that did not run yet."""
+        return {name for name in self.missing if not path or name == path or name.startswith(f"{path}.")}
+
+    def run(self, path: str, *, once: bool = False) -> None:
+        """Run a submodule, and keep the run if attention modules ran that had not run before, or all of the model did.
+
+        once: if no inputs fit, do not try another module of the same class.
+        """
+        kind = type(self.model.get_submodule(path))
+        if kind in self._hopeless:
+            return
+        found = self._best(path)
+        if found is None:
+            if once:
+                self._hopeless.add(kind)
+            return
+        drive, ran = found
+        if not path or ran & self.missing:
+            self.drives.append(drive)
+            self.missing -= ran
+
+    def _best(self, path: str) -> tuple[Drive, set[str]] | None:
+        """Return the inputs with which most attention modules run, of those that work, and all modules that ran."""
+        module = self.model.get_submodule(path)
+        if "forward" not in vars(type(module)) and type(module).forward is nn.Module.forward:
+            self.first_error = self.first_error or f"{type(module).__name__} has no forward"
+            return None
+        want = self.missing_under(path)
+        best: tuple[Drive, set[str]] | None = None
+        for inputs in itertools.islice(
+            variants(module, _configs(self.model, path), self.seed, self.extra.get(path)), 32
+        ):
+            self.ran.clear()
+            torch.manual_seed(self.seed)
+            try:
+                run(module, inputs)
+            except Exception as problem:
+                self.first_error = self.first_error or f"{type(problem).__name__}: {problem}".split("\n")[0][:300]
+                continue
+            if best is None or len(want & self.ran) > len(want & best[1]):
+                best = Drive(path, inputs), set(self.ran)
+            if want <= self.ran:
+                break
+        return best
 
 
 def _ancestors(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
-
-
-def _try(
-    model: nn.Module, path: str, seed: int, extra: dict[str, Any] | None, ran: set[str], want: set[str]
-) -> tuple[Drive | None, str]:
-    """Return the first run of a submodule that works, or the first error. `ran` is what ran in the run that worked."""
-    module = model.get_submodule(path)
-    if type(module).forward is nn.Module.forward if hasattr(type(module), "forward") else True:
-        return None, "no forward"
-    first = ""
-    best: tuple[int, Drive, set[str]] | None = None
-    tries = 0
-    for inputs in variants(module, _configs(model, path), seed, extra):
-        ran.clear()
-        tries += 1
-        torch.manual_seed(seed)
-        try:
-            run(module, inputs)
-        except Exception as problem:
-            first = first or f"{type(problem).__name__}: {problem}".split("\n")[0][:300]
-            continue
-        covered = len(want & ran)
-        if best is None or covered > best[0]:
-            best = (covered, Drive(path, inputs), set(ran))
-        if covered == len({n for n in want if n.startswith(path)}) or tries > 30:
-            break
-    if best is None:
-        ran.clear()
-        return None, first or "no inputs to try"
-    ran.clear()
-    ran |= best[2]
-    return best[1], ""
 
 
 def _configs(model: nn.Module, path: str) -> list[Any]:

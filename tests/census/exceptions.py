@@ -16,7 +16,8 @@ class Exceptional:
     """What is special about one model type.
 
     cannot: why it cannot be built. fields: "sub_config.field" → value. given: path → inputs. paths: submodules to run
-    besides the whole model. class_names: classes to build, instead of those of the rules. attention: the implementation, where eager is missing.
+    besides the whole model. class_names: classes to build, instead of those of the rules. default: makes the
+    configuration to shrink. plans: how far to shrink. attention: the implementation, if eager is missing.
     """
 
     cannot: str = ""
@@ -45,7 +46,8 @@ COMPASS_ROPE = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0
 PADDLE_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
 ALL_SHARED = "transformers refuses its own configuration: all layers share keys and values, and none stores them"
 QWEN4_INDEXER = {
-    "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 4, "indexer_compress_ratio": 2,
+    "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 4,
+    "indexer_compress_ratio": 2,
 }  # fmt: skip
 
 EXCEPTIONS: dict[str, Exceptional] = {
@@ -72,7 +74,9 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "gemma4_assistant": Exceptional(cannot=ALL_SHARED),
     "gemma4_unified_assistant": Exceptional(cannot=ALL_SHARED),
     "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),
-    "granite4_vision": Exceptional(fields={"deepstack_layer_map": [[1, 0]], "spatial_target_layers": [1, 1, 1, 1], "downsample_rate": "2/4"}),
+    "granite4_vision": Exceptional(
+        fields={"deepstack_layer_map": [[1, 0]], "spatial_target_layers": [1, 1, 1, 1], "downsample_rate": "2/4"}
+    ),
     "llama4_vision_model": Exceptional(fields={"intermediate_size": 384}),
     "llama4": Exceptional(fields={"vision_config.intermediate_size": 384}),
     "emu3": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
@@ -101,10 +105,7 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "align": Exceptional(fields={"vision_config.hidden_dim": 1280}),
     "align_vision_model": Exceptional(fields={"hidden_dim": 1280}),
     "efficientloftr": Exceptional(fields={"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8}),
-    **{
-        name: Exceptional(attention="sdpa")
-        for name in ("qwen2_5_omni", "qwen2_5_omni_token2wav", "qwen2_5_omni_dit")
-    },
+    **{name: Exceptional(attention="sdpa") for name in ("qwen2_5_omni", "qwen2_5_omni_token2wav", "qwen2_5_omni_dit")},
     "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
     "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
     "moonshine_streaming": Exceptional(fields={"num_attention_heads": 4, "num_key_value_heads": 4}),

@@ -1,4 +1,4 @@
-"""Fill a model with random parameters, so that no weight is neutral: no bias of 0, no gain of 1, no gate that is shut."""
+"""Fill a model with random parameters, so that no weight is neutral: no bias of 0, no gain of 1, no shut gate."""
 
 from __future__ import annotations
 

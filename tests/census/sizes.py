@@ -18,7 +18,6 @@ class Kind(Enum):
     KEY_HEADS = auto()
     HEAD_DIM = auto()
     LAYERS = auto()
-    PERIOD = auto()
     TOKEN = auto()
     CAP = auto()
     RATIO = auto()
@@ -73,7 +72,8 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r".*num_groups", Kind.CAP, 8),
     (r"width_coefficient|depth_coefficient", Kind.CAP, 1),
     (r"rotary_dim", Kind.CAP, 8),
-    (r"num_kv_shared_layers|max_window_layers|.*_factor", Kind.KEEP, 0),
+    (r"num_kv_shared_layers", Kind.LAYERS, 0),
+    (r"max_window_layers|.*_factor", Kind.KEEP, 0),
     (r"first_k_dense_replace|num_dense_layers|num_nextn_predict_layers|num_mtp_layers", Kind.CAP, 1),
     (r"linear_(num_key_heads|num_heads)", Kind.CAP, 2),
     (r"linear_num_value_heads", Kind.CAP, 4),
@@ -85,15 +85,15 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"num_query_groups", Kind.KEY_HEADS, 0),
     (r".*(num_(self_|cross_|self_attn_)?attention_heads|attention_heads|num_heads|n_heads?|attn_heads)", Kind.HEADS, 0),
     (r".*(num_attention_heads|num_heads|nhead)", Kind.HEADS, 0),
-    (r".*(_interval|_period|_frequency|_every_n_layers|window_pattern|_layer_step|sparse_step|layer_freq)", Kind.PERIOD, 2),
-    (r".*_layer_offset", Kind.PERIOD, 1),
+    (r".*_(interval|period|frequency|every_n_layers|window_pattern|layer_step|sparse_step|layer_freq)", Kind.CAP, 2),
+    (r".*_layer_offset", Kind.CAP, 1),
     (r"(.*_)?(num_feat_extract_layers|num_conv_layers|num_stages)", Kind.KEEP, 0),
-    (r"(.*_)?(num_hidden_layers|num_layers|n_layers?|encoder_layers|decoder_layers|depth|layers|num_blocks)", Kind.LAYERS, 0),
+    (r"(.*_)?(num_hidden_layers|num_layers|n_layers?|depth|layers|num_blocks)", Kind.LAYERS, 0),
     (r"(.*_)?num_.*_layers|[lxr]_layers|(.*_)?depths|blocks_per_stage|.*resampler_depth", Kind.LAYERS, 0),
-    (r".*(token|mask|pad|bos|eos|sep|cls|start|end|row|patch)_?(id|index)s?|.*_token_(id|index)s?|.*_token_indices", Kind.TOKEN, 0),
+    (r".*(token|mask|pad|bos|eos|sep|cls|start|end|row|patch)_?(id|index)s?|.*_token_indices", Kind.TOKEN, 0),
     (r".*vocab_size.*", Kind.CAP, VOCABULARY),
     (r".*(moe|expert).*(intermediate|ffn|hidden)_.*", Kind.CAP, 24),
-    (r".*(intermediate_size|ffn_dim|ffn_hidden_size|mlp_dim|d_ff|d_inner|n_inner|feedforward(_dim|_size)?|ffn_size|ff_dim|ff_size).*", Kind.CAP, 56),
+    (r".*(intermediate_size|(ffn|mlp|ff)_(dim|hidden_size|size)|d_ff|d_inner|n_inner|feedforward).*", Kind.CAP, 56),
     (r"(num|n)_(\w+_)?experts|moe_num_experts|num_local_experts", Kind.CAP, 4),
     (r".*(experts_per_tok|moe_topk|moe_top_k|moe_k|num_selected_experts|top_k)(en)?", Kind.CAP, 2),
     (r"n_group|num_expert_group", Kind.CAP, 2),
@@ -104,11 +104,12 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r"qk_rope_head_dim", Kind.CAP, 8),
     (r".*v_head_dim", Kind.CAP, 10),
     (r"head_dim|kv_channels|dim_head|attention_head_size|d_kv|.*_head_dim|attention_key_dim", Kind.HEAD_DIM, 0),
-    (r"max_(position_embeddings|source_positions|target_positions|seq_len|sequence_length)|n_positions|n_ctx|.*max_position_embeddings", Kind.CAP, 72),
+    (r".*max_position_embeddings|max_(source_positions|target_positions|seq_len|sequence_length)", Kind.CAP, 72),
+    (r"n_positions|n_ctx", Kind.CAP, 72),
     (r"num_queries|num_query_tokens|num_latents|.*num_proposals", Kind.CAP, 9),
     (r"index_topk", Kind.CAP, 4),
-    (r"(.*_)?(hidden_size|hidden_dim|d_model|embed_dim|n_embd|emb_dim|embedding_size|dim|d_latents|width)", Kind.WIDTH, 0),
-    (r"(.*_)?(hidden_sizes|embed_dims|channel_list|channels_list|channels|dims|filters|embed_dim_per_stage|projection_size)", Kind.WIDTH, 0),
+    (r"(.*_)?(hidden_size|d_model|n_embd|embedding_size|dim|d_latents|width)", Kind.WIDTH, 0),
+    (r"(.*_)?(hidden_sizes|channels?_list|channels|dims|filters|embed_dim_per_stage|projection_size)", Kind.WIDTH, 0),
     (r"(.*_)?(size|dim|units|features?|feats)", Kind.RATIO, 0),
 )  # fmt: skip
 
