@@ -56,8 +56,10 @@ LAYOUTS: dict[str, tuple[QKLayout | LatentLayout, ...]] = {
         make_fused("query_key_value", when={"multi_query_attention": True}),
         make_fused("query_key_value", blocks="key_heads", key_heads="heads"),
     ),
+    "decision_transformer": (make_fused("c_attn", conv1d=True),),
     "hiera": (make_fused("qkv", width_from_rows=True),),
     "longcat_flash": (LatentLayout(scaled=True),),
+    "perceiver": (make_separate("query", "key", width_from_rows=True),),
     "moss": (make_fused("qkv_proj", "qvk", blocks=4),),
     "telechat": (
         QKLayout(
@@ -88,6 +90,7 @@ HEAD_NORMS: dict[str, HeadNorm] = {
 NOT_ATTENTION = (
     (r"\.downsample\.assign$", "it assigns each token to one group"),
     (r"(^|\.)(mtp|mtp_layers|nextn_layers)\.", "it drafts further tokens"),
+    (r"\.text_enhancer_layer\.self_attn$", "it has half of the heads that config.json states"),
     (r"(^|\.)(linear_attn|lightning_attn)$", "linear attention has no softmax"),
     (r"\.cross_attn\.multihead_attn$", "its queries and keys were projected before"),
     (r"(^|\.)indexer$", "it chooses tokens and has no softmax"),

@@ -58,10 +58,11 @@ def read_heads(
     """Read the heads of one stack from its section of the configuration.
 
     defaults: the family's values of fields that published configurations leave out. stage: which entry to take from a
-    list that has one value for each stage; None if there are no stages. words: those of the module's name. Raises
+    list that has one value for each stage; None if there are no stages. words: those of the module's name, in their
+    order. Raises
     CorruptCheckpointError if the number of heads is missing, or if a number is not a positive integer.
     """
-    known = {role, *words}
+    known = [*words, role]
     if isinstance(nested := section.get("attn_config"), Mapping):
         section = {**section, **nested}
     heads = _read_positive(HEADS, section, defaults, known, stage, ref)
@@ -103,9 +104,9 @@ def _read_positive(
             value = source[name]
             if isinstance(value, list) and stage is not None and stage < len(value):
                 value = value[stage]
-            if value is None and source is section:
+            if (value is None or (value == 0 and names is HEAD_DIM)) and source is section:
                 stated_as_null = True
-            if value is None:
+            if value is None or (value == 0 and names is HEAD_DIM):
                 continue
             if type(value) is not int or value < 1:
                 raise CorruptCheckpointError(f"{ref}: config.json has {name} = {value!r}, expected a positive integer")
@@ -120,7 +121,9 @@ def _fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Co
         for ending in names:
             if isinstance(name, str) and name.endswith(f"_{ending}") and name not in names:
                 prefix = [word for word in name.removesuffix(f"_{ending}").split("_") if word not in COUNTING]
-                if all(word in words or SAME.get(word) in words for word in prefix):
-                    prefixed.append((-len(prefix), name))
-    yield from (name for _, name in sorted(prefixed))
+                known = [own for word in prefix for own in (word, SAME.get(word, word)) if own in words]
+                places = [list(words).index(own) for own in dict.fromkeys(known)]
+                if len(places) == len(prefix):
+                    prefixed.append((-len(prefix), places, name))
+    yield from (name for *_, name in sorted(prefixed))
     yield from (name for name in names if name in source)

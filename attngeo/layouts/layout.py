@@ -202,8 +202,8 @@ def latent_weights(
     """The q and k of multi-head latent attention, [heads, nope_dim + rope_dim, d_model] each.
 
     tensors: field of LatentLayout → tensor, in the dtype to compute in. nope_dim, rope_dim: number of dimensions of a
-    head without and with rotary embeddings. scaled: see `LatentLayout`. bias: return the biases that result from those of the down-projections
-    instead, [heads, nope_dim + rope_dim] each.
+    head without and with rotary embeddings. scaled: see `LatentLayout`. bias: return the biases that result from those
+    of the down-projections instead, [heads, nope_dim + rope_dim] each.
     """
 
     def down(name: str, rows: slice) -> Tensor:

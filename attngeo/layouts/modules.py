@@ -16,14 +16,17 @@ from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.forms import CAUSAL_REMOTE, CHANGED_BY, HEAD_NORMS, LAYOUTS, NOT_ATTENTION, OTHER_ATTENTION
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import RULES, Family, LatentLayout, QKLayout
-from attngeo.layouts.sections import ConfigSection, find_section
+from attngeo.layouts.sections import Place, find_section
 
 NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
 # Names of the tensors that a quantised layer has instead of `weight`.
 PACKED = ("qweight", "weight_packed", "weight_q")
 QUANTISED = re.compile(rf"\.({'|'.join(PACKED)}|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
-# Names of projections in an attention module that hold queries in a form that no layout reads.
-UNREAD = re.compile(r"(^|\.)([\w]*(qkv|kqv)[\w]*|q|q_[\w]+|query|query_[\w]+)\.(weight|qweight|weight_packed)$")
+WEIGHTS = (".weight", ".qweight", ".weight_packed")
+# Names of projections that hold queries, in a form that no layout reads.
+UNREAD = re.compile(r"(^|\.)(\w*(qkv|kqv|query)\w*|(\w+_)?(q|wq|qcontent|qpos)(_\w+)?)\.\w+$")
+# The innermost module that is called attention, in the name of a tensor.
+ATTENTION = re.compile(r"(.*(?:^|\.)\w*att(?:n|ention)\w*)\.")
 NORM = re.compile(r"norm|(^|[._])ln[._]")
 
 
@@ -33,6 +36,8 @@ class Module:
 
     name: its name in the checkpoint, "" for the model itself. section: the configuration of its part of the model.
     tower: the name of that part, None for a model of one part. rule: the family or rule that found it, and its names.
+    certain: whether the configuration says that this section describes the part; otherwise it is the main section of a
+    model whose other sections do not fit.
     """
 
     name: str
@@ -41,6 +46,7 @@ class Module:
     section: Mapping[str, Any]
     tower: str | None
     rule: str
+    certain: bool = True
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -65,6 +71,7 @@ class Part(NamedTuple):
     """One tower of a model, or the whole model. names: its tensor names; for the other fields see `Module`."""
 
     tower: str | None
+    certain: bool
     section: Mapping[str, Any]
     family: Family
     model_type: str
@@ -90,7 +97,8 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
                     continue
                 path = name[: -len(own)].rstrip(".")
                 if path not in found:
-                    module = Module(path, layout, family, section, part.tower, f"{rule}: {pair[0]} / {pair[1]}")
+                    how = f"{rule}: {pair[0]} / {pair[1]}"
+                    module = Module(path, layout, family, section, part.tower, how, part.certain)
                     if join(path, partner) in names:
                         found[path] = module
                     else:
@@ -109,7 +117,7 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
 def _leave_out_others(found: dict[str, Module], names: Iterable[str]) -> dict[str, str]:
     """Take modules out of `found` that a rule found and that do not attend by q·k: name pattern → reason."""
     unlisted = {name for name, module in found.items() if not module.family.source}
-    skipped = {name: why for name in unlisted for pattern, why in NOT_ATTENTION if re.search(pattern, name)}
+    skipped = {name: why for name in found for pattern, why in NOT_ATTENTION if re.search(pattern, name)}
     for tensor in names:
         for dot in re.finditer(r"\.", tensor):
             name, inner = tensor[: dot.start()], tensor[dot.end() :]
@@ -131,8 +139,10 @@ def _find_halves(halves: Iterable[tuple[Module, str]], found: Mapping[str, Modul
     whole = {module.template for module in found.values()}
     skipped = {}
     for module, missing in halves:
-        if module.template in whole and module.name not in found:
-            if module.family.source:
+        if module.name not in found:
+            if module.family.source and module.certain:
+                if module.template not in whole:
+                    continue
                 raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
             skipped[module.template] = f"{module.name} has no {missing.removeprefix(module.name).lstrip('.')}"
     return skipped
@@ -156,21 +166,21 @@ def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantis
 
 def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
     """Split the model into its towers."""
-    places: dict[str, tuple[str | None, ConfigSection]] = {}  # the layers of a stack belong to the same part
-    members: dict[tuple[str | None, tuple[str, ...]], list[str]] = defaultdict(list)
+    places: dict[str, Place] = {}  # the layers of a stack belong to the same part
+    members: dict[tuple[str | None, tuple[str, ...], bool], list[str]] = defaultdict(list)
     for name in names:
         pattern = pattern_of(name)
         if pattern not in places:
             places[pattern] = find_section(pattern, config)
-        tower, section = places[pattern]
-        members[tower, section.keys].append(name)
+        members[places[pattern].identity].append(name)
     parts = []
-    for place in dict.fromkeys((tower, section.keys) for tower, section in places.values()):
-        tower, section = next(own for own in places.values() if (own[0], own[1].keys) == place)
+    for place in {place.identity: place for place in places.values()}.values():
+        section = place.section
         model_type = _model_type(section.fields, section.key, config)
         family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
         family = replace(family, defaults={**load_defaults().get(model_type, {}), **family.defaults})
-        parts.append(Part(tower, section.fields, family, model_type, sorted(members[place])))
+        own = sorted(members[place.identity])
+        parts.append(Part(place.part, place.certain, section.fields, family, model_type, own))
     return parts
 
 
@@ -215,15 +225,28 @@ def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family:
 
 
 def _find_unread(names: Iterable[str], found: Mapping[str, Module]) -> list[str]:
-    """Name patterns of query projections in attention modules that no layout reads. Users are told about them."""
+    """Name patterns of what may be attention and that no layout reads. Users are told about them.
+
+    They are query projections of repeated layers, and modules called attention with two weights or more.
+    """
     read = {join(module.name, name) for module in found.values() for name in _weights(module.layout)}
-    return sorted(
-        {
-            pattern_of(name)
-            for name in names
-            if name not in read and "att" in name.lower() and not NORM.search(name) and UNREAD.search(name)
-        }
-    )
+    queries, weights = set(), defaultdict(set)
+    for name in names:
+        if name in read or not name.endswith(WEIGHTS) or NORM.search(name):
+            continue
+        if NUMBER.search(name) and UNREAD.search(name):
+            queries.add(pattern_of(name))
+        if at := ATTENTION.match(name):
+            weights[at[1]].add(name)
+    inside = {".".join(name.split(".")[:depth]) for name in found for depth in range(len(name.split(".")) + 1)}
+    modules = {pattern_of(module) for module, own in weights.items() if len(own) > 1 and module not in inside}
+    known = {pattern_of(name) for name in found}
+    modules = {module for module in modules if not any(_is_in(module, other) for other in known)}
+    return sorted(queries | {module for module in modules if not any(_is_in(name, module) for name in queries)})
+
+
+def _is_in(name: str, module: str) -> bool:
+    return name == module or name.startswith(f"{module}.") or not module
 
 
 def _weights(layout: QKLayout | LatentLayout) -> tuple[str, ...]:

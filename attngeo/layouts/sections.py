@@ -51,29 +51,48 @@ def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iter
             yield from list_sections(value, (*keys, str(key)))
 
 
-def find_section(module: str, config: Mapping[str, Any]) -> tuple[str | None, ConfigSection]:
-    """The part of the model that a module belongs to, None for a model of one part, and the section that describes it.
+class Place(NamedTuple):
+    """Where a module belongs: the part of the model, None for a model of one part, and the section that describes it.
+
+    certain: False if the section was taken only because it is the main one, and nothing says that it fits.
+    """
+
+    part: str | None
+    section: ConfigSection
+    certain: bool = True
+
+    @property
+    def identity(self) -> tuple[str | None, tuple[str, ...], bool]:
+        """The same for all modules of a part."""
+        return self.part, self.section.keys, self.certain
+
+
+def find_section(module: str, config: Mapping[str, Any]) -> Place:
+    """The part of the model that a module belongs to and the section of the configuration that describes it.
 
     The section whose words stand first in the module's name is taken; of several, the one with most words, and then the
     innermost. If none fits: the whole configuration, or the section of the language model if only sections state heads.
     """
     place: dict[str, tuple[int, int]] = {}
-    for position, segment in enumerate(module.split(".")):
+    # What follows the number of a layer is inside a part.
+    for position, segment in enumerate(re.split(r"\.(?:#|\d+)(?=\.|$)", module)[0].split(".")):
         for number, word in enumerate(list_words(segment)):
-            place.setdefault(word, (position, -number))  # a speech decoder is a decoder
+            # A speech decoder is a decoder, but a text backbone is of text.
+            place.setdefault(word, (position, 1 if word == "backbone" else -number))
     whole, *inner = list_sections(config)
     fitting = [section for section in inner if split_words(section.key) and split_words(section.key) <= place.keys()]
-    if fitting:
+    around = {other.keys[:-1] for other in fitting}
+    if fitting := [section for section in fitting if section.keys not in around]:
         section = min(fitting, key=lambda own: _rank(own, place))
-        return _name_part(section), section
+        return Place(_name_part(section), section)
     part = next((words[0] for words in SYNONYMS[:PREFIXES] if words[0] in place), None)
     stating = [section for section in inner if _states_heads(section.fields)]
     if part or not stating or _states_heads(config):
-        return part, whole
+        return Place(part, whole)
     main = [section for key in MAIN for section in stating if section.key == key]
     if main:
-        return _name_part(main[0]), main[0]
-    return None, stating[0] if len(stating) == 1 else whole
+        return Place(_name_part(main[0]), main[0], certain=False)
+    return Place(None, stating[0] if len(stating) == 1 else whole, certain=False)
 
 
 def _rank(section: ConfigSection, place: Mapping[str, tuple[int, int]]) -> tuple[int, int, tuple[int, int], int]:

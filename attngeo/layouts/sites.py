@@ -109,9 +109,9 @@ def find_sites(
             try:
                 known = _find_tensors(module, names)
                 tensors = {part: name for part, name in known.items() if _is_needed(part, biases, input_norms)}
-                sizes = measure(module, _stated_heads(module, ref), tensors, shape_of, ref)
+                sizes = measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref)
             except (ShapeError, CorruptCheckpointError) as error:
-                if module.family.source:
+                if module.family.source and module.certain:
                     raise
                 # A rule found it. The rest of the model may be what it seems.
                 errors.append(error)
@@ -143,13 +143,17 @@ def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
     return module
 
 
-def _stated_heads(module: Module, ref: str) -> HeadConfig:
-    """The heads of the module as its section of the configuration states them."""
+def _stated_heads(module: Module, layer: int, ref: str) -> HeadConfig:
+    """The heads of the module as its section of the configuration states them, or for this layer in particular."""
+    section, by_layer = module.section, module.section.get("per_layer_config")
+    if isinstance(by_layer, Mapping):
+        own = by_layer.get(str(layer), by_layer.get(layer))
+        section = {**section, **own} if isinstance(own, Mapping) else section
     decoder = DECODER.search(module.name) or (module.family.stack == "decoder" and not ENCODER.search(module.name))
     role: Role = "decoder" if decoder else "encoder"
     return read_heads(
-        module.section, role, defaults=module.family.defaults, stage=module.indices[0] if module.indices else None,
-        ref=ref, words={word for segment in module.name.split(".") for word in segment.lower().split("_")},
+        section, role, defaults=module.family.defaults, stage=module.indices[0] if module.indices else None,
+        ref=ref, words=[word for segment in module.name.split(".") for word in segment.lower().split("_")],
     )  # fmt: skip
 
 

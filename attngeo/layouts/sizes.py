@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
 from attngeo.layouts.layout import LatentLayout, QKLayout, slot_rows
 from attngeo.layouts.modules import Module, join
 
-# Fields that state the width of a stack. From stage to stage it may double.
-WIDTHS = ("hidden_size", "hidden_sizes", "hidden_dim", "d_model", "n_embd", "dim", "embed_dim", "embed_dims", "width")
+# Fields that state the width of a stack, and those that only seem to. From stage to stage a width may double.
+WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
+NO_WIDTH = re.compile(r"^mm_|head|intermediate|ffn|mlp|vocab|layers")
 STAGES = 6
 # Parts between two towers. They have heads of their own.
 BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
@@ -43,7 +45,7 @@ def measure(module: Module, stated: HeadConfig, tensors: Mapping[str, str], shap
         sizes = _measure_latent(module, stated.heads, tensors, shape_of, ref)
     else:
         sizes = _measure_separate(module, module.layout, stated, tensors, shape_of, ref)
-        if not module.family.source:
+        if not (module.family.source and module.certain):
             _check_description(module, sizes, ref)
     _check_vectors(tensors, sizes, shape_of, ref)
     return sizes
@@ -58,10 +60,7 @@ def _check_description(module: Module, sizes: Sizes, ref: str) -> None:
     bridges = {word for word in BRIDGES if word in module.name.lower() and word not in (module.tower or "")}
     if bridges and not any("head" in name and word in name for name in module.section for word in bridges):
         raise ShapeError(f"{ref}: {module.name}: config.json states no number of heads for the {min(bridges)}")
-    stated = (module.section.get(name) for name in WIDTHS)
-    widths = [
-        n for value in stated for n in (value if isinstance(value, list) else [value]) if type(n) is int and n > 0
-    ]
+    widths = _stated_widths(module.section)
     if sizes.head_dim in list_numbers({**module.family.defaults, **module.section}, HEAD_DIM) or not widths:
         return
     if not any(sizes.d_model == width << stage for width in widths for stage in range(STAGES)):
@@ -69,6 +68,16 @@ def _check_description(module: Module, sizes: Sizes, ref: str) -> None:
             f"{ref}: {module.name} has an input width of {sizes.d_model}, and config.json states heads for a width of "
             f"{', '.join(map(str, widths[:3]))} only; it does not describe this part"
         )
+
+
+def _stated_widths(section: Mapping[str, Any]) -> list[int]:
+    """All numbers in a section of the configuration that may be the width of a stack."""
+    values = [
+        value if isinstance(value, list) else [value]
+        for name, value in section.items()
+        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name)
+    ]
+    return [number for numbers in values for number in numbers if type(number) is int and number > 0]
 
 
 def _measure_separate(

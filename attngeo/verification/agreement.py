@@ -74,9 +74,14 @@ def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tens
 
 
 def _of_tokens(query: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Queries and keys [heads, runs, width] of two tokens, from [runs, heads, tokens, width]."""
-    yield query[:, :, query.shape[2] // 2].transpose(0, 1), key[:, :, key.shape[2] // 2].transpose(0, 1)
-    yield query[:, :, 0].transpose(0, 1), key[:, :, 0].transpose(0, 1)
+    """Queries and keys [heads, runs, width] of some tokens, from [runs, heads, tokens, width].
+
+    If a block of tokens looks at itself and its neighbours, the first token is the first one of the second block.
+    """
+    tokens, blocks = query.shape[2], key.shape[2] // query.shape[2]
+    places = ((tokens // 2, key.shape[2] // 2), (0, 0), *([(0, tokens)] if blocks > 1 else []))
+    for q_place, k_place in places:
+        yield query[:, :, q_place].transpose(0, 1), key[:, :, k_place].transpose(0, 1)
 
 
 def _relative_difference(want: Tensor, have: Tensor) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -118,14 +118,21 @@ class Aligned:
 
 def _align(by_run: list[list[Product]]) -> list[Aligned]:
     """The products that every run computed. If the length of a sequence depends on the input, its start is kept."""
+    numbered: list[dict[tuple[tuple[str, ...], int], Product]] = []
+    for products in by_run:
+        seen: Counter[tuple[str, ...]] = Counter()
+        numbered.append({})
+        for product in products:
+            numbered[-1][product.running, seen[product.running]] = product
+            seen[product.running] += 1
     found = []
-    for products in zip(*by_run, strict=False):
-        first = products[0]
-        sizes = {(one.running, *(x.shape[0] for x in (one.query, one.key)), one.query.shape[2]) for one in products}
-        if len(sizes) == 1:
+    for place, first in numbered[0].items():
+        same = [products[place] for products in numbered if place in products]
+        sizes = {(*(x.shape[0] for x in (one.query, one.key)), one.query.shape[2]) for one in same}
+        if len(same) == len(by_run) and len(sizes) == 1:
             query, key = (
                 torch.stack([x[:, : min(other.shape[1] for other in factors)].float() for x in factors])
-                for factors in ([one.query for one in products], [one.key for one in products])
+                for factors in ([one.query for one in same], [one.key for one in same])
             )
             found.append(Aligned(query, key, first.running, first.softmax))
     return found
