@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import transformers
 
 from census.shrink import Plan
@@ -50,6 +51,19 @@ QWEN4_INDEXER = {
     "indexer_compress_ratio": 2,
 }  # fmt: skip
 
+
+def _noise(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+INKLING2_IMAGE = {"pixel_values": _noise(64, 192), "image_grid_thw": torch.tensor([[1, 8, 8]])}
+# Seven tokens that attend to the seven before them and to themselves.
+DRAFT = {
+    "hidden_states": _noise(1, 7, 96),
+    "context_hidden_states": _noise(1, 7, 96),
+    "position_embeddings": (torch.ones(1, 14, 32), torch.zeros(1, 14, 32)),
+}
+
 EXCEPTIONS: dict[str, Exceptional] = {
     "cohere_compass": Exceptional(fields={"text_config.rope_parameters": COMPASS_ROPE}),
     "cohere_compass_text": Exceptional(fields={"rope_parameters": COMPASS_ROPE}),
@@ -80,7 +94,7 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "llama4_vision_model": Exceptional(fields={"intermediate_size": 384}),
     "llama4": Exceptional(fields={"vision_config.intermediate_size": 384}),
     "emu3": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
-    "lw_detr": Exceptional(fields={"backbone_config.image_size": 64}),
+    "lw_detr": Exceptional(fields={"backbone_config.image_size": 64, "projector_scale_factors": [1.0]}),
     "lw_detr_vit": Exceptional(fields={"image_size": 64}),
     "fun_asr_nano": Exceptional(fields={"adaptor_config.intermediate_size": 24}),
     "paddleocr_vl": Exceptional(fields={"text_config.rope_parameters": PADDLE_ROPE}),
@@ -106,6 +120,10 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "align_vision_model": Exceptional(fields={"hidden_dim": 1280}),
     "efficientloftr": Exceptional(fields={"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8}),
     **{name: Exceptional(attention="sdpa") for name in ("qwen2_5_omni", "qwen2_5_omni_token2wav", "qwen2_5_omni_dit")},
+    "prophetnet": Exceptional(fields={"num_decoder_layers": 2}),  # its cache has as many layers as the encoder
+    "inkling2": Exceptional(given={"vision_tower": INKLING2_IMAGE}),
+    "inkling2_vision": Exceptional(given={"": INKLING2_IMAGE}),
+    "muse_glimmer_assistant": Exceptional(given={f"layers.{layer}.self_attn": DRAFT for layer in (0, 1)}),
     "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
     "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
     "moonshine_streaming": Exceptional(fields={"num_attention_heads": 4, "num_key_value_heads": 4}),

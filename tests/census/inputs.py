@@ -274,12 +274,10 @@ GRID = (1, 4, 4)
 
 
 def _flat_patches(source: Source) -> Tensor:
-    """16 patches, as wide as the first projection of the module takes them."""
-    for child in source.module.modules():
-        if isinstance(child, nn.Linear):
-            return source.noise(16, child.in_features)
-        if isinstance(child, nn.Conv2d | nn.Conv3d):
-            return source.noise(16, child.weight[0].numel())
+    """16 patches, as wide as the first convolution of the module takes them, or else its first projection."""
+    modules = list(source.module.modules())
+    for child in (m for kind in (nn.Conv2d | nn.Conv3d, nn.Linear) for m in modules if isinstance(m, kind)):
+        return source.noise(16, child.weight[0].numel())
     return source.noise(16, _patch_width(source))
 
 
@@ -418,7 +416,7 @@ def width_of(module: nn.Module, source: Source) -> int:
 @maker(
     "hidden_states", "hidden_state", "inputs_embeds", "x", "query", "queries", "embeddings", "src", "tgt", "inputs",
     "features", "hidden", "query_states", "key", "value", "key_states", "value_states", "query_embeds",
-    "embedding_output", "encoder_embeddings",
+    "embedding_output", "encoder_embeddings", "noise_embeds", "context_hidden_states",
 )  # fmt: skip
 def _hidden(source: Source) -> list[Any]:
     width = width_of(source.module, source)
@@ -430,7 +428,7 @@ def _hidden(source: Source) -> list[Any]:
         source.noise(1, 16, width),
     ]
     if other != width:
-        options += [source.noise(1, TOKENS, other)]
+        options.insert(1, source.noise(1, TOKENS, other))
     options.append(source.noise(1, width, 4, 4))
     if "grid_thw" in inspect.signature(source.module.forward).parameters:
         options.insert(0, _flat_patches(source))
@@ -440,7 +438,7 @@ def _hidden(source: Source) -> list[Any]:
 @maker(
     "encoder_hidden_states", "key_value_states", "context", "memory", "cross_attention_states", "image_embeds",
     "patch_embeds", "encoder_outputs", "latents", "vision_hidden_states", "kv", "memory_states", "encoder_states",
-    "keys", "key_value_input",
+    "keys", "values", "key_value_input",
 )  # fmt: skip
 def _context(source: Source) -> list[Any]:
     width = source.integer("encoder_hidden_size", "cross_attention_hidden_size", "encoder_width", default=0)
