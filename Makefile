@@ -7,7 +7,7 @@ WORKERS ?= 2
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo report test slow lowest lint bench docker-check demo-models figures readme clean
+.PHONY: help demo report test slow lowest census lint bench docker-check demo-models figures readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,10 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt tests/support/lowest.py
 	$(LOWEST)/bin/python tests/support/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt --editable ".[demo]" pytest hypothesis
 	touch $@
+
+census: $(INSTALLED)  ## Compare every model type of transformers with what the running model multiplies.
+	$(BIN)/python tests/census/defaults.py
+	$(BIN)/python tests/census/run.py --workers $(WORKERS)
 
 lint: $(INSTALLED)  ## Check style, types and which module imports which.
 	$(BIN)/ruff check .

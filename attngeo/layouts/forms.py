@@ -10,18 +10,20 @@ from attngeo.layouts.layout import HeadNorm, LatentLayout, QKLayout, make_fused,
 # Projection → model types that hold queries, keys and values in it, in this order.
 IN_ORDER = {
     "qkv": (
-        "blip_vision_model", "blip_2_vision_model", "cohere_compass_vision", "deepseek_ocr2_sam_vision_model",
+        "blip_2_vision_model", "blip_vision_model", "cohere_compass_vision", "deepseek_ocr2_sam_vision_model",
         "deepseek_vl_hybrid", "dots3_note_vision_encoder", "ernie4_5_vl_moe_vision", "exaone4_5_vision",
         "glm4v_moe_vision", "glm4v_vision", "glm5_next_vision", "glm_image_vision", "glm_ocr_vision", "glmga_vision",
-        "got_ocr2_vision", "hyperclovax_vision_v2", "instructblip_vision_model",
-        "instructblipvideo_vision_model", "pp_chart2table_vision", "pp_formulanet_vision", "pp_ocrv6_small_rec",
+        "got_ocr2_vision", "hyperclovax_vision_v2", "instructblip_vision_model", "instructblipvideo_vision_model",
+        "mgp-str", "pp_chart2table_vision", "pp_formulanet_vision", "pp_ocrv6_small_rec",
         "qwen2_5_omni_vision_encoder", "qwen2_5_vl_vision", "qwen2_vl_vision", "qwen3_5_moe_vision", "qwen3_5_vision",
         "qwen3_omni_moe_vision_encoder", "qwen3_vl_moe_vision", "qwen3_vl_vision", "qwen4_exp_vision", "radio",
-        "sam_hq_vision_model", "timesformer", "videomae", "vivit",
+        "sam_hq_vision_model", "seggpt", "slanext", "slanext_vision", "timesformer", "tipsv2_dpt",
+        "tipsv2_vision_model", "unlimited_ocr_sam_vision_model", "unlimited_ocr_vision", "videomae", "vitdet",
+        "vitmatte", "vivit",
     ),
     "attn.qkv": ("intern_vit_6b",),
     "wqkv": ("kimi_k25_vision", "moonvit"),
-    "qkv_proj": ("gte", "new", "phi3_v", "phi4_multimodal", "pp_ocrv5_server_rec"),
+    "qkv_proj": ("gte", "new", "phi3_v", "phi4_multimodal", "pp_ocrv5_server_rec", "unlimited_ocr_vision_encoder"),
     "att_proj": ("bark", "coarse_acoustics", "fine_acoustics", "hf_olmo", "molmo", "molmo2_text", "semantic"),
     "c_attn": ("qwen",),
     "W_pack": ("baichuan",),
@@ -78,8 +80,8 @@ HEAD_NORMS: dict[str, HeadNorm] = {
     **dict.fromkeys(
         (
             "minimax_m3_vl_text", "muse_glimmer_text", "muse_spark_text", "qwen3_5_moe_text", "qwen3_5_text",
-            "qwen3_next", "qwen4_exp_text", "step3p7", "step3p7_text", "t5gemma2_decoder", "t5gemma2_encoder",
-            "t5gemma2_text",
+            "qwen3_next", "qwen4_exp_text", "step3p5", "step3p7", "step3p7_text", "t5gemma2_decoder",
+            "t5gemma2_encoder", "t5gemma2_text",
         ),
         OFFSET,
     ),
@@ -98,9 +100,9 @@ NOT_ATTENTION = (
 # Tensors beside queries and keys: pattern of the name in the module → what it does to them.
 CHANGED_BY = (
     (r"^(A_log|dt_bias|[qk]_conv1d\.)", "a linear recurrence has no softmax"),
-    (r"^(k_sconv|sr|sequence_reduction|conv_k|key_conv|convolution_projection_key|spatial_reduction)\.",
+    (r"^(k_sconv|conv_qk_depthwise|sr|sequence_reduction|conv_k|key_conv|convolution_projection_key|spatial_reduction)\.",
      "its keys pass a convolution"),
-    (r"^per_dim_scale$", "each dimension of its queries is multiplied by a learned factor"),
+    (r"^(per_dim_scale|scaling)$", "each dimension of its queries is multiplied by a learned factor"),
     (r"^multihead_attn\.in_proj_weight$", "its queries and keys are projected again"),
 )  # fmt: skip
 # Model types whose attention is not a softmax of q·k at all.

@@ -101,7 +101,7 @@ def _work(there: Connection) -> None:
 def main() -> None:
     """Take the census and write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", nargs="*", help="model types; default: all")
+    parser.add_argument("--only", nargs="*", help="model types, whose rows are replaced; default: all")
     parser.add_argument("--output", type=Path, default=CSV)
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args()
@@ -111,6 +111,11 @@ def main() -> None:
         rows.append(row)
         counts[row["verdict"]] += 1
         print(f"{row['model_type']}: {row['verdict']} ({row['sites']}) {row['reason']}"[:200], file=sys.stderr)
+    if asked.only and asked.output.exists():
+        with asked.output.open(encoding="utf-8", newline="") as file:
+            known: dict[str, dict[str, Any]] = {row["model_type"]: row for row in csv.DictReader(file)}
+        known |= {row["model_type"]: row for row in rows}
+        rows = [known[name] for name in sorted(known)]
     with asked.output.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import subprocess
 import sys
+import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from attngeo.commands.app import COMMANDS
 
+# Results of the census, with their meaning.
+VERDICTS = {
+    "right": "every layer agrees with the running model",
+    "rest listed": "what is read agrees, and the rest is reported as left out",
+    "wrong": "a layer differs from the running model",
+    "incomplete": "attention is neither read nor reported",
+    "refused": "nothing is read, for the reason given",
+    "no attention": "the model has no attention by queries and keys",
+    "not verified": "the model cannot be built or run for the census",
+}
 ROOT = Path(__file__).parents[2]
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
 
@@ -24,6 +37,8 @@ def generate(name: str) -> str:
             return _block("score", "demo:encoder", "demo:decoder")
         case "analogy":
             return _block("analogy", "demo:minilm")
+        case "census":
+            return _census()
         case "families":
             return _output("families", "--format", "markdown")
         case "reference":
@@ -48,6 +63,22 @@ def parts_of(path: Path) -> Iterator[tuple[str, str]]:
 def fill(text: str) -> str:
     """The text of a README with every generated part made again."""
     return PART.sub(lambda found: f"{found[1]}\n{generate(found['name'])}\n\n{found[4]}", text)
+
+
+def _census() -> str:
+    """How many model types have each result, and the reason of each that is not read rightly."""
+    with (ROOT / "attngeo/layouts/census.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    counts = Counter(row["verdict"] for row in rows)
+    lines = ["| result | model types | meaning |", "| --- | ---: | --- |"]
+    lines += [f"| {verdict} | {counts[verdict]} | {meaning} |" for verdict, meaning in VERDICTS.items()]
+    lines += ["", "Model types that are wrong, incomplete or refused:", "", "| model type | result | reason |"]
+    lines += ["| --- | --- | --- |"]
+    for row in rows:
+        if row["verdict"] in ("wrong", "incomplete", "refused"):
+            reason = row["reason"].replace("|", "\\|").replace("<", "&lt;")
+            lines.append(f"| {row['model_type']} | {row['verdict']} | {textwrap.shorten(reason, 160)} |")
+    return "\n".join(lines)
 
 
 def _help(*command: str) -> str:

@@ -1,0 +1,42 @@
+"""The census stays as good as it is written down: a stratified fifth of all model types is examined again."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+import pytest
+from census.run import CSV, all_types, take_census
+
+# From the worst to the best. "not verified" may change with what is installed.
+RANKS = ("wrong", "incomplete", "refused", "rest listed", "right")
+
+
+def read_census() -> dict[str, dict[str, Any]]:
+    with CSV.open(encoding="utf-8", newline="") as file:
+        return {row["model_type"]: row for row in csv.DictReader(file)}
+
+
+def every_fifth() -> list[str]:
+    """Every fifth model type of each verdict."""
+    by_verdict: dict[str, list[str]] = {}
+    for name, row in read_census().items():
+        by_verdict.setdefault(row["verdict"], []).append(name)
+    return [name for names in by_verdict.values() for name in names[::5]]
+
+
+def test_every_model_type_is_in_the_census() -> None:
+    assert sorted(read_census()) == all_types(), "run `make census`"
+
+
+@pytest.mark.slow
+def test_no_model_type_got_worse() -> None:
+    known = read_census()
+    worse = [
+        (row["model_type"], known[row["model_type"]]["verdict"], row["verdict"], row["reason"])
+        for row in take_census(every_fifth())
+        if row["verdict"] in RANKS
+        and known[row["model_type"]]["verdict"] in RANKS
+        and RANKS.index(row["verdict"]) < RANKS.index(known[row["model_type"]]["verdict"])
+    ]
+    assert not worse
