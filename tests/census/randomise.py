@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 SPREAD = 0.3
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @torch.no_grad()
@@ -16,14 +17,14 @@ def randomise(model: nn.Module, seed: int) -> None:
     plus a uniform number in [-0.3, 0.3].
     """
     generator = torch.Generator().manual_seed(seed)
-    for _, parameter in model.named_parameters():
+    convolutions = {id(module.weight) for module in model.modules() if isinstance(module, CONVOLUTIONS)}
+    for parameter in model.parameters():
         if not parameter.is_floating_point() or not parameter.requires_grad:  # tables of positions are not learned
             continue
         extended = [size for size in parameter.shape if size > 1]
         if len(extended) >= 2:
-            inputs = parameter.numel() // parameter.shape[0]
-            if parameter.ndim == 3 and parameter.shape[0] > 1:  # a stack of matrices, such as experts
-                inputs = parameter.shape[-1]
+            # What is no convolution is a matrix or a stack of matrices, such as experts.
+            inputs = parameter.numel() // parameter.shape[0] if id(parameter) in convolutions else parameter.shape[-1]
             drawn = torch.randn(parameter.shape, generator=generator) * (3 * SPREAD / max(inputs, 1) ** 0.5)
         else:
             shift = (torch.rand(parameter.shape, generator=generator) * 2 - 1) * SPREAD
