@@ -159,6 +159,7 @@ RULES = (
     make_separate("project_q", "project_k"),
     make_separate("q_proj.linear", "k_proj.linear"),
     make_separate("q_head", "k_head"),
+    make_separate("query_net", "key_net"),
     QKLayout(q="to_q.weight", k="to_kv.weight", q_bias="to_q.bias", k_bias="to_kv.bias", k_slots="kv"),
     make_fused("Wqkv"),
     LatentLayout(),

@@ -25,6 +25,8 @@ QUANTISED = re.compile(rf"\.({'|'.join(PACKED)}|weight_scale|weight_scale_inv|SC
 WEIGHTS = (".weight", ".qweight", ".weight_packed")
 # Names of projections that hold queries, in a form that no layout reads.
 UNREAD = re.compile(r"(^|\.)(\w*(qkv|kqv|query)\w*|(\w+_)?(q|wq|qcontent|qpos)(_\w+)?)\.\w+$")
+# An adapter of low rank, added to the weights of queries.
+ADAPTER = re.compile(r"(^|[._])q_adapter\w*\.")
 # The innermost module that is called attention, in the name of a tensor.
 ATTENTION = re.compile(r"(.*(?:^|\.)\w*att(?:n|ention)\w*)\.")
 NORM = re.compile(r"norm|(^|[._])ln[._]")
@@ -242,6 +244,7 @@ def _find_unread(names: Iterable[str], found: Mapping[str, Module]) -> list[str]
     modules = {pattern_of(module) for module, own in weights.items() if len(own) > 1 and module not in inside}
     known = {pattern_of(name) for name in found}
     modules = {module for module in modules if not any(_is_in(module, other) for other in known)}
+    queries |= {pattern_of(name) for name in names if ADAPTER.search(name)}
     return sorted(queries | {module for module in modules if not any(_is_in(name, module) for name in queries)})
 
 
@@ -264,9 +267,15 @@ def _explain_nothing_found(
         return UnsupportedModelError(
             f"{ref}: {quantisation} weights are not supported yet; give the model without quantisation"
         )
-    if skipped:
+    if skipped and not config.get("model_type"):
         return UnsupportedModelError(
-            f"{ref}: family {model_type!r} is not supported: the order of queries and keys in {skipped[0]} is unknown; "
+            f"{ref}: {skipped[0]} seems to hold queries, but config.json has no model_type and no number of heads"
+        )
+    if skipped:
+        fused = any(word in skipped[0] for word in ("qkv", "kqv", "query_key"))
+        unknown = "the order of queries and keys in" if fused else "no layout reads the queries in"
+        return UnsupportedModelError(
+            f"{ref}: family {model_type!r} is not supported: {unknown} {skipped[0]}{' is unknown' if fused else ''}; "
             "declare it in attngeo/layouts/families.py"
         )
     pairs = [(rule.q, rule.kv_a if isinstance(rule, LatentLayout) else rule.k) for rule in RULES]
