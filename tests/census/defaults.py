@@ -15,7 +15,9 @@ from typing import Any
 DEFAULTS = Path(__file__).parents[2] / "attngeo/layouts/defaults.json"
 # Fields about attention heads: their numbers and their widths.
 FIELD = re.compile(r"(^|_)(n_?heads?|heads|head_dim|head_size|dim_head|d_head|kv_channels|d_kv)(_|$)|^(qk|v)_\w+_dim$")
-OTHERS = re.compile(r"mamba|linear|^index_|iou_|lm_head|prediction_head|global_pointer|loss|look|fov|ngram|^head_(in|out|hidden|depth)")
+OTHERS = re.compile(
+    r"mamba|linear|^index_|iou_|lm_head|prediction_head|global_pointer|loss|look|fov|ngram|^head_(in|out|hidden|depth)"
+)
 
 
 def read_defaults() -> dict[str, dict[str, Any]]:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from census.build import CannotBuild, Specimen, build
-from census.drives import run as run_module
 
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.opening import open_store
@@ -20,6 +18,8 @@ from attngeo.layouts.modules import pattern_of
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.verification.checking import Findings, check_model
 from attngeo.verification.products import Product, record_products
+from census.build import CannotBuild, Specimen, build
+from census.drives import run as run_module
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
 
@@ -30,9 +30,9 @@ class Row:
 
     verdict: "right"; "rest listed" if what was read is right and the rest is reported as left out; "wrong" if a site
     differs from the running model; "incomplete" if attention is neither read nor reported; "refused" by attngeo;
-    "no attention"; "not verified" if the model cannot be built or run here. sites: how many attngeo reads. causal: "yes"
-    if a self-attention module says that each token attends to earlier ones only. reason: what differs, or why it was
-    refused or not verified.
+    "no attention"; "not verified" if the model cannot be built or run here. sites: how many attngeo reads.
+    causal: "yes" if a self-attention module says that each token attends to earlier ones only. reason: what differs, or
+    why it was refused or not verified.
     """
 
     model_type: str

@@ -124,6 +124,10 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "inkling2": Exceptional(given={"vision_tower": INKLING2_IMAGE}),
     "inkling2_vision": Exceptional(given={"": INKLING2_IMAGE}),
     "muse_glimmer_assistant": Exceptional(given={f"layers.{layer}.self_attn": DRAFT for layer in (0, 1)}),
+    "mistral4": Exceptional(fields={"qk_nope_head_dim": 8}),  # half of a head is rotated
+    "step3p5": Exceptional(fields={"sliding_window": 4}),
+    "step3p7": Exceptional(fields={"text_config.sliding_window": 4}),
+    "xmod": Exceptional(fields={"default_language": "en_XX"}),
     "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
     "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
     "moonshine_streaming": Exceptional(fields={"num_attention_heads": 4, "num_key_value_heads": 4}),
@@ -137,8 +141,10 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "dbrx": Exceptional(fields={"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0}),
     "cvt": Exceptional(fields={"depth": [1, 2, 3]}),
     "chameleon": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
-    "deepseek_ocr2_text": Exceptional(fields={"mlp_layer_types": ["dense", "sparse"]}),
-    "deepseek_ocr2": Exceptional(fields={"text_config.mlp_layer_types": ["dense", "sparse"]}),
+    "deepseek_ocr2_text": Exceptional(fields={"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}),
+    "deepseek_ocr2": Exceptional(
+        fields={"text_config.mlp_layer_types": ["dense", "sparse"], "text_config.num_experts_per_tok": 2}
+    ),
     "big_bird": Exceptional(fields={"attention_type": "original_full"}),
     "bigbird_pegasus": Exceptional(fields={"attention_type": "original_full"}),
 }

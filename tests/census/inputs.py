@@ -389,7 +389,7 @@ def _past(source: Source) -> list[Any]:
 def _past_time(source: Source) -> list[Any]:
     context = source.integer("context_length", default=16)
     lags = source.first("lags_sequence", default=[0])
-    return [source.noise(1, context + max(lags), max(source.integer("num_time_features", default=1), 1))]
+    return [source.noise(1, context + max(lags), source.integer("num_time_features", default=1))]
 
 
 @maker("past_observed_mask")

@@ -84,16 +84,17 @@ def _work(there: Connection) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.simplefilter("ignore")
     import torch
+
     from census.examine import Row, examine
 
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
+    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     while True:
         model_type = there.recv()
         try:
             row = examine(model_type)
-        except Exception as error:  # noqa: BLE001 - a model that fails here must not end the census
+        except Exception as error:
             row = Row(model_type, "not verified", reason=f"{type(error).__name__}: {error}".splitlines()[0][:300])
         there.send(asdict(row))
 

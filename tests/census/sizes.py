@@ -107,6 +107,7 @@ FIELDS: tuple[tuple[str, Kind, int], ...] = (
     (r".*max_position_embeddings|max_(source_positions|target_positions|seq_len|sequence_length)", Kind.CAP, 72),
     (r"n_positions|n_ctx", Kind.CAP, 72),
     (r"num_queries|num_query_tokens|num_latents|.*num_proposals", Kind.CAP, 9),
+    (r"num_frames|frames_per_clip", Kind.CAP, 4),
     (r"index_topk", Kind.CAP, 4),
     (r"(.*_)?(hidden_size|d_model|n_embd|embedding_size|dim|d_latents|width)", Kind.WIDTH, 0),
     (r"(.*_)?(hidden_sizes|channels?_list|channels|dims|filters|embed_dim_per_stage|projection_size)", Kind.WIDTH, 0),

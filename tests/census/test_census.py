@@ -6,6 +6,7 @@ import csv
 from typing import Any
 
 import pytest
+
 from census.run import CSV, all_types, take_census
 
 # From the worst to the best. "not verified" may change with what is installed.
