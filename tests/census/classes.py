@@ -38,27 +38,23 @@ def model_classes(model_type: str) -> list[type[PreTrainedModel]]:
     return auto[:2] or list(dict.fromkeys(_module_classes(config_class_of(model_type))))[:3]
 
 
-def _auto_classes(model_type: str) -> Iterator[type[PreTrainedModel]]:
-    mappings = {n: m for n, m in vars(modeling_auto).items() if n.startswith("MODEL_") and n.endswith("MAPPING_NAMES")}
+def _auto_classes(model_type: str) -> list[type[PreTrainedModel]]:
+    """Return the classes of the auto mappings that take the type's own configuration, or else all of them."""
+    mappings = [m for n, m in vars(modeling_auto).items() if n.startswith("MODEL_") and n.endswith("MAPPING_NAMES")]
+    found = []
+    for mapping in mappings:
+        names = mapping.get(model_type, ())
+        found += [getattr(transformers, name, None) for name in ([names] if isinstance(names, str) else names)]
+    for cls in found:
+        _require_packages(cls)
+    models = [cls for cls in found if inspect.isclass(cls) and issubclass(cls, PreTrainedModel)]
     config = config_class_of(model_type)
-    for mapping in mappings.values():
-        names = mapping.get(model_type, ())
-        for name in (names,) if isinstance(names, str) else names:
-            cls = getattr(transformers, name, None)
-            _require_packages(cls)
-            if inspect.isclass(cls) and getattr(cls, "config_class", None) is config:
-                yield cls
-    for mapping in mappings.values():
-        names = mapping.get(model_type, ())
-        for name in (names,) if isinstance(names, str) else names:
-            cls = getattr(transformers, name, None)
-            if inspect.isclass(cls) and hasattr(cls, "forward"):
-                yield cls
+    return [cls for cls in models if getattr(cls, "config_class", None) is config] or models
 
 
 def _require_packages(cls: Any) -> None:
     """Raise ImportError if a class is only a placeholder, because a package is not installed."""
-    if cls is not None and cls.__module__.startswith("transformers.utils.dummy"):
+    if inspect.isclass(cls) and "_backends" in vars(cls):
         raise ImportError(f"{cls.__name__} needs packages that are not all installed: {', '.join(cls._backends)}")
 
 

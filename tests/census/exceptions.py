@@ -128,6 +128,8 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "step3p5": Exceptional(fields={"sliding_window": 4}),
     "step3p7": Exceptional(fields={"text_config.sliding_window": 4}),
     "xmod": Exceptional(fields={"default_language": "en_XX"}),
+    "sam3_tracker_video": Exceptional(fields={"image_size": 16}, plans=(Plan(own_widths=False),)),
+    "sam3_video": Exceptional(fields={"tracker_config.image_size": 16}, plans=(Plan(own_widths=False),)),
     "lfm2_moe": Exceptional(fields={"layer_types": ["conv", "full_attention"]}),
     "molmo2": Exceptional(fields={"adapter_config.vision_feature_layer": [-1, 0]}),
     "moonshine_streaming": Exceptional(fields={"num_attention_heads": 4, "num_key_value_heads": 4}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from transformers import PretrainedConfig, ResNetConfig, TimmBackboneConfig
@@ -64,6 +65,7 @@ def _stored_name(config: PretrainedConfig, name: str) -> str | None:
     return stored if stored in vars(config) and stored not in declared else None
 
 
+@cache
 def _fresh_values(config_class: type[PretrainedConfig]) -> dict[str, Any]:
     """Return what the class makes without arguments; nothing if it cannot."""
     try:

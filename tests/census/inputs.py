@@ -107,15 +107,24 @@ def variants(
     for names in lists:
         source = Source(module, configs, seed)
         try:
-            options = [MAKERS[name](source) if name in MAKERS else [None] for name in names]
+            options = {name: MAKERS[name](source) if name in MAKERS else [None] for name in names}
         except Exception:  # a maker that does not find what it needs here
             continue
-        for values in itertools.islice(itertools.product(*options), 16):
-            given = {n: v for n, v in zip(names, values, strict=True) if v is not None or n in required}
+        for values in itertools.islice(_combine(options), 20):
+            given = {n: v for n, v in values.items() if v is not None or n in required}
             yield given | extra
             count += 1
             if count >= 40:
                 return
+
+
+def _combine(options: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield one value for each name. Names with the same maker, such as query and key, get values of one shape."""
+    makers = list(dict.fromkeys(MAKERS.get(name) for name in options))
+    sizes = [next(len(options[name]) for name in options if MAKERS.get(name) is maker) for maker in makers]
+    for places in itertools.product(*map(range, sizes)):
+        place_of = dict(zip(makers, places, strict=True))
+        yield {name: values[place_of[MAKERS.get(name)]] for name, values in options.items()}
 
 
 def _choices(required: list[str], welcome: list[str], main: str | None) -> list[list[str]]:
@@ -429,7 +438,9 @@ def _hidden(source: Source) -> list[Any]:
     ]
     if other != width:
         options.insert(1, source.noise(1, TOKENS, other))
-    options.append(source.noise(1, width, 4, 4))
+    options += [source.noise(1, width, 4, 4)]
+    if {"query", "key", "value"} <= set(source.takes):
+        options.insert(1, source.noise(1, 1, TOKENS, width))
     if "grid_thw" in inspect.signature(source.module.forward).parameters:
         options.insert(0, _flat_patches(source))
     return options
