@@ -98,7 +98,7 @@ class _Search:
         self.model, self.seed, self.extra, self.ran, self.missing = model, seed, extra, ran, missing
         self.drives: list[Drive] = []
         self.first_error = ""
-        self._hopeless: set[type] = set()
+        self._hopeless: set[tuple[Any, ...]] = set()
 
     def missing_under(self, path: str) -> set[str]:
         """Return the attention modules in a submodule that did not run yet."""
@@ -107,9 +107,10 @@ class _Search:
     def run(self, path: str, *, once: bool = False) -> None:
         """Run a submodule, and keep the run if attention modules ran that had not run before, or all of the model did.
 
-        once: if no inputs fit, do not try another module of the same class.
+        once: if no inputs fit, do not try another module of the same class and shapes.
         """
-        kind = type(self.model.get_submodule(path))
+        module = self.model.get_submodule(path)
+        kind = (type(module), *(p.shape for p in module.parameters()))
         if kind in self._hopeless:
             return
         found = self._best(path)

@@ -119,12 +119,13 @@ def variants(
 
 
 def _combine(options: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield one value for each name. Names with the same maker, such as query and key, get values of one shape."""
-    makers = list(dict.fromkeys(MAKERS.get(name) for name in options))
-    sizes = [next(len(options[name]) for name in options if MAKERS.get(name) is maker) for maker in makers]
+    """Yield one value for each name. Names of one kind, such as query and key, get values of like shapes."""
+    group_of = {name: _hidden if MAKERS.get(name) is _keys else MAKERS.get(name) for name in options}
+    groups = list(dict.fromkeys(group_of.values()))
+    sizes = [min(len(options[name]) for name in options if group_of[name] is group) for group in groups]
     for places in itertools.product(*map(range, sizes)):
-        place_of = dict(zip(makers, places, strict=True))
-        yield {name: values[place_of[MAKERS.get(name)]] for name, values in options.items()}
+        place_of = dict(zip(groups, places, strict=True))
+        yield {name: values[place_of[group_of[name]]] for name, values in options.items()}
 
 
 def _choices(required: list[str], welcome: list[str], main: str | None) -> list[list[str]]:
@@ -424,24 +425,32 @@ def width_of(module: nn.Module, source: Source) -> int:
 
 @maker(
     "hidden_states", "hidden_state", "inputs_embeds", "x", "query", "queries", "embeddings", "src", "tgt", "inputs",
-    "features", "hidden", "query_states", "key", "value", "key_states", "value_states", "query_embeds",
+    "features", "hidden", "query_states", "key_states", "value_states", "query_embeds",
     "embedding_output", "encoder_embeddings", "noise_embeds", "context_hidden_states",
 )  # fmt: skip
 def _hidden(source: Source) -> list[Any]:
-    width = width_of(source.module, source)
+    return _states(source, width_of(source.module, source))
+
+
+@maker("key", "value")
+def _keys(source: Source) -> list[Any]:
+    return _states(source, _key_width(source.module) or width_of(source.module, source))
+
+
+def _states(source: Source, width: int) -> list[Any]:
     other = source.integer("hidden_size", "d_model", "n_embd", "embed_dim", default=width)
     options = [
         source.noise(1, TOKENS, width),
         source.noise(TOKENS, width),
         source.noise(1, 4, 4, width),
         source.noise(1, 16, width),
+        source.noise(1, width, 4, 4),
     ]
     if other != width:
         options.insert(1, source.noise(1, TOKENS, other))
-    options += [source.noise(1, width, 4, 4)]
     if {"query", "key", "value"} <= set(source.takes):
-        options.insert(1, source.noise(1, 1, TOKENS, width))
-    if "grid_thw" in inspect.signature(source.module.forward).parameters:
+        options = [options[0], source.noise(1, 1, TOKENS, width)]
+    if "grid_thw" in source.takes:
         options.insert(0, _flat_patches(source))
     return options
 
