@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +52,7 @@ def test_generated_parts_agree_with_the_code(path: Path, name: str) -> None:
 
 
 def test_every_part_is_in_a_readme() -> None:
-    assert {name for _, name in PARTS} == {"demo", "demos", "analogy", "families", "reference"}
+    assert {name for _, name in PARTS} == {"demo", "demos", "analogy", "census", "families", "reference"}
 
 
 def every_readme() -> Iterator[Path]:
@@ -99,6 +101,16 @@ def test_the_python_of_the_root_readme_runs(tmp_path: Path, monkeypatch: pytest.
     exec(compile(code, "README.md", "exec"), given)
     assert (tmp_path / "layers.html").is_file()
     assert len(given["result"].scores)  # type: ignore[attr-defined]
+
+
+def test_the_readme_has_the_counts_of_the_census() -> None:
+    with (ROOT / "attngeo/layouts/census.csv").open(encoding="utf-8", newline="") as file:
+        counts = Counter(row["verdict"] for row in csv.DictReader(file))
+    attending = counts.total() - counts["no attention"] - counts["not verified"]
+    (sentence,) = re.findall(
+        r"Of the (\d+) model types[^;]*?, (\d+) agree[^;]*?and (\d+) in", (ROOT / "README.md").read_text("utf-8")
+    )
+    assert tuple(map(int, sentence)) == (attending, counts["right"], counts["rest listed"])
 
 
 def test_folders_that_users_read_about_have_a_readme() -> None:
