@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 import transformers
 
 from census.classes import config_class_of, model_classes
-from census.drives import Drive, find_drives, run
+from census.drives import Drive, attention_modules, find_drives, run
 from census.exceptions import EXCEPTIONS, Exceptional
 from census.randomise import randomise
 from census.shrink import Plan, Shrinker
@@ -60,10 +61,7 @@ def build(model_type: str, seed: int = 0) -> Specimen:
         raise CannotBuild(own.cannot)
     transformers.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
-    try:
-        classes = own.classes() or model_classes(model_type)
-    except ImportError as error:
-        raise CannotBuild(_line(error)) from error
+    classes = _classes(model_type, own)
     best: Specimen | None = None
     best_rank = (0, False)
     problem = ""
@@ -75,6 +73,8 @@ def build(model_type: str, seed: int = 0) -> Specimen:
             for model_class in classes:
                 try:
                     model = _construct(model_type, model_class, plan, own, seed)
+                except ImportError as error:
+                    raise CannotBuild(_line(error)) from error
                 except Exception as error:
                     problem = problem or f"{model_class.__name__}: {type(error).__name__}: {_line(error)}"
                     continue
@@ -86,12 +86,20 @@ def build(model_type: str, seed: int = 0) -> Specimen:
                     best_rank = rank
                 if rank == (0, False):
                     return best
-                problem = problem or f"{model_class.__name__}: {found.error}"
+                attends = "" if attention_modules(model) else "no module attends by its name; "
+                problem = problem or f"{model_class.__name__}: {attends}it does not run: {found.error}"
     if best is None:
         raise CannotBuild(
-            problem or "it configures a part of a model: transformers has no model class that takes it alone"
+            problem or "it is the configuration of a part: transformers has no model class that takes it alone"
         )
     return best
+
+
+def _classes(model_type: str, own: Exceptional) -> list[Any]:
+    try:
+        return own.classes() or model_classes(model_type)
+    except ImportError as error:
+        raise CannotBuild(_line(error)) from error
 
 
 def run_drives(specimen: Specimen, seed: int = 0) -> None:
@@ -126,4 +134,5 @@ def _require_small(model_class: Any, config: Any) -> None:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    """Return the message in one line, without advice on how to install a package."""
+    return re.split(r"\. (You can|Please|Check out)", " ".join(str(error).split()))[0][:300]

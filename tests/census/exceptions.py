@@ -85,6 +85,14 @@ EXCEPTIONS: dict[str, Exceptional] = {
         | {"atom_encoder.output_dim": 384},
         plans=(Plan(grouped=False, free_head_dim=False),),
     ),
+    "nougat": Exceptional(cannot="only a configuration and processors: its models are of type vision-encoder-decoder"),
+    "layoutxlm": Exceptional(cannot="only a configuration and a tokenizer: its models are of type layoutlmv2"),
+    **{
+        name: Exceptional(
+            cannot="transformers cannot build its default configuration, which has no intraclass_block_config"
+        )
+        for name in ("pp_ocrv5_server_det", "pp_ocrv6_medium_det")
+    },
     "gemma4_assistant": Exceptional(cannot=ALL_SHARED),
     "gemma4_unified_assistant": Exceptional(cannot=ALL_SHARED),
     "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),
