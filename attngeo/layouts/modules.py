@@ -236,7 +236,7 @@ def _find_unread(names: Iterable[str], found: Mapping[str, Module]) -> list[str]
     for name in names:
         if name in read or not name.endswith(WEIGHTS) or NORM.search(name):
             continue
-        if NUMBER.search(name) and UNREAD.search(name):
+        if UNREAD.search(name) and (NUMBER.search(name) or "att" in name.lower()):
             queries.add(pattern_of(name))
         if at := ATTENTION.match(name):
             weights[at[1]].add(name)

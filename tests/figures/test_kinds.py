@@ -31,7 +31,7 @@ def test_only_kinds_with_an_option_score_show_any_score() -> None:
 
 def test_options_without_an_effect_are_refused() -> None:
     FIGURES["heatmap"].check_given(["score", "where"])
-    with pytest.raises(UsageError, match=r"heatmap .*layer.*score, stack, where"):
+    with pytest.raises(UsageError, match=r"layer .*heatmap.*score, stack, where"):
         FIGURES["heatmap"].check_given(["score", "layer"])
 
 

@@ -263,7 +263,7 @@ def test_checkpoints_of_others_are_left_alone(tmp_path: Path) -> None:
     other.mkdir(parents=True)
     with pytest.raises(OutputError, match="run"):
         run(small_options(tmp_path), tmp_path / "run")
-    with pytest.raises(TrainingError, match=r"settings\.json"):
+    with pytest.raises(DataUnavailableError, match=r"settings\.json"):
         run(small_options(tmp_path), tmp_path / "run", resume=True)
     assert other.is_dir()
 
