@@ -121,9 +121,18 @@ def assert_one_line(run: CompletedProcess[str], code: int, facts: list[str]) -> 
         assert fact in run.stderr
 
 
-def test_no_network(attngeo: Command, tmp_path: Path) -> None:
-    nobody = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+@pytest.fixture
+def nobody(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that reaches no server."""
+    return {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+
+
+@pytest.mark.slow  # huggingface_hub tries several times
+def test_no_network(nobody: dict[str, str], attngeo: Command) -> None:
     assert_one_line(attngeo("score", "org/name", **nobody), 3, ["org/name: ", "http://127.0.0.1:9", "HF_ENDPOINT"])
+
+
+def test_offline(nobody: dict[str, str], attngeo: Command) -> None:
     assert_one_line(attngeo("score", "org/name", "--offline", **nobody), 3, ["org/name: ", "offline", "cache"])
 
 

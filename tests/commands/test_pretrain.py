@@ -60,6 +60,7 @@ def test_json_is_the_summary_and_quiet_is_quiet(attngeo: Run, options: list[obje
     assert json.loads(done.stdout) == json.loads((tmp_path / "run/summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_comparison(attngeo: Run, options: list[object], tmp_path: Path) -> None:
     done = attngeo(
         "pretrain", "--compare", "default,symmetric,identity", "--objectives", "mlm,clm", *options,
@@ -130,6 +131,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_needs_its_folder_alone(attngeo: Run, options: list[object], tmp_path: Path) -> None:
     stored = TextPretrainOptions.of(
         str(options[1]), data=str(options[3]), steps=12, batch_size=8, grad_accum=1, seq_len=16, lr=1e-3,

@@ -9,12 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from support.running_model import assert_same_logits, inputs_of, record_tiny
+from support.running_model import assert_same_logits, inputs_for, inputs_of, record_tiny
 from support.tiny_models import TINY_MODELS
 from torch import Tensor
 
 import attngeo
 from attngeo.layouts.families import COMPOSITES, FAMILIES
+from attngeo.verification.checking import check_model
 
 Build = Callable[[str], Any]
 ROTARY = [
@@ -67,11 +68,12 @@ STACKS = {
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_weights_are_what_the_running_model_multiplies(name: str, built: Build) -> None:
     model = built(name)
-    ran = record_tiny(TINY_MODELS[name], model)
-    found = list(attngeo.attention_sites(model, with_bias=True))
-    for site, wq, wk in found:
-        assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module])
-    stacks = pd.Series([site.stack for site, _, _ in found]).value_counts().to_dict()
+    inputs = inputs_for(TINY_MODELS[name].inputs, model)
+    findings = check_model(model, lambda: model(**inputs))
+    assert {check.verdict for check in findings.checks} == {"agrees"}
+    assert all(check.difference < 1e-5 for check in findings.checks)
+    assert findings.unexplained == []
+    stacks = pd.Series([check.site.stack for check in findings.checks]).value_counts().to_dict()
     assert stacks == STACKS.get(name, {next(iter(stacks)): 2})
 
 

@@ -1,4 +1,7 @@
-"""The check against the running model agrees with every family, and notices each way to read weights wrongly."""
+"""The check against the running model notices each way to read weights wrongly.
+
+That it agrees with every family is tested in tests/layouts/test_families.py.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,6 @@ def check(name: str, built: Build) -> Findings:
     model = built(name)
     inputs = inputs_for(TINY_MODELS[name].inputs, model)
     return check_model(model, lambda: model(**inputs))
-
-
-@pytest.mark.parametrize("name", TINY_MODELS)
-def test_every_family_agrees(name: str, built: Build) -> None:
-    findings = check(name, built)
-    assert {check.verdict for check in findings.checks} == {"agrees"}
-    assert findings.unexplained == []
-    assert all(check.difference < 1e-5 for check in findings.checks)
 
 
 def _swap(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
