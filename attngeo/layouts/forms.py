@@ -76,7 +76,7 @@ CAUSAL_REMOTE = ("baichuan", "chatglm", "hf_olmo", "internlm2", "molmo", "moss",
 
 # QK-norms whose form the names and shapes of their tensors do not tell.
 OFFSET = HeadNorm(gain_offset=1)
-HEAD_NORMS: dict[str, HeadNorm] = {
+NORMS_BY_TYPE: dict[str, HeadNorm] = {
     **dict.fromkeys(
         (
             "minimax_m3_vl_text", "muse_glimmer_text", "muse_spark_text", "qwen3_5_moe_text", "qwen3_5_text",

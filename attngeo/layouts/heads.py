@@ -59,8 +59,7 @@ def read_heads(
 
     defaults: the family's values of fields that published configurations leave out. stage: which entry to take from a
     list that has one value for each stage; None if there are no stages. words: those of the module's name, in their
-    order. Raises
-    CorruptCheckpointError if the number of heads is missing, or if a number is not a positive integer.
+    order. Raises CorruptCheckpointError if the number of heads is missing, or if a number is not a positive integer.
     """
     known = [*words, role]
     if isinstance(nested := section.get("attn_config"), Mapping):
@@ -104,9 +103,8 @@ def _read_positive(
             value = source[name]
             if isinstance(value, list) and stage is not None and stage < len(value):
                 value = value[stage]
-            if (value is None or (value == 0 and names is HEAD_DIM)) and source is section:
-                stated_as_null = True
-            if value is None or (value == 0 and names is HEAD_DIM):
+            if value is None or (value == 0 and names is HEAD_DIM):  # some files state a head_dim of 0 for "derive it"
+                stated_as_null = stated_as_null or source is section
                 continue
             if type(value) is not int or value < 1:
                 raise CorruptCheckpointError(f"{ref}: config.json has {name} = {value!r}, expected a positive integer")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.forms import CAUSAL_REMOTE, CHANGED_BY, HEAD_NORMS, LAYOUTS, NOT_ATTENTION, OTHER_ATTENTION
+from attngeo.layouts.forms import CAUSAL_REMOTE, CHANGED_BY, LAYOUTS, NORMS_BY_TYPE, NOT_ATTENTION, OTHER_ATTENTION
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import RULES, Family, LatentLayout, QKLayout
 from attngeo.layouts.sections import Place, find_section
@@ -92,19 +92,21 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
         family, section = part.family, part.section
         layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
         rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
+        by_ending = _index_endings(part.names)
         for layout in layouts:
             pair = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
-            for name, (own, partner) in ((name, ends) for name in part.names for ends in (pair, pair[::-1])):
-                if name != own and not name.endswith(f".{own}"):
-                    continue
-                path = name[: -len(own)].rstrip(".")
-                if path not in found:
-                    how = f"{rule}: {pair[0]} / {pair[1]}"
-                    module = Module(path, layout, family, section, part.tower, how, part.certain)
-                    if join(path, partner) in names:
-                        found[path] = module
-                    else:
-                        halves.append((module, join(path, partner)))
+            for own, partner in (pair, pair[::-1]):
+                for name in by_ending[_ending_of(own)]:
+                    if name != own and not name.endswith(f".{own}"):
+                        continue
+                    path = name[: -len(own)].rstrip(".")
+                    if path not in found:
+                        how = f"{rule}: {pair[0]} / {pair[1]}"
+                        module = Module(path, layout, family, section, part.tower, how, part.certain)
+                        if join(path, partner) in names:
+                            found[path] = module
+                        else:
+                            halves.append((module, join(path, partner)))
     skipped = _find_halves(halves, found, ref) | _leave_out_others(found, names)
     _refuse_quantised(found, names, quantisation, ref)
     unread = _find_unread(names, found)
@@ -116,11 +118,26 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
     return Survey(list(found.values()), {**dict.fromkeys(unread, "no layout knows its form"), **skipped})
 
 
+def _index_endings(names: Iterable[str]) -> Mapping[str, list[str]]:
+    """The names by their last two segments, and by the last one: mixtures of experts have tens of thousands."""
+    found = defaultdict(list)
+    for name in names:
+        ending = _ending_of(name)
+        found[ending].append(name)
+        if ending != (last := ending.rpartition(".")[2]):
+            found[last].append(name)
+    return found
+
+
+def _ending_of(name: str) -> str:
+    return ".".join(name.rsplit(".", 2)[-2:])
+
+
 def _leave_out_others(found: dict[str, Module], names: Iterable[str]) -> dict[str, str]:
-    """Take modules out of `found` that a rule found and that do not attend by q·k: name pattern → reason."""
+    """Take the modules out of `found` that do not attend by q·k. Returns them as name pattern → reason."""
     unlisted = {name for name, module in found.items() if not module.family.source}
     skipped = {name: why for name in found for pattern, why in NOT_ATTENTION if re.search(pattern, name)}
-    for tensor in names:
+    for tensor in names if unlisted else ():
         for dot in re.finditer(r"\.", tensor):
             name, inner = tensor[: dot.start()], tensor[dot.end() :]
             if name in unlisted:
@@ -134,9 +151,10 @@ def _leave_out_others(found: dict[str, Module], names: Iterable[str]) -> dict[st
 
 
 def _find_halves(halves: Iterable[tuple[Module, str]], found: Mapping[str, Module], ref: str) -> dict[str, str]:
-    """The layers that lack their queries or their keys although others of their stack have both, with the reason.
+    """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
 
-    Raises CorruptCheckpointError if the family is listed: then a tensor is missing from the checkpoint.
+    Raises CorruptCheckpointError for a layer of a listed family, if other layers of its stack have both: then a tensor
+    is missing from the checkpoint.
     """
     whole = {module.template for module in found.values()}
     skipped = {}
@@ -205,7 +223,7 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
         source="",
         layouts=(*LAYOUTS.get(model_type, ()), *RULES),
         stack="decoder" if causal else "encoder",
-        head_norm=HEAD_NORMS.get(model_type),
+        head_norm=NORMS_BY_TYPE.get(model_type),
         notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),
     )
 

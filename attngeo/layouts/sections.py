@@ -18,7 +18,8 @@ SYNONYMS = (
     ("video",),
     ("backbone", "pixel"),
 )
-PREFIXES = 4  # that many of them name a part even if no section of the configuration describes it
+# The parts that a module's name tells even if no section of the configuration describes them.
+PARTS = ("vision", "text", "audio", "video")
 # Words that say nothing about which part it is.
 FILLERS = {"config", "model", "tower", "cfg", "module", "branch", "attn", "attention", "ffn", "quantization"}
 # Sections for tensors that carry no prefix of their own.
@@ -85,7 +86,7 @@ def find_section(module: str, config: Mapping[str, Any]) -> Place:
     if fitting := [section for section in fitting if section.keys not in around]:
         section = min(fitting, key=lambda own: _rank(own, place))
         return Place(_name_part(section), section)
-    part = next((words[0] for words in SYNONYMS[:PREFIXES] if words[0] in place), None)
+    part = next((name for name in PARTS if name in place), None)
     stating = [section for section in inner if _states_heads(section.fields)]
     if part or not stating or _states_heads(config):
         return Place(part, whole)
