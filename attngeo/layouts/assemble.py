@@ -76,8 +76,8 @@ def _heads(
     if role not in site.tensors:
         return None
     x = tensors[site.tensors[role]]
-    if x.ndim == 2 and layout.conv1d:
-        x = x.T
+    if x.ndim > 1 and layout.conv1d:
+        x = x.flatten(1).T
     slots = layout.slots if letter == "q" else layout.k_slots
     if role.endswith("bias") and not _same_layer(getattr(layout, letter), getattr(layout, role)):
         slots = letter

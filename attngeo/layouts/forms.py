@@ -12,20 +12,24 @@ IN_ORDER = {
     "qkv": (
         "blip_2_vision_model", "blip_vision_model", "cohere_compass_vision", "deepseek_ocr2_sam_vision_model",
         "deepseek_vl_hybrid", "dots3_note_vision_encoder", "ernie4_5_vl_moe_vision", "exaone4_5_vision",
-        "glm4v_moe_vision", "glm4v_vision", "glm5_next_vision", "glm_image_vision", "glm_ocr_vision", "glmga_vision",
-        "got_ocr2_vision", "hyperclovax_vision_v2", "instructblip_vision_model", "instructblipvideo_vision_model",
-        "mgp-str", "pp_chart2table_vision", "pp_formulanet_vision", "pp_ocrv6_small_rec",
-        "qwen2_5_omni_vision_encoder", "qwen2_5_vl_vision", "qwen2_vl_vision", "qwen3_5_moe_vision", "qwen3_5_vision",
-        "qwen3_omni_moe_vision_encoder", "qwen3_vl_moe_vision", "qwen3_vl_vision", "qwen4_exp_vision", "radio",
-        "sam_hq_vision_model", "seggpt", "slanext", "slanext_vision", "timesformer", "tipsv2_dpt",
-        "tipsv2_vision_model", "unlimited_ocr_sam_vision_model", "unlimited_ocr_vision", "videomae", "vitdet",
-        "vitmatte", "vivit",
+        "florence_vision", "glm4v_moe_vision", "glm4v_vision", "glm5_next_vision", "glm_image_vision", "glm_ocr_vision",
+        "glmga_vision", "got_ocr2_vision", "hyperclovax_vision_v2", "instructblip_vision_model",
+        "instructblipvideo_vision_model", "mgp-str", "pp_chart2table_vision", "pp_formulanet_vision",
+        "pp_ocrv6_small_rec", "qianfan_ocr_vision", "qwen2_5_omni_vision_encoder", "qwen2_5_vl_vision",
+        "qwen2_vl_vision", "qwen3_5_moe_vision", "qwen3_5_vision", "qwen3_omni_moe_vision_encoder",
+        "qwen3_vl_moe_vision", "qwen3_vl_vision", "qwen4_exp_vision", "radio", "sam_hq_vision_model", "seggpt",
+        "slanext", "slanext_vision", "timesformer", "tipsv2_dpt", "tipsv2_vision_model",
+        "unlimited_ocr_sam_vision_model", "unlimited_ocr_vision", "videomae", "vitdet", "vitmatte", "vivit",
     ),
     "attn.qkv": ("intern_vit_6b",),
     "wqkv": ("kimi_k25_vision", "moonvit"),
     "qkv_proj": ("gte", "new", "phi3_v", "phi4_multimodal", "pp_ocrv5_server_rec", "unlimited_ocr_vision_encoder"),
     "att_proj": ("bark", "coarse_acoustics", "fine_acoustics", "hf_olmo", "molmo", "molmo2_text", "semantic"),
     "c_attn": ("qwen",),
+    "in_proj": ("gradium_phonon_tts",),
+    "w_qkv": (
+        "nemotron3_5_transcribe_asr_audio", "nemotron3_5_transcribe_word_timestamp", "nemotron3_diarization_audio",
+    ),
     "W_pack": ("baichuan",),
 }  # fmt: skip
 # Projection → model types that hold in it, for each key head: its queries, the key and the value.
@@ -59,8 +63,10 @@ LAYOUTS: dict[str, tuple[QKLayout | LatentLayout, ...]] = {
         make_fused("query_key_value", blocks="key_heads", key_heads="heads"),
     ),
     "decision_transformer": (make_fused("c_attn", conv1d=True),),
-    "hiera": (make_fused("qkv", width_from_rows=True),),
-    "longcat_flash": (LatentLayout(scaled=True),),
+    "xlnet": (QKLayout(q="q", k="k", conv1d=True),),
+    "hrm_text": (make_fused("gqkv_proj", "gqkv"),),
+    **dict.fromkeys(("hiera", "sam2_hiera_det_model"), (make_fused("qkv", width_from_rows=True),)),
+    **dict.fromkeys(("dots3_note_text", "longcat_flash"), (LatentLayout(scaled=True),)),
     "perceiver": (make_separate("query", "key", width_from_rows=True),),
     "moss": (make_fused("qkv_proj", "qvk", blocks=4),),
     "telechat": (
@@ -96,14 +102,19 @@ NOT_ATTENTION = (
     (r"(^|\.)(linear_attn|lightning_attn)$", "linear attention has no softmax"),
     (r"\.cross_attn\.multihead_attn$", "its queries and keys were projected before"),
     (r"(^|\.)indexer$", "it chooses tokens and has no softmax"),
+    (r"(^|\.)channel_attn$", "it attends over channels, not over tokens"),
 )
 # Tensors beside queries and keys: pattern of the name in the module → what it does to them.
 CHANGED_BY = (
-    (r"^(A_log|dt_bias|[qk]_conv1d\.)", "a linear recurrence has no softmax"),
+    (r"^(A_log|dt_bias|forget_gate\.|[qk]_conv1d\.)", "a linear recurrence has no softmax"),
     (r"^(k_sconv|conv_qk_depthwise|sr|sequence_reduction|conv_k|key_conv|convolution_projection_key|spatial_reduction)\.",
      "its keys pass a convolution"),
     (r"^(per_dim_scale|scaling)$", "each dimension of its queries is multiplied by a learned factor"),
     (r"^multihead_attn\.in_proj_weight$", "its queries and keys are projected again"),
 )  # fmt: skip
-# Model types whose attention is not a softmax of q·k at all.
-OTHER_ATTENTION = {"autoformer": "auto-correlation of whole sequences, not products of tokens"}
+# Model types whose attention is no softmax of q·k, or whose queries and keys are no products of weights.
+OTHER_ATTENTION = {
+    "autoformer": "auto-correlation of whole sequences, not products of tokens",
+    "axk2": "its queries are a sum of a latent with and without normalisation",
+    "yoso": "it attends by hashing the angle between query and key, without a softmax",
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,7 +15,10 @@ Role = Literal["encoder", "decoder"]
 
 # The names of the fields. The first one that a configuration has is taken. A name may have a prefix: a field whose
 # prefix is in the module's name, such as `decoder_num_attention_heads` in a decoder, comes before one without.
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "heads")
+HEADS = (
+    "num_attention_heads_per_stage", "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads",
+    "heads",
+)  # fmt: skip
 KEY_HEADS = (
     "num_key_value_heads", "num_key_value_attention_heads", "num_kv_heads", "n_kv_heads", "kv_n_heads", "n_head_kv",
     "multi_query_group_num",
@@ -53,7 +56,7 @@ def read_heads(
     defaults: Mapping[str, Any],
     stage: int | None,
     ref: str,
-    words: Collection[str] = (),
+    words: Sequence[str] = (),
 ) -> HeadConfig:
     """Read the heads of one stack from its section of the configuration.
 
@@ -90,7 +93,7 @@ def _read_positive(
     names: Collection[str],
     section: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    words: Collection[str],
+    words: Sequence[str],
     stage: int | None,
     ref: str,
 ) -> int | None:
@@ -112,16 +115,21 @@ def _read_positive(
     return None
 
 
-def _fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Collection[str]) -> Iterator[str]:
+def _fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
     """The fields that a source has: those with a prefix whose words are all in `words`, then those without a prefix."""
     prefixed = []
     for name in source:
         for ending in names:
             if isinstance(name, str) and name.endswith(f"_{ending}") and name not in names:
                 prefix = [word for word in name.removesuffix(f"_{ending}").split("_") if word not in COUNTING]
-                known = [own for word in prefix for own in (word, SAME.get(word, word)) if own in words]
-                places = [list(words).index(own) for own in dict.fromkeys(known)]
-                if len(places) == len(prefix):
+                places = [_place(word, words) for word in prefix]
+                if None not in places:
                     prefixed.append((-len(prefix), places, name))
     yield from (name for *_, name in sorted(prefixed))
     yield from (name for name in names if name in source)
+
+
+def _place(word: str, words: Sequence[str]) -> int | None:
+    """Where a word of a field's prefix stands among those of a module's name. `pred` is short for `predictor`."""
+    same = (word, SAME.get(word, word))
+    return next((at for at, own in enumerate(words) if own in same or (len(word) > 2 and own.startswith(word))), None)

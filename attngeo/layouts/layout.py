@@ -28,9 +28,10 @@ class QKLayout:
     q, k: the weights; the same name if they are fused. q_bias, k_bias: their biases, which a checkpoint may lack.
     slots, k_slots: order of the slots in each. blocks: number of times that the order repeats in a tensor with several
     kinds of slots, "key_heads" for once per key head, or "heads" for once per query head. conv1d: stored as (in, out)
-    instead of (out, in). when: values of configuration fields that this layout requires. key_heads: the number of key
-    heads: "config" for the configuration's, "one", or "heads" for as many as query heads whatever the configuration
-    says. width_from_rows: head_dim is the output width divided by the number of heads, whatever the configuration says.
+    or (in, heads, head_dim) instead of (out, in). when: values of configuration fields that this layout requires.
+    key_heads: the number of key heads: "config" for the configuration's, "one", or "heads" for as many as query heads
+    whatever the configuration says. width_from_rows: head_dim is the output width divided by the number of heads,
+    whatever the configuration says.
     """
 
     q: str
@@ -56,7 +57,8 @@ class LatentLayout:
     """Multi-head latent attention: queries and keys pass through a normalised latent vector of low rank.
 
     Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part of
-    kv_b). The rows of `kv_a` after the latent are a rotary key that all heads share.
+    kv_b). The rows of `kv_a` after the latent are a rotary key that all heads share; `k_rope_norm` normalises it.
+    scaled: the normalised latents are multiplied by sqrt(d_model / rank).
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
     """
 
@@ -69,11 +71,12 @@ class LatentLayout:
     kv_a_bias: str = "kv_a_proj_with_mqa.bias"
     kv_norm: str = "kv_a_layernorm.weight"
     kv_b: str = "kv_b_proj.weight"
+    k_rope_norm: str = "k_rope_only_layernorm.weight"
     scaled: bool = False
 
 
 # The fields of LatentLayout that name tensors.
-LATENT_ROLES = ("q", "q_a", "q_a_bias", "q_norm", "q_b", "kv_a", "kv_a_bias", "kv_norm", "kv_b")
+LATENT_ROLES = ("q", "q_a", "q_a_bias", "q_norm", "q_b", "kv_a", "kv_a_bias", "kv_norm", "kv_b", "k_rope_norm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +166,17 @@ RULES = (
     QKLayout(q="to_q.weight", k="to_kv.weight", q_bias="to_q.bias", k_bias="to_kv.bias", k_slots="kv"),
     make_fused("Wqkv"),
     LatentLayout(),
+    LatentLayout(
+        q="wq.weight",
+        q_a="wq_a.weight",
+        q_a_bias="wq_a.bias",
+        q_b="wq_b.weight",
+        q_norm="q_a_norm.weight",
+        kv_a="wkv_a_with_mqa.weight",
+        kv_a_bias="wkv_a_with_mqa.bias",
+        kv_b="wkv_b.weight",
+        kv_norm="kv_a_norm.weight",
+    ),
     # torch.nn.MultiheadAttention, whose order is fixed.
     QKLayout(
         q="in_proj_weight", k="in_proj_weight", q_bias="in_proj_bias", k_bias="in_proj_bias", slots="qkv", k_slots="qkv"
@@ -223,5 +237,8 @@ def latent_weights(
         up = up * (tensors["kv_a"].shape[1] / rank) ** 0.5
     nope = up @ down("kv_a", slice(0, rank))
     rope = down("kv_a", slice(rank, rank + rope_dim))
+    if "k_rope_norm" in tensors:
+        gain = tensors["k_rope_norm"]
+        rope = rope * (gain if bias else gain[:, None])
     k = torch.cat([nope, rope.expand(heads, *rope.shape)], dim=1)
     return q.reshape(heads, nope_dim + rope_dim, *q.shape[1:]), k

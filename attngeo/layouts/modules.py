@@ -107,15 +107,27 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
                             found[path] = module
                         else:
                             halves.append((module, join(path, partner)))
-    skipped = _find_halves(halves, found, ref) | _leave_out_others(found, names)
+    others = _leave_out_others(found, names)
+    incomplete = _find_halves(halves, found, ref)
     _refuse_quantised(found, names, quantisation, ref)
-    unread = _find_unread(names, found)
-    if skipped and not found:
-        pattern, reason = next(iter(skipped.items()))
+    unread = [name for name in _find_unread(names, found) if not any(_is_in(name, module) for module in others)]
+    if others and not found:
+        pattern, reason = next(iter(others.items()))
         raise UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {reason}")
     if not found:
         raise _explain_nothing_found(names, config, unread, quantisation, ref)
-    return Survey(list(found.values()), {**dict.fromkeys(unread, "no layout knows its form"), **skipped})
+    unknown = dict.fromkeys(unread, "no layout knows its form") | incomplete
+    return Survey(list(found.values()), dict(_explain(*item) for item in unknown.items()) | others)
+
+
+def _explain(pattern: str, reason: str) -> tuple[str, str]:
+    """The name pattern and the reason for a part that is left out. What does not attend has a better reason."""
+    parts = pattern.split(".")
+    for module in (".".join(parts[: depth + 1]) for depth in range(len(parts))):
+        for known, why in NOT_ATTENTION:
+            if re.search(known, module):
+                return module, why
+    return pattern, reason
 
 
 def _index_endings(names: Iterable[str]) -> Mapping[str, list[str]]:
@@ -290,6 +302,7 @@ def _explain_nothing_found(
             f"{ref}: {skipped[0]} seems to hold queries, but config.json has no model_type and no number of heads"
         )
     if skipped:
+        skipped = sorted(skipped, key=lambda name: (name.count("."), name))  # parts of attention modules come last
         fused = any(word in skipped[0] for word in ("qkv", "kqv", "query_key"))
         unknown = "the order of queries and keys in" if fused else "no layout reads the queries in"
         return UnsupportedModelError(

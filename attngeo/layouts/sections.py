@@ -7,7 +7,7 @@ of a section's key are compared with the words of a module's name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 # Words for the same part of a model. The first one of each line names the part, and the stack of its scores.
@@ -22,6 +22,8 @@ SYNONYMS = (
 PARTS = ("vision", "text", "audio", "video")
 # Words that say nothing about which part it is.
 FILLERS = {"config", "model", "tower", "cfg", "module", "branch", "attn", "attention", "ffn", "quantization"}
+# Words for parts of any kind.
+GENERIC = {"encoder", "decoder", "backbone"}
 # Sections for tensors that carry no prefix of their own.
 MAIN = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")
 DEEPEST = 4
@@ -78,29 +80,49 @@ def find_section(module: str, config: Mapping[str, Any]) -> Place:
     # What follows the number of a layer is inside a part.
     for position, segment in enumerate(re.split(r"\.(?:#|\d+)(?=\.|$)", module)[0].split(".")):
         for number, word in enumerate(list_words(segment)):
-            # A speech decoder is a decoder, but a text backbone is of text.
-            place.setdefault(word, (position, 1 if word == "backbone" else -number))
+            place.setdefault(word, (position, -_weigh(word, number)))
     whole, *inner = list_sections(config)
     fitting = [section for section in inner if split_words(section.key) and split_words(section.key) <= place.keys()]
     around = {other.keys[:-1] for other in fitting}
     if fitting := [section for section in fitting if section.keys not in around]:
         section = min(fitting, key=lambda own: _rank(own, place))
+        if main := _main_section(section, inner):
+            return Place(_name_part(main), main, certain=False)
         return Place(_name_part(section), section)
     part = next((name for name in PARTS if name in place), None)
+    if not part and (main := _main_section(whole, inner)):
+        return Place(_name_part(main) if main.key in MAIN else None, main, certain=False)
     stating = [section for section in inner if _states_heads(section.fields)]
-    if part or not stating or _states_heads(config):
-        return Place(part, whole)
-    main = [section for key in MAIN for section in stating if section.key == key]
-    if main:
-        return Place(_name_part(main[0]), main[0], certain=False)
-    return Place(None, stating[0] if len(stating) == 1 else whole, certain=False)
+    return Place(part, whole, certain=bool(part or not stating or _states_heads(config)))
 
 
-def _rank(section: ConfigSection, place: Mapping[str, tuple[int, int]]) -> tuple[int, int, tuple[int, int], int]:
+def _weigh(word: str, number: int) -> int:
+    """How much a word tells about a part, among those of one segment of a name; `number` words stand before it.
+
+    A speech decoder is a decoder, but a text backbone is of text, and a word of no other part, as in `sam_encoder`, is
+    a name.
+    """
+    if word in GENERIC:
+        return -1 if word == "backbone" else number
+    return number if word in _CANONICAL else 100
+
+
+def _main_section(section: ConfigSection, inner: Iterable[ConfigSection]) -> ConfigSection | None:
+    """The section inside this one that describes tensors without a prefix, if this one states no heads itself."""
+    if _states_heads(section.fields):
+        return None
+    depth = len(section.keys)
+    stating = [own for own in inner if own.keys[:depth] == section.keys and _states_heads(own.fields)]
+    main = [own for key in MAIN for own in stating if own.key == key]
+    return main[0] if main else stating[0] if len(stating) == 1 else None
+
+
+def _rank(section: ConfigSection, place: Mapping[str, tuple[int, int]]) -> tuple[int, int, int, tuple[int, int], int]:
     """How well a section fits a module; the lowest is the best. place: word → its first place in the module's name."""
     words = split_words(section.key)
     first = min(place[word] for word in words)
-    return first[0], -len(words), first, -len(section.keys)
+    foreign = len({word for key in section.keys for word in split_words(key)} - place.keys())
+    return foreign, first[0], -len(words), first, -len(section.keys)
 
 
 def split_words(name: str) -> set[str]:

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, takewhile
+from itertools import accumulate, count, takewhile
 from typing import Any
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
@@ -17,7 +17,9 @@ from attngeo.layouts.sizes import ShapeOf, Sizes, measure
 
 # More than any model has, so that a forged configuration cannot make a loop endless.
 MOST_LAYERS = 10_000
-CROSS = re.compile(r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention)", re.IGNORECASE)
+CROSS = re.compile(
+    r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention|second_sub_layer)", re.IGNORECASE
+)
 DECODER = re.compile(r"(^|\.)\w*decoder\w*\.")
 ENCODER = re.compile(r"(^|\.)\w*encoder\w*\.")
 
@@ -151,10 +153,23 @@ def _stated_heads(module: Module, layer: int, ref: str) -> HeadConfig:
         section = {**section, **own} if isinstance(own, Mapping) else section
     decoder = DECODER.search(module.name) or (module.family.stack == "decoder" and not ENCODER.search(module.name))
     role: Role = "decoder" if decoder else "encoder"
+    # The encoder in the name of a cross-attention is where its keys come from.
+    words = re.split(r"[._]", CROSS.sub("", module.name).lower())
     return read_heads(
-        section, role, defaults=module.family.defaults, stage=module.indices[0] if module.indices else None,
-        ref=ref, words=[word for segment in module.name.split(".") for word in segment.lower().split("_")],
-    )  # fmt: skip
+        section, role, defaults=module.family.defaults, stage=_stage(module, section), ref=ref, words=words
+    )
+
+
+def _stage(module: Module, section: Mapping[str, Any]) -> int | None:
+    """The stage of a model whose heads differ from stage to stage: the first number in the module's name.
+
+    If the configuration states the number of blocks of each stage, that number counts the blocks of all stages.
+    """
+    first = module.indices[0] if module.indices else None
+    blocks = section.get("blocks_per_stage")
+    if first is None or not isinstance(blocks, list) or not all(type(size) is int for size in blocks):
+        return first
+    return next((stage for stage, end in enumerate(accumulate(blocks)) if first < end), None)
 
 
 def _build_site(module: Module, stack: str, layer: int, tensors: Mapping[str, str], sizes: Sizes) -> AttentionSite:

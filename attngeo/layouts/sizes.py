@@ -204,7 +204,9 @@ def _check_vectors(tensors: Mapping[str, str], sizes: Sizes, shape_of: ShapeOf, 
 
 def _out_in(name: str, shape_of: ShapeOf, conv1d: bool, ref: str) -> tuple[int, int]:
     """Output width and input width of a weight. Raises ShapeError if it is no matrix."""
-    shape = shape_of(name)
+    shape = tuple(shape_of(name))
+    if conv1d and len(shape) == 3:
+        shape = (shape[0], shape[1] * shape[2])
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(f"{ref}: {name} is {list(shape)}, expected a matrix")
     return (shape[1], shape[0]) if conv1d else (shape[0], shape[1])

@@ -76,10 +76,13 @@ def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tens
 def _of_tokens(query: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Queries and keys [heads, runs, width] of some tokens, from [runs, heads, tokens, width].
 
-    If a block of tokens looks at itself and its neighbours, the first token is the first one of the second block.
+    If a block of tokens looks at itself and its neighbours, the first token is the first one of the second block. If
+    tokens look at others before them, such as those of an encoder, their own keys are the last ones.
     """
-    tokens, blocks = query.shape[2], key.shape[2] // query.shape[2]
-    places = ((tokens // 2, key.shape[2] // 2), (0, 0), *([(0, tokens)] if blocks > 1 else []))
+    tokens, keys = query.shape[2], key.shape[2]
+    places = dict.fromkeys(((tokens // 2, keys // 2), (0, 0), (0, tokens if keys >= 2 * tokens else 0)))
+    if keys > tokens:
+        places |= {(tokens // 2, keys - tokens + tokens // 2): None}
     for q_place, k_place in places:
         yield query[:, :, q_place].transpose(0, 1), key[:, :, k_place].transpose(0, 1)
 

@@ -6,7 +6,7 @@ import tempfile
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -15,6 +15,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.modules import pattern_of
+from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.verification.checking import Findings, check_model
 from attngeo.verification.products import Product, record_products
@@ -66,18 +67,18 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         specimen.model.save_pretrained(folder)
         try:
-            saved = read_sites(Path(folder))
+            saved, skipped = read_sites(Path(folder))
         except AttnGeoError as error:
             reason = str(error).replace(f"{folder}: ", "").replace(folder, "")
             return Row(model_type, "refused" if attends else "no attention", reason=reason)
     try:
         findings = check_model(specimen.model, lambda: run(specimen))
-        loaded = read_sites(specimen.model)
+        loaded, _ = read_sites(specimen.model)
     except AttnGeoError as error:
         return Row(model_type, "wrong", len(saved), reason=f"read from a file, but refused in memory: {error}")
     if not attends and not findings.checks:
         return Row(model_type, "no attention")
-    if difference := compare_sites(saved, loaded):
+    if difference := compare_sites(saved, loaded, complete=not skipped):
         return Row(model_type, "wrong", len(saved), reason=difference)
     return judge(model_type, findings)
 
@@ -116,34 +117,41 @@ def judge(model_type: str, findings: Findings) -> Row:
     return Row(model_type, "right", count)
 
 
-Sites = dict[tuple[str, int, int], tuple[torch.Tensor, torch.Tensor]]
+class Stored(NamedTuple):
+    """One site with its query and key weights, [heads, head_dim, d_model] and [key_heads, head_dim, d_model]."""
+
+    site: AttentionSite
+    q: torch.Tensor
+    k: torch.Tensor
 
 
-def read_sites(model: Any) -> Sites:
-    """Stack, layer and a running count for those that share both → query and key weights."""
-    found: Sites = {}
+def read_sites(model: Any) -> tuple[list[Stored], dict[str, str]]:
+    """All sites of a model in memory or in a file, and what is left out: name pattern → reason."""
     store: TensorStore
     with closing(ModuleStore(model) if hasattr(model, "state_dict") else open_store(model)) as store:
-        for site in sites_of(store)[0]:
-            q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float32)
-            key = (site.stack.partition(":")[0], site.layer)
-            number = sum(1 for other in found if other[:2] == key)
-            found[*key, number] = q, k
-    return found
+        sites, skipped = sites_of(store)
+        weights = (projections(site, read(store, site), Variants(), dtype=torch.float32)[:2] for site in sites)
+        return [Stored(site, *own) for site, own in zip(sites, weights, strict=True)], skipped
 
 
-def compare_sites(saved: Sites, loaded: Sites) -> str:
-    """How the sites of a saved model differ from those of the same model in memory; "" if they are equal."""
-    if saved.keys() != loaded.keys():
-        odd = sorted(saved.keys() ^ loaded.keys())
-        return f"the file has {len(saved)} sites and the model in memory {len(loaded)}, for example {odd[0][:2]}"
-    for place, weights in saved.items():
-        one, other = (multiply(*own) for own in (weights, loaded[place]))
-        if one.shape != other.shape or not torch.allclose(one, other, rtol=1e-4, atol=1e-5):
-            return f"{place[0]} {place[1]} differs between the file and the model in memory"
+def compare_sites(saved: list[Stored], loaded: list[Stored], *, complete: bool) -> str:
+    """How the sites of a saved model differ from those of the same model in memory; "" if they do not.
+
+    The two may name modules and their stacks differently. A file has shared weights only once. complete: nothing was
+    left out of the file, so that all sites in memory have to be there.
+    """
+    for place in saved:
+        if not any(_are_equal(place, other) for other in loaded if other.site.layer == place.site.layer):
+            return f"{place.site.stack} {place.site.layer} of the file is not in memory"
+    for place in loaded if complete else ():
+        if not any(_are_equal(place, other) for other in saved):
+            return f"{place.site.stack} {place.site.layer} in memory is not in the file"
     return ""
 
 
-def multiply(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """The form of each head, [heads, d_model, key_width]. Some files have the dimensions of a head in another order."""
-    return q.mT @ k.repeat_interleave(len(q) // len(k), 0)
+def _are_equal(one: Stored, other: Stored) -> bool:
+    """Whether two sites have the same form. Some files have the dimensions of a head in another order."""
+    if one.site.is_cross != other.site.is_cross:
+        return False
+    form, own = (q.mT @ k.repeat_interleave(len(q) // len(k), 0) for _, q, k in (one, other))
+    return form.shape == own.shape and torch.allclose(form, own, rtol=1e-4, atol=1e-5)
