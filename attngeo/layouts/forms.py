@@ -48,10 +48,18 @@ NARROW_TYPES = (
     "edgetam_mask_decoder", "edgetam_video_mask_decoder", "sam2_mask_decoder", "sam2_video_mask_decoder",
     "sam3_tracker_mask_decoder", "sam3_tracker_video_mask_decoder", "sam_hq_mask_decoder",
 )  # fmt: skip
+# Each dimension of the queries has a learned factor.
+SCALED = {
+    "gemma3n_audio": make_separate("q_proj", "k_proj", q_scale="per_dim_scale"),
+    "gemma4_audio": make_separate("q_proj.linear", "k_proj.linear", q_scale="per_dim_scale"),
+    "timesfm": make_separate("q_proj", "k_proj", q_scale="scaling"),
+    "timesfm2_5": make_separate("q_proj", "k_proj", q_scale="scaling"),
+}
 
 LAYOUTS: dict[str, tuple[QKLayout | LatentLayout, ...]] = {
     **{name: (make_fused(weight),) for weight, names in IN_ORDER.items() for name in names},
     **{name: (make_fused(weight, blocks="key_heads"),) for weight, names in BY_KEY_HEAD.items() for name in names},
+    **{name: (layout,) for name, layout in SCALED.items()},
     **dict.fromkeys(GATED_TYPES, (GATED,)),
     **dict.fromkeys(NARROW_TYPES, (NARROW,)),
     "RefinedWebModel": (
@@ -67,7 +75,7 @@ LAYOUTS: dict[str, tuple[QKLayout | LatentLayout, ...]] = {
     "hrm_text": (make_fused("gqkv_proj", "gqkv"),),
     **dict.fromkeys(("hiera", "sam2_hiera_det_model"), (make_fused("qkv", width_from_rows=True),)),
     **dict.fromkeys(("dots3_note_text", "longcat_flash"), (LatentLayout(scaled=True),)),
-    "perceiver": (make_separate("query", "key", width_from_rows=True),),
+    **dict.fromkeys(("convbert", "perceiver"), (make_separate("query", "key", width_from_rows=True),)),
     "moss": (make_fused("qkv_proj", "qvk", blocks=4),),
     "telechat": (
         QKLayout(
@@ -111,6 +119,9 @@ CHANGED_BY = (
      "its keys pass a convolution"),
     (r"^(per_dim_scale|scaling)$", "each dimension of its queries is multiplied by a learned factor"),
     (r"^multihead_attn\.in_proj_weight$", "its queries and keys are projected again"),
+    (r"^compressor\.", "its keys are compressed from several tokens"),
+    (r"^(queries_keys_values|keys_values)\.batch_norm\.", "a batch normalisation follows its projection"),
+    (r"^experts\.(input|output)_linear\.weight$", "each token chooses the projection of its queries among experts"),
 )  # fmt: skip
 # Model types whose attention is no softmax of q·k, or whose queries and keys are no products of weights.
 OTHER_ATTENTION = {

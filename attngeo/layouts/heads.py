@@ -72,8 +72,10 @@ def read_heads(
         raise CorruptCheckpointError(
             f"{ref}: config.json has no number of attention heads, looked for {', '.join(HEADS)}"
         )
+    # ConvBERT gives the other heads to a convolution.
+    ratio = section.get("head_ratio", defaults.get("head_ratio", 1))
     return HeadConfig(
-        heads,
+        max(heads // ratio, 1) if type(ratio) is int and ratio > 0 else heads,
         key_heads=_read_positive(KEY_HEADS, section, defaults, known, stage, ref),
         head_dim=_read_positive(HEAD_DIM, section, defaults, known, stage, ref),
     )

@@ -31,7 +31,7 @@ class QKLayout:
     or (in, heads, head_dim) instead of (out, in). when: values of configuration fields that this layout requires.
     key_heads: the number of key heads: "config" for the configuration's, "one", or "heads" for as many as query heads
     whatever the configuration says. width_from_rows: head_dim is the output width divided by the number of heads,
-    whatever the configuration says.
+    whatever the configuration says. q_scale: a vector that softplus turns into a factor for each dimension of a query.
     """
 
     q: str
@@ -45,6 +45,7 @@ class QKLayout:
     when: Mapping[str, Any] = field(default_factory=dict)
     key_heads: Literal["config", "one", "heads"] = "config"
     width_from_rows: bool = False
+    q_scale: str = ""
 
     @property
     def fused(self) -> bool:

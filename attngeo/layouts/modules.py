@@ -11,25 +11,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.forms import CAUSAL_REMOTE, CHANGED_BY, LAYOUTS, NORMS_BY_TYPE, NOT_ATTENTION, OTHER_ATTENTION
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import RULES, Family, LatentLayout, QKLayout
+from attngeo.layouts.names import NUMBER, join, pattern_of
 from attngeo.layouts.sections import Place, find_section
-
-NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
-# Names of the tensors that a quantised layer has instead of `weight`.
-PACKED = ("qweight", "weight_packed", "weight_q")
-QUANTISED = re.compile(rf"\.({'|'.join(PACKED)}|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
-WEIGHTS = (".weight", ".qweight", ".weight_packed")
-# Names of projections that hold queries, in a form that no layout reads.
-UNREAD = re.compile(r"(^|\.)(\w*(qkv|kqv|query)\w*|(\w+_)?(q|wq|qcontent|qpos)(_\w+)?)\.\w+$")
-# An adapter of low rank, added to the weights of queries.
-ADAPTER = re.compile(r"(^|[._])q_adapter\w*\.")
-# The innermost module that is called attention, in the name of a tensor.
-ATTENTION = re.compile(r"(.*(?:^|\.)\w*att(?:n|ention)\w*)\.")
-NORM = re.compile(r"norm|(^|[._])ln[._]")
+from attngeo.layouts.unread import PACKED, explain_nothing_found, find_left_out
 
 
 @dataclass(frozen=True)
@@ -80,6 +69,13 @@ class Part(NamedTuple):
     names: list[str]
 
 
+class Half(NamedTuple):
+    """A module that lacks its queries or its keys. missing: the name of the tensor."""
+
+    module: Module
+    missing: str
+
+
 def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisation: str, ref: str) -> Survey:
     """Find every module that has a query and a key projection, by the layouts of its family or else by the rules.
 
@@ -87,47 +83,43 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
     no such module, or if one is quantised; CorruptCheckpointError if a layer lacks one of the two projections.
     """
     found: dict[str, Module] = {}
-    halves: list[tuple[Module, str]] = []
+    halves: list[Half] = []
     for part in _split_parts(names, config):
-        family, section = part.family, part.section
-        layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
-        rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
-        by_ending = _index_endings(part.names)
-        for layout in layouts:
-            pair = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
-            for own, partner in (pair, pair[::-1]):
-                for name in by_ending[_ending_of(own)]:
-                    if name != own and not name.endswith(f".{own}"):
-                        continue
-                    path = name[: -len(own)].rstrip(".")
-                    if path not in found:
-                        how = f"{rule}: {pair[0]} / {pair[1]}"
-                        module = Module(path, layout, family, section, part.tower, how, part.certain)
-                        if join(path, partner) in names:
-                            found[path] = module
-                        else:
-                            halves.append((module, join(path, partner)))
+        modules, other = _match(part, names)
+        found |= modules
+        halves += other
     others = _leave_out_others(found, names)
-    incomplete = _find_halves(halves, found, ref)
+    lacking = _find_halves(halves, found, ref)
     _refuse_quantised(found, names, quantisation, ref)
-    unread = [name for name in _find_unread(names, found) if not any(_is_in(name, module) for module in others)]
-    if others and not found:
-        pattern, reason = next(iter(others.items()))
-        raise UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {reason}")
+    read = {join(module.name, weight) for module in found.values() for weight in _weights(module.layout)}
+    left_out = find_left_out(names, read, [*found, *others], lacking)
     if not found:
-        raise _explain_nothing_found(names, config, unread, quantisation, ref)
-    unknown = dict.fromkeys(unread, "no layout knows its form") | incomplete
-    return Survey(list(found.values()), dict(_explain(*item) for item in unknown.items()) | others)
+        raise explain_nothing_found(names, config, others | left_out, quantisation, ref)
+    return Survey(list(found.values()), left_out | others)
 
 
-def _explain(pattern: str, reason: str) -> tuple[str, str]:
-    """The name pattern and the reason for a part that is left out. What does not attend has a better reason."""
-    parts = pattern.split(".")
-    for module in (".".join(parts[: depth + 1]) for depth in range(len(parts))):
-        for known, why in NOT_ATTENTION:
-            if re.search(known, module):
-                return module, why
-    return pattern, reason
+def _match(part: Part, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
+    """The modules of one part by name: those with a query and a key projection, and those with one of the two."""
+    found: dict[str, Module] = {}
+    halves = []
+    family, section = part.family, part.section
+    layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
+    rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
+    by_ending = _index_endings(part.names)
+    for layout in layouts:
+        pair = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
+        how = f"{rule}: {pair[0]} / {pair[1]}"
+        for own, partner in (pair, pair[::-1]):
+            for name in by_ending[_ending_of(own)]:
+                path = name[: -len(own)].rstrip(".")
+                if path in found or (name != own and not name.endswith(f".{own}")):
+                    continue
+                module = Module(path, layout, family, section, part.tower, how, part.certain)
+                if join(path, partner) in names:
+                    found[path] = module
+                else:
+                    halves.append(Half(module, join(path, partner)))
+    return found, halves
 
 
 def _index_endings(names: Iterable[str]) -> Mapping[str, list[str]]:
@@ -152,7 +144,7 @@ def _leave_out_others(found: dict[str, Module], names: Iterable[str]) -> dict[st
     for tensor in names if unlisted else ():
         for dot in re.finditer(r"\.", tensor):
             name, inner = tensor[: dot.start()], tensor[dot.end() :]
-            if name in unlisted:
+            if name in unlisted and inner != getattr(found[name].layout, "q_scale", ""):
                 skipped.update((name, why) for pattern, why in CHANGED_BY if re.search(pattern, inner))
     skipped |= {
         name: why for name in unlisted if (why := OTHER_ATTENTION.get(str(found[name].section.get("model_type"))))
@@ -162,7 +154,7 @@ def _leave_out_others(found: dict[str, Module], names: Iterable[str]) -> dict[st
     return {pattern_of(name): reason for name, reason in skipped.items()}
 
 
-def _find_halves(halves: Iterable[tuple[Module, str]], found: Mapping[str, Module], ref: str) -> dict[str, str]:
+def _find_halves(halves: Iterable[Half], found: Mapping[str, Module], ref: str) -> dict[str, str]:
     """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
 
     Raises CorruptCheckpointError for a layer of a listed family, if other layers of its stack have both: then a tensor
@@ -256,73 +248,7 @@ def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family:
     return all(section.get(name, family.defaults.get(name)) == value for name, value in when.items())
 
 
-def _find_unread(names: Iterable[str], found: Mapping[str, Module]) -> list[str]:
-    """Name patterns of what may be attention and that no layout reads. Users are told about them.
-
-    They are query projections of repeated layers, and modules called attention with two weights or more.
-    """
-    read = {join(module.name, name) for module in found.values() for name in _weights(module.layout)}
-    queries, weights = set(), defaultdict(set)
-    for name in names:
-        if name in read or not name.endswith(WEIGHTS) or NORM.search(name):
-            continue
-        if UNREAD.search(name) and (NUMBER.search(name) or "att" in name.lower()):
-            queries.add(pattern_of(name))
-        if at := ATTENTION.match(name):
-            weights[at[1]].add(name)
-    inside = {".".join(name.split(".")[:depth]) for name in found for depth in range(len(name.split(".")) + 1)}
-    modules = {pattern_of(module) for module, own in weights.items() if len(own) > 1 and module not in inside}
-    known = {pattern_of(name) for name in found}
-    modules = {module for module in modules if not any(_is_in(module, other) for other in known)}
-    queries |= {pattern_of(name) for name in names if ADAPTER.search(name)}
-    return sorted(queries | {module for module in modules if not any(_is_in(name, module) for name in queries)})
-
-
-def _is_in(name: str, module: str) -> bool:
-    return name == module or name.startswith(f"{module}.") or not module
-
-
 def _weights(layout: QKLayout | LatentLayout) -> tuple[str, ...]:
     if isinstance(layout, QKLayout):
         return layout.q, layout.k
     return layout.q, layout.q_a, layout.q_b, layout.kv_a, layout.kv_b
-
-
-def _explain_nothing_found(
-    names: Collection[str], config: Mapping[str, Any], skipped: list[str], quantisation: str, ref: str
-) -> AttnGeoError:
-    """The error for a model without any attention module that a layout reads."""
-    model_type = config.get("model_type") or "unknown"
-    if any(QUANTISED.search(name) for name in names):
-        return UnsupportedModelError(
-            f"{ref}: {quantisation} weights are not supported yet; give the model without quantisation"
-        )
-    if skipped and not config.get("model_type"):
-        return UnsupportedModelError(
-            f"{ref}: {skipped[0]} seems to hold queries, but config.json has no model_type and no number of heads"
-        )
-    if skipped:
-        skipped = sorted(skipped, key=lambda name: (name.count("."), name))  # parts of attention modules come last
-        fused = any(word in skipped[0] for word in ("qkv", "kqv", "query_key"))
-        unknown = "the order of queries and keys in" if fused else "no layout reads the queries in"
-        return UnsupportedModelError(
-            f"{ref}: family {model_type!r} is not supported: {unknown} {skipped[0]}{' is unknown' if fused else ''}; "
-            "declare it in attngeo/layouts/families.py"
-        )
-    pairs = [(rule.q, rule.kv_a if isinstance(rule, LatentLayout) else rule.k) for rule in RULES]
-    looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)
-    hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
-    seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
-    return UnsupportedModelError(
-        f"{ref}: no query-key attention in this {model_type!r} model: looked for {looked_for}; {seen}"
-    )
-
-
-def pattern_of(name: str) -> str:
-    """The name with each number replaced by "#": the same for every layer of a stack."""
-    return NUMBER.sub("#", name)
-
-
-def join(module: str, name: str) -> str:
-    """The full name of a tensor or module inside `module`."""
-    return f"{module}.{name}" if module else name

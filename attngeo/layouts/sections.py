@@ -90,8 +90,9 @@ def find_section(module: str, config: Mapping[str, Any]) -> Place:
             return Place(_name_part(main), main, certain=False)
         return Place(_name_part(section), section)
     part = next((name for name in PARTS if name in place), None)
-    if not part and (main := _main_section(whole, inner)):
-        return Place(_name_part(main) if main.key in MAIN else None, main, certain=False)
+    main = _main_section(whole, inner)
+    if main and (not part or "backbone" in split_words(main.key)):  # a backbone may see or hear
+        return Place(_name_part(main) if main.key in MAIN else part, main, certain=False)
     stating = [section for section in inner if _states_heads(section.fields)]
     return Place(part, whole, certain=bool(part or not stating or _states_heads(config)))
 

@@ -12,7 +12,8 @@ from typing import Any
 from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.heads import HeadConfig, Role, read_heads
 from attngeo.layouts.layout import HEAD_NORMS, LATENT_ROLES, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
-from attngeo.layouts.modules import Module, conditions_hold, join, survey_modules
+from attngeo.layouts.modules import Module, conditions_hold, survey_modules
+from attngeo.layouts.names import join
 from attngeo.layouts.sizes import ShapeOf, Sizes, measure
 
 # More than any model has, so that a forged configuration cannot make a loop endless.
@@ -237,7 +238,7 @@ def _is_speculative(module: Module, layer: int) -> bool:
 def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
     """Role → name of each tensor that the layout and the family name and the checkpoint has."""
     layout, family = module.layout, module.family
-    fields = ("q", "k", "q_bias", "k_bias") if isinstance(layout, QKLayout) else LATENT_ROLES
+    fields = ("q", "k", "q_bias", "k_bias", "q_scale") if isinstance(layout, QKLayout) else LATENT_ROLES
     wanted = {role: join(module.name, getattr(layout, role)) for role in fields if getattr(layout, role)}
     if family.head_norm is not None:
         for role, norm in (("q_gain", family.head_norm.q), ("k_gain", family.head_norm.k)):

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
 from attngeo.layouts.layout import LatentLayout, QKLayout, slot_rows
-from attngeo.layouts.modules import Module, join
+from attngeo.layouts.modules import Module
+from attngeo.layouts.names import join
 
 # Fields that state the width of a stack, and those that only seem to. From stage to stage a width may double.
 WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
-NO_WIDTH = re.compile(r"^mm_|head|intermediate|ffn|mlp|vocab|layers")
+NO_WIDTH = re.compile(r"^mm_|head|intermediate|ffn|mlp|vocab|layers|position")
 STAGES = 6
 # Parts between two towers. They have heads of their own.
 BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
@@ -186,9 +187,11 @@ def _check_vectors(tensors: Mapping[str, str], sizes: Sizes, shape_of: ShapeOf, 
     """Raise ShapeError if a bias or a gain does not fit the projection that it belongs to."""
     heads, key_heads, head_dim, width, _ = sizes
     for role, name in tensors.items():
-        shape = tuple(shape_of(name)) if role.endswith(("_bias", "norm")) or "_gain" in role else ()
+        shape = tuple(shape_of(name)) if role.endswith(("_bias", "norm", "_scale")) or "_gain" in role else ()
         if role in ("pre_norm", "pre_norm_bias"):
             fits = shape == (width,)
+        elif role == "q_scale":
+            fits = shape == (head_dim,)
         elif "_gain" in role:
             fits = math.prod(shape) in (head_dim, head_dim * (heads if role.startswith("q") else key_heads))
         elif role in ("q_bias", "k_bias"):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore, float_shape, stated_quantisation
@@ -151,7 +152,7 @@ def projections(
     if variants.fold_norm:
         parts, note = _fold_norm(site, tensors, parts)
         notes += note
-    parts = _fold_head_norm(site, tensors, parts)
+    parts = _scale_queries(site, tensors, _fold_head_norm(site, tensors, parts))
     parts, note = _rotate(site, parts, variants.rope_offset, ref)
     notes += note
     q, k = parts.q, parts.k
@@ -205,6 +206,15 @@ def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: P
         q_bias=None if parts.q_bias is None else fold(parts.q_bias, parts.q_gain, "q_gain"),
         k_bias=None if parts.k_bias is None else fold(parts.k_bias, parts.k_gain, "k_gain"),
     )
+
+
+def _scale_queries(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> Projections:
+    """Multiply each dimension of the queries by its learned factor, which is positive."""
+    if "q_scale" not in site.tensors:
+        return parts
+    scale = softplus(tensors[site.tensors["q_scale"]])[:, None]
+    bias = None if parts.q_bias is None else (parts.q_bias[..., None] * scale)[..., 0]
+    return parts._replace(q=parts.q * scale, q_bias=bias)
 
 
 def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> tuple[Projections, list[str]]:

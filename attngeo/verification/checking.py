@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.module_store import ModuleStore
-from attngeo.layouts.modules import pattern_of
+from attngeo.layouts.names import pattern_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.verification.agreement import TOLERANCE, Prediction, compare
@@ -71,7 +71,14 @@ def check_model(model: Any, run: Callable[[], None]) -> Findings:
             widths[container] |= {site.d_model, site.key_width}
     others: Arguments = {}
     by_run = [_run_once(model, run, widths, own, others) for own in vectors]
-    return _judge(sites, predicted, containers, _align(by_run), skipped)
+    products = [product for product in _align(by_run) if not _has_only_vectors(model, product.running[-1])]
+    return _judge(sites, predicted, containers, products, skipped)
+
+
+def _has_only_vectors(model: Any, module: str) -> bool:
+    """Whether the module's parameters are vectors: it attends with one learned query, and has no query-key matrix."""
+    parameters = list(model.get_submodule(module).parameters())
+    return bool(parameters) and all(parameter.ndim < 2 for parameter in parameters)
 
 
 def _predict(store: ModuleStore, site: AttentionSite, vectors: Iterable[Vectors]) -> Prediction:

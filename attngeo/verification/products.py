@@ -1,7 +1,8 @@
 """The products of queries and keys that a running model computes, found without the name of any tensor.
 
-A product is attention if its result goes through a softmax. So the recorder watches every operation of PyTorch, notes
-each product of two computed matrices, and follows its result through masks, scales and sums to the softmax.
+A product is attention if its result goes through a softmax, and if something uses the result of that. So the recorder
+watches every operation of PyTorch, notes each product of two computed matrices, and follows its result through masks,
+scales and sums to the softmax.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def record_products(model: torch.nn.Module) -> Iterator[Recording]:
     try:
         with torch.no_grad(), recorder, recorder.follow(model):
             yield recorder.seen
+        recorder.drop_unused()
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
@@ -68,10 +70,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Memory of a tensor → the products that its values depend on, and the tensor itself: memory is not reused
         # while the tensor lives.
         self._depends: dict[int, tuple[Tensor, frozenset[Product]]] = {}
+        # The same for the results of softmax that nothing has used so far.
+        self._unused: dict[int, tuple[Tensor, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
+        for used in _tensors_in(args):
+            self._unused.pop(_memory_of(used), None)
         if name.startswith("_scaled_dot_product"):
             query, key = (x.detach().clone().flatten(0, -3) for x in args[:2])
             self._keep([self._product(query, key)])
@@ -86,12 +92,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _pass_on(self, name: str, args: Any, result: Any) -> None:
         """Note what the result of an elementwise operation or a view depends on."""
-        given = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg]) if isinstance(x, Tensor)]
-        sources = frozenset[Product]().union(*(self._depends.get(_memory_of(x), (x, frozenset()))[1] for x in given))
+        sources = frozenset[Product]().union(
+            *(self._depends.get(_memory_of(x), (x, frozenset()))[1] for x in _tensors_in(args))
+        )
         if not sources:
             return
         if name in ("_softmax", "_safe_softmax", "exp"):
             self._keep(sorted(sources, key=lambda product: product.number))
+            self._unused[_memory_of(result)] = result, self.seen.products[-1].softmax
             self._depends = {at: (x, own - sources) for at, (x, own) in self._depends.items() if own - sources}
             return
         for x in result if isinstance(result, list | tuple) else [result]:
@@ -109,6 +117,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for product in products:
             product.softmax = number
             known.append(product)
+
+    def drop_unused(self) -> None:
+        """Drop the products that went through a softmax whose result nothing used."""
+        unused = {softmax for _, softmax in self._unused.values()}
+        self.seen.products[:] = [product for product in self.seen.products if product.softmax not in unused]
 
     @contextmanager
     def follow(self, model: torch.nn.Module) -> Iterator[None]:
@@ -133,6 +146,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for at, (x, own) in self._depends.items()
             }
             self._depends = {at: (x, own) for at, (x, own) in kept.items() if own}
+
+
+def _tensors_in(args: Any) -> list[Tensor]:
+    """The tensors among the arguments of an operation, and those in its lists."""
+    return [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg]) if isinstance(x, Tensor)]
 
 
 def _memory_of(tensor: Tensor) -> int:

@@ -14,7 +14,7 @@ from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.modules import pattern_of
+from attngeo.layouts.names import pattern_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.verification.checking import Findings, check_model

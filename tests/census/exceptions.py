@@ -93,8 +93,11 @@ EXCEPTIONS: dict[str, Exceptional] = {
         )
         for name in ("pp_ocrv5_server_det", "pp_ocrv6_medium_det")
     },
+    "mra": Exceptional(cannot="its attention runs on a GPU only, in a kernel that transformers downloads"),
     "gemma4_assistant": Exceptional(cannot=ALL_SHARED),
     "gemma4_unified_assistant": Exceptional(cannot=ALL_SHARED),
+    # Saving it takes queries, keys and values to be equally wide.
+    "gradium_phonon_tts": Exceptional(plans=(Plan(grouped=False),)),
     "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),
     "granite4_vision": Exceptional(
         fields={"deepstack_layer_map": [[1, 0]], "spatial_target_layers": [1, 1, 1, 1], "downsample_rate": "2/4"}

@@ -30,7 +30,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.assemble import assemble
 from attngeo.layouts.layout import QKLayout
-from attngeo.layouts.modules import pattern_of
+from attngeo.layouts.names import pattern_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, sites_of
 
@@ -38,11 +38,11 @@ from attngeo.scores.projections import Variants, sites_of
 READ = {
     "ASTModel", "BeitBackbone", "BeitModel", "DeiTModel", "Dinov2Backbone", "Dinov2Model",
     "Dinov2WithRegistersBackbone", "Dinov2WithRegistersModel", "IJepaModel", "Molmo2TextModel",
-    "RfDetrForInstanceSegmentation", "RfDetrModel", "Tipsv2TextModel", "Tipsv2VisionBackbone",
-    "Tipsv2VisionModel", "UnlimitedOcrVisionEncoder", "ViTMAEForPreTraining", "ViTMAEModel", "ViTMSNModel",
-    "ViTModel", "VivitModel", "cohere_asr", "cosmos3_edge", "gradium_phonon_tts", "gte", "hrm_text",
-    "jina_embeddings_v3", "kimi_k25", "lfm3_vl_vision",
-    "lw_detr", "minimax_m3_vl", "nemo_speechlm", "nomic_bert", "pi0", "pixio", "qianfan_ocr", "radio", "sapiens2", "step3p5_vision", "swin",
+    "RfDetrForInstanceSegmentation", "RfDetrModel", "Tipsv2TextModel", "Tipsv2VisionBackbone", "Tipsv2VisionModel",
+    "UnlimitedOcrVisionEncoder", "ViTMAEForPreTraining", "ViTMAEModel", "ViTMSNModel", "ViTModel", "VivitModel",
+    "cohere_asr", "cosmos3_edge", "gradium_phonon_tts", "gte", "hrm_text", "jina_embeddings_v3", "kimi_k25",
+    "lfm3_vl_vision", "lw_detr", "minimax_m3_vl", "nemo_speechlm", "nomic_bert", "pi0", "pixio", "qianfan_ocr",
+    "radio", "sapiens2", "step3p5_vision", "swin",
 }  # fmt: skip
 # Mappings whose names are not both read, and what happens instead. A fix moves the entry to READ.
 NOT_READ_YET: dict[str, str] = {
