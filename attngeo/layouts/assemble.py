@@ -42,7 +42,7 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
             raise CorruptCheckpointError(f"{site.module}: query or key weight is missing")
         return Projections(q, k, q_bias, k_bias, *gains)
     by_role = {role: tensors[name] for role, name in site.tensors.items()}
-    rope_dim = int(site.section.get("qk_rope_head_dim", site.family.defaults["qk_rope_head_dim"]))
+    rope_dim = len(by_role["kv_a"]) - by_role["kv_norm"].numel()
     sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
     scaled = site.layout.scaled
     q, k = latent_weights(by_role, **sizes, bias=False, scaled=scaled)

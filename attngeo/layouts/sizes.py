@@ -169,6 +169,8 @@ def _measure_latent(module: Module, heads: int, tensors: Mapping[str, str], shap
     if "kv_norm" not in tensors:
         raise CorruptCheckpointError(f"{ref}: {join(module.name, LatentLayout.kv_norm)} is missing")
     rank, width = math.prod(shape_of(tensors["kv_norm"])), _out_in(tensors["kv_a"], shape_of, False, ref)[1]
+    if shape_of(tensors["kv_a"])[0] == rank:  # some layers have no rotary embeddings
+        nope, rope = nope + rope, 0
     want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
     if "q_a" in tensors:
         query_rank, _ = _out_in(tensors["q_a"], shape_of, False, ref)

@@ -35,7 +35,7 @@ def find_left_out(
     reasons for modules that have queries or keys only.
     """
     unread = _find_unread(names, read, known)
-    reasons = dict.fromkeys(unread, UNKNOWN) | _find_changed(unread, names) | halves
+    reasons = dict.fromkeys(unread, UNKNOWN) | _find_changed(unread, names) | dict(halves)
     return dict(_name_others(*item) for item in reasons.items())
 
 
@@ -94,7 +94,8 @@ def explain_nothing_found(
             f"{ref}: {quantisation} weights are not supported yet; give the model without quantisation"
         )
     if understood:
-        pattern, reason = min(understood.items(), key=lambda item: item[0].count("."))
+        no_attention = {why for _, why in NOT_ATTENTION}
+        pattern, reason = min(understood.items(), key=lambda item: (item[1] in no_attention, item[0].count(".")))
         return UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {reason}")
     if unread and not config.get("model_type"):
         return UnsupportedModelError(

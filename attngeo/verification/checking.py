@@ -71,14 +71,14 @@ def check_model(model: Any, run: Callable[[], None]) -> Findings:
             widths[container] |= {site.d_model, site.key_width}
     others: Arguments = {}
     by_run = [_run_once(model, run, widths, own, others) for own in vectors]
-    products = [product for product in _align(by_run) if not _has_only_vectors(model, product.running[-1])]
+    products = [product for product in _align(by_run) if not _projects_nothing(model, product.running[-1])]
     return _judge(sites, predicted, containers, products, skipped)
 
 
-def _has_only_vectors(model: Any, module: str) -> bool:
-    """Whether the module's parameters are vectors: it attends with one learned query, and has no query-key matrix."""
-    parameters = list(model.get_submodule(module).parameters())
-    return bool(parameters) and all(parameter.ndim < 2 for parameter in parameters)
+def _projects_nothing(model: Any, module: str) -> bool:
+    """Whether the module has parameters, all of them vectors or learned queries: it has no query-key matrix."""
+    own = list(model.get_submodule(module).named_parameters())
+    return bool(own) and all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in own)
 
 
 def _predict(store: ModuleStore, site: AttentionSite, vectors: Iterable[Vectors]) -> Prediction:

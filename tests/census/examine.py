@@ -14,7 +14,7 @@ from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.names import pattern_of
+from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.verification.checking import Findings, check_model
@@ -100,21 +100,23 @@ def judge(model_type: str, findings: Findings) -> Row:
     for verdict in ("differs", "no product"):
         if places := sorted(set(by_verdict.get(verdict, []))):
             return Row(model_type, "wrong", count, reason=f"{verdict}: {', '.join(places)}")
-    listed = [name.rsplit(".", 2)[0] for name in findings.skipped]
+    listed = [_module_of(name) for name in findings.skipped]
     # What the whole model multiplies outside of its modules, such as an alignment, is no attention.
-    silent = [
-        place
-        for place in findings.unexplained
-        if place and not any(name.startswith(place) or place.startswith(name) for name in listed)
-    ]
+    others = [place for place in findings.unexplained if place]
+    silent = [place for place in others if not any(is_in(name, place) or is_in(place, name) for name in listed)]
     if silent:
         return Row(model_type, "incomplete", count, reason=f"neither read nor reported: {', '.join(silent)}")
     if "not run" in by_verdict:
         places = sorted(set(by_verdict["not run"]))
         return Row(model_type, "not verified", count, reason=f"not run here: {', '.join(places)}")
-    if findings.unexplained:
-        return Row(model_type, "rest listed", count, reason=f"left out: {', '.join(findings.unexplained)}")
+    if others:
+        return Row(model_type, "rest listed", count, reason=f"left out: {', '.join(others)}")
     return Row(model_type, "right", count)
+
+
+def _module_of(pattern: str) -> str:
+    """The module of a part that is left out, which is given as a module or as a weight."""
+    return pattern.rsplit(".", 2)[0] if pattern.endswith(("weight", "bias")) else pattern
 
 
 class Stored(NamedTuple):
