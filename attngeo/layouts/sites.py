@@ -240,6 +240,9 @@ def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
     layout, family = module.layout, module.family
     fields = ("q", "k", "q_bias", "k_bias", "q_scale") if isinstance(layout, QKLayout) else LATENT_ROLES
     wanted = {role: join(module.name, getattr(layout, role)) for role in fields if getattr(layout, role)}
+    raw_bias = join(module.name, "q_bias")
+    if wanted.get("q_bias") not in names and raw_bias in names:
+        wanted["q_bias"] = raw_bias  # some models give biases to queries and values only
     if family.head_norm is not None:
         for role, norm in (("q_gain", family.head_norm.q), ("k_gain", family.head_norm.k)):
             path = join(module.name, norm)
