@@ -13,7 +13,7 @@ from support.running_model import assert_same_logits, inputs_of, record_tiny
 from support.tiny_models import BERT, LLAMA, SEQ2SEQ, TEXT, TinyModel, build
 
 import attngeo
-from attngeo.errors import UnsupportedModelError
+from attngeo.errors import ShapeError, UnsupportedModelError
 
 BY_RULE = {
     "starcoder2": TinyModel("starcoder2", "Starcoder2ForCausalLM", BERT | {"num_key_value_heads": 2}),
@@ -143,6 +143,50 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
         | projections("qformer.encoder.layer.0.attention.attention", 32, q="query", k="key"),
         {"text": (1, 8, 8, 4), "qformer": (1, 4, 4, 8)},
     ),
+    # Qwen/Qwen2.5-Omni-7B: a section inside a section describes the language model, which the names do not say.
+    "qwen2_5_omni": (
+        {
+            "model_type": "qwen2_5_omni",
+            "thinker_config": {
+                "text_config": {"model_type": "qwen2_5_omni_text", "hidden_size": 32, "num_attention_heads": 4,
+                                "num_key_value_heads": 4},
+                "vision_config": {"model_type": "qwen2_5_omni_vision_encoder", "num_heads": 2},
+            },
+            "talker_config": {"model_type": "qwen2_5_omni_talker", "hidden_size": 48, "num_attention_heads": 12,
+                              "head_dim": 4, "num_key_value_heads": 12},
+        },
+        projections("thinker.model.layers.0.self_attn", 32)
+        | {"thinker.visual.blocks.0.attn.qkv.weight": filled(96, 32)}
+        | projections("talker.model.layers.0.self_attn", 48),
+        {"text": (1, 4, 4, 8), "vision": (1, 2, 2, 16), "talker": (1, 12, 12, 4)},
+    ),
+    # facebook/vjepa2-vitl-fpc64-256: the predictor has heads of its own, and its field has a short name.
+    "vjepa2": (
+        {"model_type": "vjepa2", "hidden_size": 32, "num_attention_heads": 4, "pred_hidden_size": 24,
+         "pred_num_attention_heads": 6},
+        projections("encoder.layer.0.attention", 32, q="query", k="key")
+        | projections("predictor.layer.0.attention", 24, q="query", k="key"),
+        {"encoder:encoder.layer.#.attention": (1, 4, 4, 8), "encoder:predictor.layer.#.attention": (1, 6, 6, 4)},
+    ),
+    # The keys of a decoder's cross-attention come from an encoder, but its heads are those of the decoder.
+    "pp_formulanet_text": (
+        {"model_type": "pp_formulanet_text", "d_model": 32, "decoder_attention_heads": 4, "encoder_attention_heads": 2},
+        projections("layers.0.encoder_attn", 32),
+        {"cross": (1, 4, 4, 8)},
+    ),
+    # facebook/sam2-hiera-tiny: the heads of a block are those of its stage.
+    "sam2_hiera_det_model": (
+        {"model_type": "sam2_hiera_det_model", "blocks_per_stage": [1, 1], "embed_dim_per_stage": [16, 32],
+         "num_attention_heads_per_stage": [1, 2], "num_attention_heads": 1},
+        {"blocks.1.attn.qkv.weight": filled(96, 16)},
+        {"encoder": (1, 2, 2, 16)},
+    ),
+    # xlnet/xlnet-base-cased: parameters [d_model, heads, head_dim].
+    "xlnet": (
+        {"model_type": "xlnet", "d_model": 32, "n_head": 4, "d_head": 8},
+        {f"transformer.layer.0.rel_attn.{name}": filled(32, 4, 8) for name in ("q", "k")},
+        {"encoder": (1, 4, 4, 8)},
+    ),
     # T5 as PyTorch saved it before there were heads in its configuration.
     "t5": (
         {"model_type": "t5"},
@@ -164,6 +208,46 @@ def test_published_configurations(name: str, tmp_path: Path) -> None:
         layers = rows["layer"].nunique()
         sizes[stack] = (layers, len(heads) // layers, heads["key_head"].nunique(), rows["head_dim"].iloc[0])
     assert sizes == expected
+
+
+def test_the_heads_of_another_part_are_not_taken(tmp_path: Path) -> None:
+    """The width tells: an encoder of images that no section describes does not get the heads of the language model."""
+    config = {
+        "model_type": "deepseek_ocr2",
+        "text_config": {
+            "model_type": "deepseek_ocr2_text", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2,
+            "max_position_embeddings": 24,
+        },
+    }  # fmt: skip
+    tensors = projections("model.layers.0.self_attn", 16) | projections("qwen2_model.layers.0.self_attn", 24)
+    frame = attngeo.score(write_single(tmp_path, tensors, config))
+    assert frame["d_model"].tolist() == [16]
+    assert "width of 24" in frame.attrs["skipped"]["qwen2_model.layers.#.self_attn"]
+
+
+def test_a_factor_of_queries_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    tensors = projections("layers.0.self_attn", 16) | {"layers.0.self_attn.scaling": filled(3)}
+    folder = write_single(tmp_path, tensors, {"model_type": "timesfm2_5", "num_attention_heads": 4, "head_dim": 4})
+    with pytest.raises(ShapeError, match=r"layers\.0\.self_attn\.scaling is \[3\]"):
+        attngeo.score(folder)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "reason"),
+    [
+        ("k_conv1d.weight", "linear recurrence"),
+        ("k_sconv.weight", "pass a convolution"),
+        ("compressor.wkv.weight", "compressed"),
+    ],
+)
+def test_a_layer_whose_keys_are_changed_is_left_out_with_the_reason(tensor: str, reason: str, tmp_path: Path) -> None:
+    """The other layers are scored."""
+    tensors = projections("layers.0.self_attn", 16) | projections("layers.1.mixer", 16)
+    tensors[f"layers.1.mixer.{tensor}"] = filled(16, 16)
+    folder = write_single(tmp_path, tensors, {"model_type": "mystery", "num_attention_heads": 4})
+    frame = attngeo.score(folder)
+    assert frame["layer"].tolist() == [0]
+    assert reason in frame.attrs["skipped"]["layers.#.mixer"]
 
 
 def test_a_tower_of_unknown_form_is_reported(tmp_path: Path, attngeo: Callable[..., Any]) -> None:
