@@ -14,7 +14,7 @@ from torch import Tensor
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.layouts.names import pattern_of
 from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.scores.projections import Variants, key_heads_of, projections, read, sites_of
 from attngeo.verification.agreement import TOLERANCE, Prediction, compare
 from attngeo.verification.constant_inputs import Arguments, Vectors, linear_norms, probe_inputs, random_vectors
 from attngeo.verification.products import Product, record_products
@@ -84,7 +84,7 @@ def _projects_nothing(model: Any, module: str) -> bool:
 def _predict(store: ModuleStore, site: AttentionSite, vectors: Iterable[Vectors]) -> Prediction:
     """Queries and keys of the site for each run's input."""
     q, k, _ = projections(site, read(store, site), Variants(with_bias=True), dtype=torch.float32, ref=store.ref)
-    k = k.repeat_interleave(len(q) // len(k), 0)
+    k = k[key_heads_of(site, "corrected")]
     vectors = list(vectors)
     factors = []
     for weight, width in ((q, site.d_model), (k, site.key_width)):
