@@ -34,14 +34,14 @@ def _file(name: str, module: str = "") -> str:
     return f"{HUGGING_FACE}/{name}/modeling_{module or name}.py"
 
 
-def _encoder(name: str, heads: int = 12, **more: Any) -> Family:
+def _encoder(name: str, **more: Any) -> Family:
     """Separate `query` and `key` in a post-norm bidirectional encoder."""
-    return Family(source=_file(name), stack="encoder", defaults={"num_attention_heads": heads}, **more)
+    return Family(source=_file(name), stack="encoder", **more)
 
 
-def _llama_like(name: str, heads: int, theta: float = 10_000.0, **more: Any) -> Family:
+def _llama_like(name: str, theta: float = 10_000.0, **more: Any) -> Family:
     """Separate `q_proj` and `k_proj` after an input norm, rotary by halves."""
-    defaults = {"num_attention_heads": heads, "rope_theta": theta, **more.pop("defaults", {})}
+    defaults = {"rope_theta": theta, **more.pop("defaults", {})}
     return Family(
         source=_file(name),
         **{"pre_norm": INPUT_NORM, "rotary": HALF, **more},
@@ -49,38 +49,24 @@ def _llama_like(name: str, heads: int, theta: float = 10_000.0, **more: Any) -> 
     )
 
 
-def _vision(
-    name: str, stack: Any = "encoder", pre_norm: str = "layernorm_before", heads: int = 12, **more: Any
-) -> Family:
+def _vision(name: str, stack: Any = "encoder", pre_norm: str = "layernorm_before", **more: Any) -> Family:
     """A pre-norm encoder of image patches."""
-    defaults = {"num_attention_heads": heads, **more.pop("defaults", {})}
-    return Family(source=_file(name), stack=stack, pre_norm=(pre_norm,), defaults=defaults, **more)
+    return Family(source=_file(name), stack=stack, pre_norm=(pre_norm,), **more)
 
 
 def _speech(name: str) -> Family:
     """wav2vec 2.0 and similar models: pre-norm only in the variant with a stable layer norm."""
     return Family(
         source=_file(name), stack="encoder", pre_norm=("layer_norm",), pre_norm_when={"do_stable_layer_norm": True},
-        defaults={"num_attention_heads": 12, "do_stable_layer_norm": False},
+        defaults={"do_stable_layer_norm": False},
     )  # fmt: skip
 
 
-def _seq2seq(name: str, heads: int, *, pre_norm: bool, **more: Any) -> Family:
-    """Encoder, decoder and cross-attention with `q_proj` and `k_proj`."""
-    return Family(
-        source=_file(name), **(BART_NORMS if pre_norm else {}),
-        defaults={"encoder_attention_heads": heads, "decoder_attention_heads": heads}, **more,
-    )  # fmt: skip
-
-
-def _latent(name: str, heads: int) -> Family:
+def _latent(name: str) -> Family:
     """Multi-head latent attention after an input norm."""
     return Family(
         source=_file(name), layouts=(LatentLayout(),), pre_norm=INPUT_NORM, rotary=LATENT_TAIL,
-        defaults={
-            "num_attention_heads": heads, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-            "rope_theta": 10_000.0,
-        },
+        defaults={"rope_theta": 10_000.0},
     )  # fmt: skip
 
 
@@ -89,11 +75,11 @@ FAMILIES: dict[str, Family] = {
     "bert": _encoder("bert"),
     "roberta": _encoder("roberta"),
     "xlm-roberta": _encoder("xlm_roberta"),
-    "electra": _encoder("electra", heads=4),
+    "electra": _encoder("electra"),
     "mpnet": _encoder("mpnet"),
     "roformer": _encoder("roformer", rotary=Rotary(interleaved=True)),
-    "distilbert": Family(source=_file("distilbert"), stack="encoder", defaults={"n_heads": 12}),
-    "albert": _encoder("albert", heads=64, shared=("num_hidden_layers", "num_hidden_groups")),
+    "distilbert": Family(source=_file("distilbert"), stack="encoder"),
+    "albert": _encoder("albert", shared=("num_hidden_layers", "num_hidden_groups")),
     "deberta": _encoder(
         "deberta",
         layouts=(
@@ -103,7 +89,7 @@ FAMILIES: dict[str, Family] = {
         ),
         notes=("relative-position terms left out",),
     ),
-    "deberta-v2": _encoder("deberta_v2", heads=24, notes=("relative-position terms left out",)),
+    "deberta-v2": _encoder("deberta_v2", notes=("relative-position terms left out",)),
     "modernbert": Family(
         source=_file("modernbert"),
         layouts=(make_fused("Wqkv"),),
@@ -111,24 +97,22 @@ FAMILIES: dict[str, Family] = {
         pre_norm=("attn_norm",),
         rotary=HALF,
         defaults={
-            "num_attention_heads": 12,
             "global_rope_theta": 160_000.0,
             "local_rope_theta": 10_000.0,
             "global_attn_every_n_layers": 3,
         },
     ),
     # Encoder and decoder
-    "bart": _seq2seq("bart", 16, pre_norm=False),
-    "t5": Family(source=_file("t5"), pre_norm=("layer_norm",), defaults={"num_heads": 8, "d_kv": 64}),
-    "mt5": Family(source=_file("mt5"), pre_norm=("layer_norm",), defaults={"num_heads": 6, "d_kv": 64}),
+    "bart": Family(source=_file("bart")),
+    "t5": Family(source=_file("t5"), pre_norm=("layer_norm",)),
+    "mt5": Family(source=_file("mt5"), pre_norm=("layer_norm",)),
     # Decoders of the GPT line
-    "openai-gpt": Family(source=_file("openai"), layouts=(C_ATTN,), defaults={"n_head": 12}),
+    "openai-gpt": Family(source=_file("openai"), layouts=(C_ATTN,)),
     "gpt2": Family(
         source=_file("gpt2"),
         layouts=(C_ATTN_CROSS, C_ATTN, Q_AND_KV_ATTN),
         pre_norm=("ln_1",),
         cross_norm=("ln_cross_attn",),
-        defaults={"n_head": 12},
     ),
     "gpt_bigcode": Family(
         source=_file("gpt_bigcode"),
@@ -137,31 +121,28 @@ FAMILIES: dict[str, Family] = {
             make_fused("c_attn", blocks="key_heads", key_heads="heads"),
         ),
         pre_norm=("ln_1",),
-        defaults={"n_head": 12, "multi_query": True},
+        defaults={"multi_query": True},
     ),
-    "gpt_neo": Family(source=_file("gpt_neo"), pre_norm=("ln_1",), defaults={"num_heads": 16}),
-    "gptj": Family(
-        source=_file("gptj"), pre_norm=("ln_1",), rotary=INTERLEAVED, defaults={"n_head": 16, "rotary_dim": 64}
-    ),
+    "gpt_neo": Family(source=_file("gpt_neo"), pre_norm=("ln_1",)),
+    "gptj": Family(source=_file("gptj"), pre_norm=("ln_1",), rotary=INTERLEAVED, defaults={"rotary_dim": 64}),
     "codegen": Family(
         source=_file("codegen"),
         layouts=(make_fused("qkv_proj", slots="qvk", blocks=4),),
         pre_norm=("ln_1",),
         rotary=INTERLEAVED,
-        defaults={"n_head": 16, "rotary_dim": 64},
+        defaults={"rotary_dim": 64},
     ),
     "gpt_neox": Family(
         source=_file("gpt_neox"),
         layouts=(make_fused("query_key_value", blocks="key_heads"),),
         pre_norm=INPUT_NORM,
         rotary=HALF,
-        defaults={"num_attention_heads": 64, "rotary_pct": 0.25, "rope_theta": 10_000.0},
+        defaults={"rotary_pct": 0.25, "rope_theta": 10_000.0},
     ),
     "bloom": Family(
         source=_file("bloom"),
         layouts=(make_fused("query_key_value", blocks="key_heads"),),
         pre_norm=INPUT_NORM,
-        defaults={"n_head": 8},
     ),
     "falcon": Family(
         source=_file("falcon"),
@@ -173,86 +154,74 @@ FAMILIES: dict[str, Family] = {
         pre_norm=("ln_attn", "input_layernorm"),
         rotary=HALF,
         defaults={
-            "num_attention_heads": 71,
             "multi_query": True,
             "new_decoder_architecture": False,
             "rope_theta": 10_000.0,
         },
     ),
-    "mpt": Family(source=_file("mpt"), layouts=(make_fused("Wqkv"),), pre_norm=("norm_1",), defaults={"n_heads": 16}),
+    "mpt": Family(source=_file("mpt"), layouts=(make_fused("Wqkv"),), pre_norm=("norm_1",)),
     "opt": Family(
         source=_file("opt"),
         pre_norm=("self_attn_layer_norm",),
         pre_norm_when={"do_layer_norm_before": True},
-        defaults={"num_attention_heads": 12, "do_layer_norm_before": True},
+        defaults={"do_layer_norm_before": True},
     ),
     # Decoders of the LLaMA line
-    "llama": _llama_like("llama", 32),
-    "mistral": _llama_like("mistral", 32, defaults={"num_key_value_heads": 8}),
-    "mixtral": _llama_like("mixtral", 32, 1e6, defaults={"num_key_value_heads": 8}),
-    "qwen2": _llama_like("qwen2", 32),
-    "qwen3": _llama_like("qwen3", 32, head_norm=RMS, defaults={"head_dim": 128}),
-    "qwen3_moe": _llama_like("qwen3_moe", 32, head_norm=RMS, defaults={"num_key_value_heads": 4}),
-    "gemma": _llama_like("gemma", 16, input_gain_offset=1, defaults={"head_dim": 256}),
-    "gemma2": _llama_like("gemma2", 8, input_gain_offset=1, defaults={"num_key_value_heads": 4, "head_dim": 256}),
+    "llama": _llama_like("llama"),
+    "mistral": _llama_like("mistral"),
+    "mixtral": _llama_like("mixtral", 1e6),
+    "qwen2": _llama_like("qwen2"),
+    "qwen3": _llama_like("qwen3", head_norm=RMS),
+    "qwen3_moe": _llama_like("qwen3_moe", head_norm=RMS),
+    "gemma": _llama_like("gemma", input_gain_offset=1),
+    "gemma2": _llama_like("gemma2", input_gain_offset=1),
     "gemma3_text": _llama_like(
         "gemma3",
-        8,
         1e6,
         input_gain_offset=1,
         head_norm=HeadNorm(gain_offset=1),
         defaults={
-            "num_key_value_heads": 4,
-            "head_dim": 256,
             "rope_local_base_freq": 10_000.0,
             "sliding_window_pattern": 6,
         },
     ),
-    "olmo": _llama_like("olmo", 32, pre_norm=()),
-    "olmo2": _llama_like("olmo2", 32, pre_norm=(), head_norm=RMS),
+    "olmo": _llama_like("olmo", pre_norm=()),
+    "olmo2": _llama_like("olmo2", pre_norm=(), head_norm=RMS),
     "phi": _llama_like(
         "phi",
-        32,
         head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True),
         defaults={"partial_rotary_factor": 0.5},
     ),
-    "phi3": _llama_like("phi3", 32, layouts=(make_fused("qkv_proj"),)),
+    "phi3": _llama_like("phi3", layouts=(make_fused("qkv_proj"),)),
     "stablelm": _llama_like(
         "stablelm",
-        32,
         head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True),
         defaults={"partial_rotary_factor": 0.25},
     ),
-    "cohere": _llama_like("cohere", 64, 500_000.0, rotary=INTERLEAVED, head_norm=HeadNorm(centred=True)),
+    "cohere": _llama_like("cohere", 500_000.0, rotary=INTERLEAVED, head_norm=HeadNorm(centred=True)),
     "gpt_oss": _llama_like(
         "gpt_oss",
-        64,
         150_000.0,
-        defaults={"num_key_value_heads": 8, "head_dim": 64},
         notes=("attention sink left out",),
     ),
-    "deepseek_v2": _latent("deepseek_v2", 32),
-    "deepseek_v3": _latent("deepseek_v3", 128),
+    "deepseek_v2": _latent("deepseek_v2"),
+    "deepseek_v3": _latent("deepseek_v3"),
     # Vision
     "vit": _vision("vit"),
     "deit": _vision("deit"),
     "beit": _vision("beit"),
     "dinov2": _vision("dinov2", pre_norm="norm1"),
-    "vit_mae": _vision("vit_mae", defaults={"decoder_num_attention_heads": 16}),
+    "vit_mae": _vision("vit_mae"),
     "imagegpt": Family(
         source=_file("imagegpt"),
         layouts=(C_ATTN_CROSS, C_ATTN),
         pre_norm=("ln_1",),
         cross_norm=("ln_cross_attn",),
-        defaults={"n_head": 8},
     ),
-    "swin": Family(
-        source=_file("swin"), stack="encoder", pre_norm=("layernorm_before",), defaults={"num_heads": [3, 6, 12, 24]}
-    ),
-    "detr": _seq2seq("detr", 8, pre_norm=False, notes=("position embeddings are added to queries and keys",)),
+    "swin": Family(source=_file("swin"), stack="encoder", pre_norm=("layernorm_before",)),
+    "detr": Family(source=_file("detr"), notes=("position embeddings are added to queries and keys",)),
     "mask2former": Family(
         source=_file("mask2former"),
-        defaults={"num_attention_heads": 8},
         notes=("position embeddings are added to queries and keys",),
     ),
     "sam_vision_model": _vision("sam", "vision", "layer_norm1", layouts=(make_fused("qkv"),)),
@@ -265,28 +234,31 @@ FAMILIES: dict[str, Family] = {
             r"cross_attn_token_to_image": "cross_token_to_image",
             r"cross_attn_image_to_token": "cross_image_to_token",
         },
-        defaults={"num_attention_heads": 8},
     ),
     # Vision and text
-    "clip_text_model": _vision("clip", "text", "layer_norm1", heads=8),
+    "clip_text_model": _vision("clip", "text", "layer_norm1"),
     "clip_vision_model": _vision("clip", "vision", "layer_norm1", stacks={r"(^|\.)head\.": "vision_pooling"}),
     "siglip_text_model": _vision("siglip", "text", "layer_norm1"),
     "siglip_vision_model": _vision("siglip", "vision", "layer_norm1", stacks={r"(^|\.)head\.": "vision_pooling"}),
     "git": _encoder("git", stacks={r"^(git\.)?encoder\.": "text"}),
     "git_vision_model": _vision("git", "vision", "layer_norm1"),
-    "mllama_text_model": _llama_like("mllama", 32, 500_000.0, head_norm=RMS, defaults={"num_key_value_heads": 8}),
+    "mllama_text_model": _llama_like("mllama", 500_000.0, head_norm=RMS),
     "mllama_vision_model": _vision(
-        "mllama", "vision", "input_layernorm", heads=16, stacks={r"global_transformer\.": "vision_global"}
+        "mllama",
+        "vision",
+        "input_layernorm",
+        defaults={"num_attention_heads": 16},
+        stacks={r"global_transformer\.": "vision_global"},
     ),
     # Audio
     "wav2vec2": _speech("wav2vec2"),
     "hubert": _speech("hubert"),
     "wavlm": _speech("wavlm"),
     "unispeech": _speech("unispeech"),
-    "whisper": _seq2seq("whisper", 6, pre_norm=True),
-    "speech_to_text": _seq2seq("speech_to_text", 4, pre_norm=True),
-    "speecht5": _seq2seq("speecht5", 12, pre_norm=False),
-    "musicgen_decoder": Family(source=_file("musicgen"), **BART_NORMS, defaults={"num_attention_heads": 16}),
+    "whisper": Family(source=_file("whisper"), **BART_NORMS),
+    "speech_to_text": Family(source=_file("speech_to_text"), **BART_NORMS),
+    "speecht5": Family(source=_file("speecht5")),
+    "musicgen_decoder": Family(source=_file("musicgen"), **BART_NORMS),
 }
 
 # Families that consist of towers of other families: model type → names of its parts in the table.
