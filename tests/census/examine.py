@@ -17,9 +17,9 @@ from attngeo.errors import AttnGeoError
 from attngeo.layouts.modules import pattern_of
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.verification.checking import Findings, check_model
+from attngeo.verification.drives import run_drives
 from attngeo.verification.products import Product, record_products
 from census.build import CannotBuild, Specimen, build
-from census.drives import run as run_module
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
 
@@ -49,7 +49,7 @@ def examine(model_type: str) -> Row:
     except CannotBuild as error:
         return Row(model_type, "not verified", reason=str(error))
     with record_products(specimen.model) as seen:
-        run(specimen)
+        run_drives(specimen.model, specimen.drives)
     causal = "yes" if any(is_causal(specimen.model, product) for product in seen.products) else ""
     return replace(_examine(specimen, seen.products), causal=causal)
 
@@ -71,7 +71,7 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
             reason = str(error).replace(f"{folder}: ", "").replace(folder, "")
             return Row(model_type, "refused" if attends else "no attention", reason=reason)
     try:
-        findings = check_model(specimen.model, lambda: run(specimen))
+        findings = check_model(specimen.model, lambda: run_drives(specimen.model, specimen.drives))
         loaded = read_sites(specimen.model)
     except AttnGeoError as error:
         return Row(model_type, "wrong", len(saved), reason=f"read from a file, but refused in memory: {error}")
@@ -80,13 +80,6 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
     if difference := compare_sites(saved, loaded):
         return Row(model_type, "wrong", len(saved), reason=difference)
     return judge(model_type, findings)
-
-
-def run(specimen: Specimen) -> None:
-    """Run the model, and those parts that have to be run by themselves, in their order."""
-    for drive in specimen.drives:
-        torch.manual_seed(0)
-        run_module(specimen.model.get_submodule(drive.path), drive.inputs)
 
 
 def judge(model_type: str, findings: Findings) -> Row:
