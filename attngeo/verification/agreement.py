@@ -48,6 +48,23 @@ def compare(predicted: Prediction, query: Tensor, key: Tensor) -> tuple[float, b
     return best
 
 
+def difference_of(one: Prediction, other: Prediction) -> float:
+    """How far two predictions are from each other, relative to the second: infinite if their shapes differ.
+
+    Weights that multiply to the same have the difference 0, whatever the order of the dimensions of a head.
+    """
+    differences = []
+    for (q, k), (want_q, want_k) in (
+        ((one.query, one.key), (other.query, other.key)),
+        ((one.query_with_bias, one.key_with_bias), (other.query_with_bias, other.key_with_bias)),
+    ):
+        have, want = q @ k.mT, want_q @ want_k.mT
+        if have.shape != want.shape:
+            return math.inf
+        differences.append(float((have - want).norm() / want.norm()))
+    return max(differences)
+
+
 def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads.
 

@@ -15,9 +15,11 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.modules import pattern_of
-from attngeo.scores.projections import Variants, projections, read, sites_of
-from attngeo.verification.checking import Findings, check_model
+from attngeo.scores.projections import sites_of
+from attngeo.verification.agreement import Prediction, difference_of
+from attngeo.verification.checking import COMPARED, Findings, check_model, predict
 from attngeo.verification.drives import run_drives
+from attngeo.verification.matching import Place, places_of
 from attngeo.verification.products import Product, record_products
 from census.build import CannotBuild, Specimen, build
 
@@ -92,15 +94,9 @@ def judge(model_type: str, findings: Findings) -> Row:
     for verdict in ("differs", "no product"):
         if places := sorted(set(by_verdict.get(verdict, []))):
             return Row(model_type, "wrong", count, reason=f"{verdict}: {', '.join(places)}")
-    listed = [name.rsplit(".", 2)[0] for name in findings.skipped]
-    # What the whole model multiplies outside of its modules, such as an alignment, is no attention.
-    silent = [
-        place
-        for place in findings.unexplained
-        if place and not any(name.startswith(place) or place.startswith(name) for name in listed)
-    ]
-    if silent:
-        return Row(model_type, "incomplete", count, reason=f"neither read nor reported: {', '.join(silent)}")
+    if findings.unreported:
+        reason = f"neither read nor reported: {', '.join(findings.unreported)}"
+        return Row(model_type, "incomplete", count, reason=reason)
     if "not run" in by_verdict:
         places = sorted(set(by_verdict["not run"]))
         return Row(model_type, "not verified", count, reason=f"not run here: {', '.join(places)}")
@@ -109,20 +105,17 @@ def judge(model_type: str, findings: Findings) -> Row:
     return Row(model_type, "right", count)
 
 
-Sites = dict[tuple[str, int, int], tuple[torch.Tensor, torch.Tensor]]
+Sites = dict[Place, Prediction]
+# Relative difference of weights that were saved and read again.
+SAME = 1e-4
 
 
 def read_sites(model: Any) -> Sites:
-    """Stack, layer and a running count for those that share both → query and key weights."""
-    found: Sites = {}
+    """The place of each site → what its weights multiply."""
     store: TensorStore
     with closing(ModuleStore(model) if hasattr(model, "state_dict") else open_store(model)) as store:
-        for site in sites_of(store)[0]:
-            q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float32)
-            key = (site.stack.partition(":")[0], site.layer)
-            number = sum(1 for other in found if other[:2] == key)
-            found[*key, number] = q, k
-    return found
+        sites, _ = sites_of(store, COMPARED)
+        return {place: predict(store, site) for place, site in zip(places_of(sites), sites, strict=True)}
 
 
 def compare_sites(saved: Sites, loaded: Sites) -> str:
@@ -130,13 +123,7 @@ def compare_sites(saved: Sites, loaded: Sites) -> str:
     if saved.keys() != loaded.keys():
         odd = sorted(saved.keys() ^ loaded.keys())
         return f"the file has {len(saved)} sites and the model in memory {len(loaded)}, for example {odd[0][:2]}"
-    for place, weights in saved.items():
-        one, other = (multiply(*own) for own in (weights, loaded[place]))
-        if one.shape != other.shape or not torch.allclose(one, other, rtol=1e-4, atol=1e-5):
-            return f"{place[0]} {place[1]} differs between the file and the model in memory"
+    for place, predicted in saved.items():
+        if not difference_of(predicted, loaded[place]) < SAME:
+            return f"{place.stack} {place.layer} differs between the file and the model in memory"
     return ""
-
-
-def multiply(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """The form of each head, [heads, d_model, key_width]. Some files have the dimensions of a head in another order."""
-    return q.mT @ k.repeat_interleave(len(q) // len(k), 0)
