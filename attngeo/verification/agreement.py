@@ -49,20 +49,15 @@ def compare(predicted: Prediction, query: Tensor, key: Tensor) -> tuple[float, b
 
 
 def difference_of(one: Prediction, other: Prediction) -> float:
-    """How far two predictions are from each other, relative to the second: infinite if their shapes differ.
+    """How far the weights of two sites are from each other, by what they multiply to: infinite if shapes differ.
 
-    Weights that multiply to the same have the difference 0, whatever the order of the dimensions of a head.
+    Relative to the second, without biases. It is 0 whatever the order of the dimensions of a head is.
     """
-    differences = []
-    for (q, k), (want_q, want_k) in (
-        ((one.query, one.key), (other.query, other.key)),
-        ((one.query_with_bias, one.key_with_bias), (other.query_with_bias, other.key_with_bias)),
-    ):
-        have, want = q @ k.mT, want_q @ want_k.mT
-        if have.shape != want.shape:
-            return math.inf
-        differences.append(float((have - want).norm() / want.norm()))
-    return max(differences)
+    have, want = one.query @ one.key.mT, other.query @ other.key.mT
+    if have.shape != want.shape:
+        return math.inf
+    size = want.norm()
+    return float((have - want).norm() / size) if size else math.inf if have.any() else 0.0
 
 
 def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -102,8 +97,10 @@ def _of_tokens(query: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _relative_difference(want: Tensor, have: Tensor) -> float:
-    if want.shape != have.shape or not want.isfinite().all() or not have.square().sum():
+    if want.shape != have.shape or not want.isfinite().all():
         return math.inf
+    if not have.any():
+        return math.inf if want.any() else 0.0
     scale = (want * have).sum() / have.square().sum()
     if scale <= 0:
         return math.inf

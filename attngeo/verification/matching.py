@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from attngeo.layouts.sites import AttentionSite
@@ -32,14 +32,19 @@ def places_of(sites: Iterable[AttentionSite]) -> list[Place]:
     return places
 
 
-def match_places(saved: Mapping[Place, Prediction], loaded: Mapping[Place, Prediction]) -> dict[Place, Place]:
+def match_places(
+    saved: Mapping[Place, Prediction], loaded: Iterable[Place], predict: Callable[[Place], Prediction]
+) -> dict[Place, Place]:
     """Place in the file → place in memory, for the sites that have a partner.
 
-    The partner has the same place; or else, if no site of the file has its place, the same weights.
+    The partner has the same place; or else, if no site of the file has its place, the same weights. predict: what the
+    weights of a site in memory multiply to.
     """
+    loaded = list(loaded)
     partners = {place: place for place in saved if place in loaded}
-    free = {place: predicted for place, predicted in loaded.items() if place not in saved}
-    for place in (place for place in saved if place not in loaded):
+    others = [place for place in saved if place not in loaded]
+    free = {place: predict(place) for place in loaded if place not in saved} if others else {}
+    for place in others:
         same = (other for other, predicted in free.items() if difference_of(saved[place], predicted) < TOLERANCE)
         if (partner := next(same, None)) is not None:
             partners[place] = partner
