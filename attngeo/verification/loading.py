@@ -54,9 +54,11 @@ def load_model(store: FileStore, report: ProgressCallback) -> LoadedModel:
 def borrow_model(model: nn.Module, ref: str) -> Iterator[nn.Module]:
     """Inside, a model in memory in evaluation mode, float32 and on the CPU: itself, or else a copy of it.
 
-    Raises NotEnoughMemoryError if there is no room for the copy.
+    Raises NotEnoughMemoryError if there is no room for the copy, CorruptCheckpointError for a model without values.
     """
     tensors = [*model.parameters(), *model.buffers()]
+    if any(t.is_meta for t in tensors):
+        raise CorruptCheckpointError(f"{ref}: the model is on the meta device and has no values; load the weights")
     if any(t.device.type != "cpu" or (t.is_floating_point() and t.dtype != torch.float32) for t in tensors):
         require_memory(FLOAT32 * sum(t.numel() for t in tensors), ref)
         yield copy.deepcopy(model).to("cpu", torch.float32).eval()

@@ -1,0 +1,63 @@
+"""Lines about a verification, for stderr: what disagrees, what was not checked, and one line that sums up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attngeo.layouts.modules import pattern_of
+from attngeo.verification.verifying import AGREEING, FAILING, UNCHECKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pandas as pd
+
+# What is said of the sites with a verdict.
+MEANINGS = {
+    "differs": "differs from what the running model multiplies",
+    "no product": "has no product that goes through a softmax in the running model",
+    "only in memory": "attends in the running model, and is not read from the file",
+    "not run": "was not run",
+    "only in the file": "is not in the running model",
+}
+
+
+def list_complaints(frame: pd.DataFrame) -> list[str]:
+    """One line for each group of sites that disagree, and for each module that attends and is not accounted for."""
+    silent = (
+        f"{pattern} attends in the running model, and is neither read nor left out"
+        for pattern in frame.attrs["unexplained"]
+    )
+    return [f"{frame.attrs['model']}: {text}" for text in (*_describe_groups(frame, FAILING), *silent)]
+
+
+def list_notes(frame: pd.DataFrame) -> list[str]:
+    """One line for each group of sites that were not checked, why the model does not run, and how many sites agree."""
+    agreeing = int(frame["verdict"].isin(AGREEING).sum())
+    share = f"all {agreeing}" if agreeing == len(frame) else f"{agreeing} of {len(frame)}"
+    lines = list(_describe_groups(frame, UNCHECKED))
+    if frame.attrs["problem"] and "not run" in set(frame["verdict"]):
+        lines.append(f"the whole model does not run on random inputs: {frame.attrs['problem']}")
+    summed = f"{share} site{'s' * (len(frame) != 1)} agree with what the running model multiplies"
+    return [f"{frame.attrs['model']}: {text}" for text in (*lines, summed)]
+
+
+def _describe_groups(frame: pd.DataFrame, verdicts: Sequence[str]) -> Iterator[str]:
+    for verdict in verdicts:
+        rows = frame[frame["verdict"] == verdict]
+        for (stack, pattern), own in rows.groupby(["stack", rows["module"].map(pattern_of)], sort=False):
+            difference = f", difference {own['difference'].max():.2g}" if verdict == "differs" else ""
+            yield f"{pattern} ({stack}, {name_layers(own['layer'].tolist())}{difference}) {MEANINGS[verdict]}"
+
+
+def name_layers(layers: Iterable[int]) -> str:
+    """Layer numbers in words.
+
+    >>> name_layers([0, 1, 2, 5]), name_layers([3])
+    ('layers 0-2, 5', 'layer 3')
+    """
+    numbers = sorted(set(map(int, layers)))
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    runs = (str(first) if first == last else f"{first}-{last}" for first, last in zip(starts, ends, strict=True))
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(runs)}"
