@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from attngeo.layouts.modules import pattern_of
 from attngeo.verification.verifying import AGREEING, FAILING, UNCHECKED
 
+from .cells import name_layers
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pandas as pd
 
@@ -48,16 +50,3 @@ def _describe_groups(frame: pd.DataFrame, verdicts: Sequence[str]) -> Iterator[s
         for (stack, pattern), own in rows.groupby(["stack", rows["module"].map(pattern_of)], sort=False):
             difference = f", difference {own['difference'].max():.2g}" if verdict == "differs" else ""
             yield f"{pattern} ({stack}, {name_layers(own['layer'].tolist())}{difference}) {MEANINGS[verdict]}"
-
-
-def name_layers(layers: Iterable[int]) -> str:
-    """Layer numbers in words.
-
-    >>> name_layers([0, 1, 2, 5]), name_layers([3])
-    ('layers 0-2, 5', 'layer 3')
-    """
-    numbers = sorted(set(map(int, layers)))
-    starts = [n for n in numbers if n - 1 not in numbers]
-    ends = [n for n in numbers if n + 1 not in numbers]
-    runs = (str(first) if first == last else f"{first}-{last}" for first, last in zip(starts, ends, strict=True))
-    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(runs)}"
