@@ -120,7 +120,7 @@ def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bo
     """The modules of one stack: their layers and heads, their tensors, and how they were found."""
     first, heads = sites[0], _range(sites, "heads")
     what = _describe(pattern_of(first["module"]), [site["module"] for site in sites])
-    _print_line(console, f"  {what} · {heads} head{'s' * (heads != '1')}")
+    _print_line(console, f"  {what} · {heads} {'head' if heads == '1' else 'heads'}")
     tensors = (
         f"{name.removeprefix(first['module'] + '.')} {info['dtype']} {info['shape']}"
         for name, info in first["tensors"].items()

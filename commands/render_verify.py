@@ -35,13 +35,13 @@ def list_complaints(frame: pd.DataFrame) -> list[str]:
 
 def list_notes(frame: pd.DataFrame) -> list[str]:
     """One line for each group of sites that were not checked, why the model does not run, and how many sites agree."""
-    agreeing = int(frame["verdict"].isin(AGREEING).sum())
-    share = f"all {agreeing}" if agreeing == len(frame) else f"{agreeing} of {len(frame)}"
+    agreeing, total = int(frame["verdict"].isin(AGREEING).sum()), len(frame)
+    share = f"all {total} sites agree" if agreeing == total else f"{agreeing} of {total} sites agree"
     lines = list(_describe_groups(frame, UNCHECKED))
     if frame.attrs["problem"] and "not run" in set(frame["verdict"]):
         lines.append(f"the whole model does not run on random inputs: {frame.attrs['problem']}")
-    summed = f"{share} site{'s' * (len(frame) != 1)} agree with what the running model multiplies"
-    return [f"{frame.attrs['model']}: {text}" for text in (*lines, summed)]
+    lines.append(f"{share} with what the running model multiplies")
+    return [f"{frame.attrs['model']}: {text}" for text in lines]
 
 
 def _describe_groups(frame: pd.DataFrame, verdicts: Sequence[str]) -> Iterator[str]:
@@ -49,4 +49,5 @@ def _describe_groups(frame: pd.DataFrame, verdicts: Sequence[str]) -> Iterator[s
         rows = frame[frame["verdict"] == verdict]
         for (stack, pattern), own in rows.groupby(["stack", rows["module"].map(pattern_of)], sort=False):
             difference = f", difference {own['difference'].max():.2g}" if verdict == "differs" else ""
-            yield f"{pattern} ({stack}, {name_layers(own['layer'].tolist())}{difference}) {MEANINGS[verdict]}"
+            where = f"{stack.partition(':')[0]}, {name_layers(own['layer'].tolist())}{difference}"
+            yield f"{pattern or 'the model itself'} ({where}) {MEANINGS[verdict]}"
