@@ -49,5 +49,5 @@ def _describe_groups(frame: pd.DataFrame, verdicts: Sequence[str]) -> Iterator[s
         rows = frame[frame["verdict"] == verdict]
         for (stack, pattern), own in rows.groupby(["stack", rows["module"].map(pattern_of)], sort=False):
             difference = f", difference {own['difference'].max():.2g}" if verdict == "differs" else ""
-            where = f"{stack.partition(':')[0]}, {name_layers(own['layer'].tolist())}{difference}"
+            where = f"{str(stack).partition(':')[0]}, {name_layers(own['layer'].tolist())}{difference}"
             yield f"{pattern or 'the model itself'} ({where}) {MEANINGS[verdict]}"

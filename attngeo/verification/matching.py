@@ -10,7 +10,7 @@ from attngeo.layouts.sites import AttentionSite
 from attngeo.verification.agreement import TOLERANCE, Prediction, difference_of
 
 
-class Place(NamedTuple):
+class SitePlace(NamedTuple):
     """Where a site is in its model.
 
     stack: without the pattern that tells stacks of one name apart. number: counts the sites of one stack and layer.
@@ -21,21 +21,21 @@ class Place(NamedTuple):
     number: int
 
 
-def places_of(sites: Iterable[AttentionSite]) -> list[Place]:
+def places_of(sites: Iterable[AttentionSite]) -> list[SitePlace]:
     """The place of each site, in their order. No two are equal."""
     seen: Counter[tuple[str, int]] = Counter()
     places = []
     for site in sites:
         key = (site.stack.partition(":")[0], site.layer)
-        places.append(Place(*key, seen[key]))
+        places.append(SitePlace(*key, seen[key]))
         seen[key] += 1
     return places
 
 
 def match_places(
-    saved: Mapping[Place, Prediction], loaded: Iterable[Place], predict: Callable[[Place], Prediction]
-) -> dict[Place, Place]:
-    """Place in the file → place in memory, for the sites that have a partner.
+    saved: Mapping[SitePlace, Prediction], loaded: Iterable[SitePlace], predict: Callable[[SitePlace], Prediction]
+) -> dict[SitePlace, SitePlace]:
+    """SitePlace in the file → place in memory, for the sites that have a partner.
 
     The partner has the same place; or else, if no site of the file has its place, the same weights. predict: what the
     weights of a site in memory multiply to.

@@ -23,7 +23,7 @@ from attngeo.verification.agreement import Prediction
 from attngeo.verification.checking import COMPARED, Expectation, Findings, check_expectations, predict
 from attngeo.verification.drives import find_drives, run_drives
 from attngeo.verification.loading import borrow_model, load_model, silence_libraries
-from attngeo.verification.matching import Place, match_places, places_of
+from attngeo.verification.matching import SitePlace, match_places, places_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +135,7 @@ def _expect(
     store: TensorStore, saved: Sequence[AttentionSite], running: Running, report: ProgressCallback
 ) -> list[Expectation | None]:
     """What each site of the file should multiply, and in which module; None if the model in memory has no such site."""
-    predicted: dict[Place, Prediction] = {}
+    predicted: dict[SitePlace, Prediction] = {}
     for place, site in zip(places_of(saved), saved, strict=True):
         report(Progress("verify", f"{site.stack} {site.layer}", len(predicted), len(saved), "steps"))
         predicted[place] = predict(store, site)

@@ -19,7 +19,7 @@ from attngeo.scores.projections import sites_of
 from attngeo.verification.agreement import Prediction, difference_of
 from attngeo.verification.checking import COMPARED, Findings, check_model, predict
 from attngeo.verification.drives import run_drives
-from attngeo.verification.matching import Place, places_of
+from attngeo.verification.matching import SitePlace, places_of
 from attngeo.verification.products import Product, record_products
 from census.build import CannotBuild, Specimen, build
 
@@ -105,7 +105,7 @@ def judge(model_type: str, findings: Findings) -> Row:
     return Row(model_type, "right", count)
 
 
-Sites = dict[Place, Prediction]
+Sites = dict[SitePlace, Prediction]
 # Relative difference of weights that were saved and read again.
 SAME = 1e-4
 

@@ -43,7 +43,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Place:
+class SitePlace:
     """Where a field stands: the path of its configuration, all fields there, and the layers that stay."""
 
     path: str
@@ -67,7 +67,7 @@ class Shrinker:
         if path == "":
             self._register_widths(default, "")
         own = own_fields(default)
-        place = Place(path, own, kept_layers(default, own))
+        place = SitePlace(path, own, kept_layers(default, own))
         small = {name: new for name in own if (new := self._field(name, place)) is not None}
         fit_rotary(small, own, sections="mrope_section" in (type(default).ignore_keys_at_rope_validation or ()))
         fit_state_spaces(small, own)
@@ -77,7 +77,7 @@ class Shrinker:
                 small[name] = value
         return type(default)(**small)
 
-    def _field(self, name: str, place: Place) -> Any:
+    def _field(self, name: str, place: SitePlace) -> Any:
         """Return the new value of a field, or None to leave it to the class."""
         value, derived = place.own[name]
         if isinstance(value, TimmBackboneConfig):
@@ -98,7 +98,7 @@ class Shrinker:
             return self._part(path).key_heads
         return EXPERTS.get(name) if self.plan.experts else None
 
-    def _must_set(self, name: str, value: Any, place: Place) -> bool:
+    def _must_set(self, name: str, value: Any, place: SitePlace) -> bool:
         """Whether a derived field must be given, because the class derives it from the default sizes."""
         kind = kind_of(name)[0]
         if isinstance(value, list | tuple):
@@ -170,7 +170,7 @@ class Shrinker:
 
     # values
 
-    def _value(self, name: str, value: Any, place: Place) -> Any:
+    def _value(self, name: str, value: Any, place: SitePlace) -> Any:
         if isinstance(value, bool):
             return value
         if isinstance(value, list | tuple):
@@ -181,7 +181,7 @@ class Shrinker:
             return min(value, float(kind_of(name)[1]))
         return value
 
-    def _list(self, name: str, value: Any, place: Place) -> Any:
+    def _list(self, name: str, value: Any, place: SitePlace) -> Any:
         kind = kind_of(name)[0]
         own, kept = place.own, place.kept
         if name == "kv_source_layers" and kept is not None:
@@ -204,7 +204,7 @@ class Shrinker:
                     return [self._token(v) for v in value]
         return value
 
-    def _number(self, name: str, value: int, place: Place) -> int:
+    def _number(self, name: str, value: int, place: SitePlace) -> int:
         kind, bound = kind_of(name)
         match kind:
             case Kind.WIDTH:
@@ -222,14 +222,14 @@ class Shrinker:
                 return 16 if name == "window_size" and value > SMALL else min(value, bound)
         return value
 
-    def _side_or_width(self, name: str, value: int, place: Place) -> int:
+    def _side_or_width(self, name: str, value: int, place: SitePlace) -> int:
         if name.endswith("image_size") or name == "img_size":
             return self._image(value, place.own)
         if name == "patch_size":
             return self._patch(value)
         return self._width(value, place.path, invent=False)
 
-    def _head_count(self, kind: Kind, name: str, value: int, place: Place) -> int:
+    def _head_count(self, kind: Kind, name: str, value: int, place: SitePlace) -> int:
         part = self._part(place.path, _prefix(name))
         latent = "qk_rope_head_dim" in place.own
         if kind is Kind.HEAD_DIM:
@@ -243,7 +243,7 @@ class Shrinker:
         grouped = kind is Kind.KEY_HEADS and self.plan.grouped and not latent
         return part.key_heads if grouped else self._heads(name, place.path)
 
-    def _layers(self, name: str, value: int, place: Place) -> int:
+    def _layers(self, name: str, value: int, place: SitePlace) -> int:
         if name == "num_kv_shared_layers":
             first = (default_count(place.own) or 0) - value
             return sum(index >= first for index in place.kept or [])
@@ -251,7 +251,7 @@ class Shrinker:
             return len(place.kept)
         return value if is_staged(place.own) else min(value, self._part(place.path, _prefix(name)).layers)
 
-    def _per_layer(self, given: dict[Any, dict[str, Any]], place: Place) -> dict[int, dict[str, Any]]:
+    def _per_layer(self, given: dict[Any, dict[str, Any]], place: SitePlace) -> dict[int, dict[str, Any]]:
         """Return the fields in which single layers differ: larger heads, or more of them."""
         by_index = {int(index): fields for index, fields in given.items()}
         result = {}
@@ -303,13 +303,13 @@ def _proportional(widths: Any) -> dict[int, int]:
     return {width: STEP * round(width / least) for width in widths if width > SMALL or least > 8}
 
 
-def _last_block(_: list[int], place: Place) -> list[int]:
+def _last_block(_: list[int], place: SitePlace) -> list[int]:
     """Attend globally in the last block of the last stage."""
     lists = (v for n, (v, _) in place.own.items() if kind_of(n)[0] is Kind.LAYERS and isinstance(v, list))
     return [sum(min(depth, 2) for depth in next(lists, [1])) - 1]
 
 
-def _feature_sizes(sizes: list[list[int]], _: Place) -> list[list[int]]:
+def _feature_sizes(sizes: list[list[int]], _: SitePlace) -> list[list[int]]:
     """Sides of the feature maps of a small image."""
     return [[16 * side // max(sizes[0]) for side in sides] for sides in sizes]
 

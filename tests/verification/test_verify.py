@@ -22,7 +22,7 @@ from attngeo.layouts.sites import AttentionSite
 from attngeo.progress import Progress
 from attngeo.verification import drives, loading, memory, runs, verifying
 from attngeo.verification.agreement import Prediction
-from attngeo.verification.matching import Place, match_places
+from attngeo.verification.matching import SitePlace, match_places
 from attngeo.verification.verifying import AGREEING, COLUMNS
 
 Build = Callable[[str], Any]
@@ -210,11 +210,11 @@ def test_sites_under_other_names_are_matched_by_their_weights() -> None:
         query, key = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(seed))
         return Prediction(query, key, query, key)
 
-    file = {Place("encoder", 0, 0): draw(0), Place("vision", 0, 0): draw(1), Place("vision", 1, 0): draw(2)}
-    loaded = {Place("encoder", 0, 0): draw(3), Place("image", 7, 0): draw(1), Place("image", 8, 0): draw(4)}
+    file = {SitePlace("encoder", 0, 0): draw(0), SitePlace("vision", 0, 0): draw(1), SitePlace("vision", 1, 0): draw(2)}
+    loaded = {SitePlace("encoder", 0, 0): draw(3), SitePlace("image", 7, 0): draw(1), SitePlace("image", 8, 0): draw(4)}
     assert match_places(file, loaded, loaded.__getitem__) == {
-        Place("encoder", 0, 0): Place("encoder", 0, 0),  # it is compared with the running model, and differs
-        Place("vision", 0, 0): Place("image", 7, 0),
+        SitePlace("encoder", 0, 0): SitePlace("encoder", 0, 0),  # it is compared with the running model, and differs
+        SitePlace("vision", 0, 0): SitePlace("image", 7, 0),
     }
 
 
