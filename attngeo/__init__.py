@@ -2,6 +2,7 @@
 
     score(model)                       symmetry and directionality of every layer and head, as a DataFrame
     attention_sites(model)             each attention site with its query and key weights
+    verify(model)                      whether the weights that are read are those that the running model multiplies
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
     nearest(model, words, signs=...)   the words nearest to a sum of words
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from attngeo.scores.projections import attention_sites as attention_sites
     from attngeo.scores.scoring import score as score
     from attngeo.scores.summary import summarise as summarise
+    from attngeo.verification.verifying import verify as verify
 
 __version__ = "0.2.0"
 
@@ -50,6 +52,7 @@ _HOMES = {
     "score": "scores.scoring",
     "summarise": "scores.summary",
     "symmetry": "geometry.symmetry",
+    "verify": "verification.verifying",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -9,6 +9,7 @@
     │   ├── AccessError                  private, or gated and without a valid token
     │   └── NetworkError                 no connection, or offline mode
     ├── DataUnavailableError         3   a data set or a tokeniser cannot be found or reached
+    ├── NotEnoughMemoryError         4   the whole model does not fit in memory
     ├── QuestionError                4   a question set is empty, or every model lacks some word of it
     ├── DataError                    4   a data set was found, but cannot be trained on
     ├── TrainingError                4   training failed, for example the loss is not a number
@@ -64,6 +65,10 @@ class AccessError(ModelUnavailableError):
 
 class NetworkError(ModelUnavailableError):
     """The Hub cannot be reached, or offline mode is on and the file is not in the cache."""
+
+
+class NotEnoughMemoryError(AttnGeoError):
+    """The whole model has to be loaded, and does not fit in memory."""
 
 
 class QuestionError(AttnGeoError):

@@ -7,7 +7,6 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from .messages import printable
 from .options import FindingsFormat, Model, Offline, Quiet, Verbose
 
 if TYPE_CHECKING:
@@ -21,9 +20,10 @@ def inspect(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show what score would read of a model. Reads no weights.
+    """Show what score would read of a model, what it leaves out, and why. Reads no weights.
 
-    Lists the stacks, layers and heads, the rule that found them, the tensors, and the number of bytes to read.
+    Lists stacks and their sizes; then the modules that attend, by their names with # for a number, with their tensors
+    and the rule that found them; then what is left out, with the reason. With -v, lists every single module.
 
     Examples:
         attngeo inspect demo:minilm
@@ -35,10 +35,13 @@ def inspect(
 
     with Bar(model, quiet=quiet, verbose=verbose), closing(open_store(model, offline=offline)) as store:
         found = _findings(store)
+        names = list(store.names)
     if format == "json":
         sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     else:
-        _print(found)
+        from .render_inspect import print_findings
+
+        print_findings(found, names, verbose=verbose)
 
 
 def _findings(store: TensorStore) -> dict[str, Any]:
@@ -66,44 +69,3 @@ def _findings(store: TensorStore) -> dict[str, Any]:
             for site in sites
         ],
     }  # fmt: skip
-
-
-def _print(found: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.filesize import decimal
-    from rich.table import Table
-    from rich.text import Text
-
-    from .console import Terminal, drop_columns
-
-    console = Terminal(markup=False)
-    revision = f"@{found['revision'][:12]}" if found["revision"] else ""
-    total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
-    console.print(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}", highlight=False, style="bold")
-    console.print(f"to read: {decimal(found['bytes_to_read'])} of {total}", highlight=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("stack", "layers", "heads", "key heads", "head_dim", "d_model"):
-        table.add_column(name, justify="left" if name == "stack" else "right", overflow="fold")
-    stacks: dict[str, list[dict[str, Any]]] = {}
-    for site in found["sites"]:
-        stacks.setdefault(site["stack"], []).append(site)
-    for stack, sites in stacks.items():
-        sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
-        table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
-    console.print(drop_columns(table, console, ["key heads", "head_dim"]))
-    for stack, sites in stacks.items():
-        first = sites[0]
-        console.print(f"{stack}: {first['rule']}", highlight=False, style="bold")
-        if first["source"]:
-            console.print(f"  read from {first['source']}", highlight=False, style="dim", soft_wrap=True)
-        for name, info in first["tensors"].items():
-            console.print(f"  {printable(name)}  {info['dtype']} {info['shape']}", highlight=False, soft_wrap=True)
-        for text in dict.fromkeys(text for site in sites for text in site["notes"]):
-            console.print(f"  note: {text}", highlight=False, style="dim", soft_wrap=True)
-    for pattern, reason in found["left_out"].items():
-        console.print(f"left out: {printable(pattern)}: {printable(reason)}", highlight=False)
-
-
-def _range(sites: list[dict[str, Any]], name: str) -> str:
-    values = sorted({site[name] for site in sites})
-    return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from attngeo.errors import AttnGeoError
+from attngeo.errors import AttnGeoError, CheckpointError
 from attngeo.options import RESULTS
 from attngeo.scores.options import ScoreOptions
 
@@ -52,6 +52,14 @@ def score(
             rich_help_panel=RESULTS,
         ),
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Run the model with transformers; exit with 1 if it multiplies other weights than those that are read",
+            rich_help_panel=RESULTS,
+        ),
+    ] = False,
     offline: Offline = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -66,12 +74,13 @@ def score(
         attngeo score demo:minilm
         attngeo score google-bert/bert-base-uncased openai-community/gpt2 -o s.csv
         attngeo score ./checkpoint --plot heads.html --fail-if 'symmetry.median < 0.2'
+        attngeo score ./checkpoint --verify
     """
     outputs, figures = output or [], plot or []
     conditions = _check(outputs, figures, fail_if or [], options)
     to_people, per_head = format is OutputFormat.table, options.per_head
     frames: list[pd.DataFrame] = []
-    failures: list[str] = []
+    failures: list[Failure] = []
     for model in models:
         try:
             frames.append(
@@ -80,17 +89,34 @@ def score(
         except Exception as error:
             if len(models) == 1 or os.environ.get(TRACEBACK):
                 raise
-            known = isinstance(error, AttnGeoError)
-            failures.append(str(error) if known else f"{model}: {describe_unexpected(error)}")
+            failures.append(Failure.of(error, model))
+    verified = _verify_all(frames, failures, offline=offline, quiet=quiet, verbose=verbose) if verify else []
     failed = False
     if frames:
         _deliver(frames, outputs, format, per_head=per_head, quiet=quiet)
         _draw(frames, figures)
         failed = _report_failed_checks(frames, conditions)
+    disagrees = _report_verified(verified, quiet=quiet)
     for failure in failures:
-        say(failure)
-    if failures or failed:
-        raise typer.Exit(SEVERAL_FAILED if failures else CHECK_FAILED)
+        say(failure.text)
+    if failures:
+        raise typer.Exit(failures[0].exit_code if len(models) == 1 else SEVERAL_FAILED)
+    if failed or disagrees:
+        raise typer.Exit(CHECK_FAILED)
+
+
+class Failure(NamedTuple):
+    """A model that was not scored, or not verified: the line that says why, and its exit code."""
+
+    text: str
+    exit_code: int
+
+    @classmethod
+    def of(cls, error: Exception, model: str) -> Failure:
+        """What an error says about a model."""
+        if isinstance(error, AttnGeoError):
+            return cls(str(error), error.exit_code)
+        return cls(f"{model}: {describe_unexpected(error)}", CheckpointError.exit_code)
 
 
 def _check(outputs: list[Path], figures: list[Path], conditions: list[str], options: ScoreOptions) -> list[Condition]:
@@ -122,6 +148,48 @@ def _score_one(
         if not to_people and (empty := int(frame[score_names()[0]].isna().sum())):
             say(f"{model}: {empty} of {len(frame)} layers and heads have no scores; the column note says why")
     return frame
+
+
+def _verify_all(
+    frames: list[pd.DataFrame], failures: list[Failure], *, offline: bool, quiet: bool, verbose: bool
+) -> list[pd.DataFrame]:
+    """The verification of each model that was scored.
+
+    Notes in the provenance of its scores how many sites have each verdict. A model that cannot be verified is added to
+    `failures`: its scores are delivered all the same.
+    """
+    from attngeo.verification.verifying import verify
+
+    from .progress import Bar
+
+    verified = []
+    for frame in frames:
+        model = frame.attrs["model"]
+        try:
+            with Bar(model, quiet=quiet, verbose=verbose) as progress:
+                found = verify(model, offline=offline, progress=progress)
+        except Exception as error:
+            if os.environ.get(TRACEBACK):
+                raise
+            failures.append(Failure.of(error, model))
+        else:
+            frame.attrs["verified"] = {verdict: int(n) for verdict, n in found["verdict"].value_counts().items()}
+            verified.append(found)
+    return verified
+
+
+def _report_verified(frames: list[pd.DataFrame], *, quiet: bool) -> bool:
+    """Report on stderr which sites agree with the running model. Returns whether some do not."""
+    if not frames:
+        return False
+
+    from .render_verify import list_complaints, list_notes
+
+    complaints = [line for frame in frames for line in list_complaints(frame)]
+    notes = [] if quiet else [line for frame in frames for line in list_notes(frame)]
+    for line in (*complaints, *notes):
+        say(line)
+    return bool(complaints)
 
 
 def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
@@ -164,6 +232,8 @@ def _deliver(
         rows = rows[rows["head"].isna()].reset_index(drop=True)
     models = ", ".join(frame.attrs["model"] for frame in frames)
     rows.attrs = frames[0].attrs | {"model": models, "per_head": per_head}
+    if verified := {frame.attrs["model"]: frame.attrs["verified"] for frame in frames if "verified" in frame.attrs}:
+        rows.attrs["verified"] = verified
     for path in outputs:
         write_table(rows, path)
     if format is OutputFormat.table:

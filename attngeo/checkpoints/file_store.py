@@ -20,7 +20,8 @@ class FileStore:
     """A TensorStore over one file of weights, or over several with an index. A file is opened when it is first needed.
 
     ref, config, revision, offline: see `TensorStore`. files: names of the files of weights. locate: gives the path of
-    one of them, downloaded if needed, or raises. index: which file holds which tensor; None for one file.
+    one of them, downloaded if needed, or raises. index: which file holds which tensor; None for one file. main_file:
+    the name of the one file, or of the index.
     remote_header: gives a file's table of contents without a download of the whole file, or None if that is not
     possible. other: gives the path of any other file of the model, or None if there is no such file.
     """
@@ -32,6 +33,7 @@ class FileStore:
         files: Collection[str],
         locate: Callable[[str], Path],
         *,
+        main_file: str,
         index: Index | None = None,
         revision: str | None = None,
         remote_header: Callable[[str], Header | None] = lambda _: None,
@@ -39,6 +41,7 @@ class FileStore:
         offline: bool = False,
     ) -> None:
         self.ref, self.config, self.revision, self.offline = ref, config, revision, offline
+        self.main_file = main_file
         self._files, self._locate, self._remote_header, self._other = tuple(files), locate, remote_header, other
         self._index = index
         self._weight_map: Mapping[str, str] | None = None if index is None else index.weight_map

@@ -61,7 +61,7 @@ def _open(folder: Path, name: str, ref: str, config: Mapping[str, Any]) -> FileS
     if not is_index(name):
         require_format(name, ref)
         refuse_shard(name, ref)
-        return FileStore(ref, config, [name], lambda file: folder / file, other=other)
+        return FileStore(ref, config, [name], lambda file: folder / file, main_file=name, other=other)
     index = read_index(folder / name, ref)
 
     def locate(file: str) -> Path:
@@ -72,7 +72,7 @@ def _open(folder: Path, name: str, ref: str, config: Mapping[str, Any]) -> FileS
             )
         return folder / file
 
-    return FileStore(ref, config, index.files, locate, index=index, other=other)
+    return FileStore(ref, config, index.files, locate, main_file=name, index=index, other=other)
 
 
 def _find_only_weights(folder: Path, ref: str) -> str:

@@ -50,9 +50,9 @@ def open_hub(ref: ModelRef, *, offline: bool = False) -> FileStore:
         if is_index(name):
             if (path := repository.download(name)) is not None:
                 index = read_index(path, ref.text)
-                return repository.store(config, index.files, commit, index)
+                return repository.store(config, index.files, commit, name, index)
         elif repository.has(name):
-            return repository.store(config, [name], commit)
+            return repository.store(config, [name], commit, name)
     raise repository.no_weights()
 
 
@@ -121,12 +121,14 @@ class _Repository:
             raise CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
         return path
 
-    def store(self, config: dict[str, Any], files: list[str], commit: str, index: Index | None = None) -> FileStore:
+    def store(
+        self, config: dict[str, Any], files: list[str], commit: str, main_file: str, index: Index | None = None
+    ) -> FileStore:
         """The FileStore over these files of weights."""
         log.info("%s: commit %s, weights in %d files", self.ref.text, commit, len(files))
         return FileStore(
-            self.ref.text, config, files, self.locate,
-            index=index, revision=commit, remote_header=self.header, other=self.download, offline=self.offline,
+            self.ref.text, config, files, self.locate, main_file=main_file, index=index,
+            revision=commit, remote_header=self.header, other=self.download, offline=self.offline,
         )  # fmt: skip
 
     def no_weights(self) -> Exception:

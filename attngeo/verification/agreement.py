@@ -48,6 +48,18 @@ def compare(predicted: Prediction, query: Tensor, key: Tensor) -> tuple[float, b
     return best
 
 
+def difference_of(one: Prediction, other: Prediction) -> float:
+    """How far the weights of two sites are from each other, by what they multiply to: infinite if shapes differ.
+
+    Relative to the second, without biases. It is 0 whatever the order of the dimensions of a head is.
+    """
+    have, want = one.query @ one.key.mT, other.query @ other.key.mT
+    if have.shape != want.shape:
+        return math.inf
+    size = want.norm()
+    return float((have - want).norm() / size) if size else math.inf if have.any() else 0.0
+
+
 def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads.
 
@@ -88,8 +100,10 @@ def _of_tokens(query: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _relative_difference(want: Tensor, have: Tensor) -> float:
-    if want.shape != have.shape or not want.isfinite().all() or not have.square().sum():
+    if want.shape != have.shape or not want.isfinite().all():
         return math.inf
+    if not have.any():
+        return math.inf if want.any() else 0.0
     scale = (want * have).sum() / have.square().sum()
     if scale <= 0:
         return math.inf

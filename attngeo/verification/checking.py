@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from attngeo.checkpoints.module_store import ModuleStore
-from attngeo.layouts.names import pattern_of
+from attngeo.checkpoints.store import TensorStore
+from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, key_heads_of, projections, read, sites_of
 from attngeo.verification.agreement import TOLERANCE, Prediction, compare
-from attngeo.verification.constant_inputs import Arguments, Vectors, linear_norms, probe_inputs, random_vectors
-from attngeo.verification.products import Product, record_products
+from attngeo.verification.products import record_products
+from attngeo.verification.runs import Report, Run, products_of_runs, vectors_of_runs
 
-# The first run is what the others are compared with.
-RUNS = 4
+# What is compared: queries and keys with their biases.
+COMPARED = Variants(with_bias=True)
 
 Verdict = Literal["agrees", "directions agree", "differs", "no product", "not run"]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What one site should multiply, if its weights are read rightly.
+
+    module: the name of its module in the running model, which may differ from that in the file. prediction: its queries
+    and keys for the vectors of `predict`.
+    """
+
+    site: AttentionSite
+    module: str
+    prediction: Prediction
 
 
 @dataclass(frozen=True)
@@ -51,48 +63,110 @@ class Findings:
     unexplained: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def unreported(self) -> list[str]:
+        """The name patterns of modules that attend, and that are neither read nor left out.
 
-def check_model(model: Any, run: Callable[[], None]) -> Findings:
-    """Check every attention site of a model in memory.
+        What is left out is given as a module, or as a weight of one.
+        """
+        listed = [_module_of(name) for name in self.skipped]
+        return [
+            place for place in self.unexplained if not any(is_in(name, place) or is_in(place, name) for name in listed)
+        ]
+
+
+def _module_of(pattern: str) -> str:
+    """The module of what is left out: of a layer's weight, of a raw weight, or the module itself."""
+    parts = pattern.split(".")
+    depth = 2 if parts[-1] in ("weight", "bias") else 1 if parts[-1].endswith(("_weight", "_bias")) else 0
+    return ".".join(parts[: len(parts) - depth])
+
+
+def check_model(model: Any, run: Run) -> Findings:
+    """Check every attention site that attngeo finds in a model in memory.
 
     run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do the
     same each time. Raises what `attention_sites` raises.
     """
     store = ModuleStore(model)
-    sites, skipped = sites_of(store, Variants(with_bias=True))
-    vectors = [random_vectors(number) for number in range(RUNS)]
-    predicted = [_predict(store, site, vectors) for site in sites]
-    with record_products(model) as seen:
-        run()
-    containers = [_nearest(site.module, seen.ran) for site in sites]
-    widths: dict[str, set[int]] = defaultdict(set)
-    for site, container in zip(sites, containers, strict=True):
-        if container is not None:
-            widths[container] |= {site.d_model, site.key_width}
-    others: Arguments = {}
-    by_run = [_run_once(model, run, widths, own, others) for own in vectors]
-    products = [product for product in _align(by_run) if not _projects_nothing(model, product.running[-1])]
-    return _judge(sites, predicted, containers, products, skipped)
+    sites, skipped = sites_of(store, COMPARED)
+    expected = [Expectation(site, site.module, predict(store, site)) for site in sites]
+    return check_expectations(model, run, expected, skipped)
 
 
-def _projects_nothing(model: Any, module: str) -> bool:
-    """Whether the module has parameters, all of them vectors or learned queries: it has no query-key matrix."""
-    own = list(model.get_submodule(module).named_parameters())
-    return bool(own) and all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in own)
-
-
-def _predict(store: ModuleStore, site: AttentionSite, vectors: Iterable[Vectors]) -> Prediction:
-    """Queries and keys of the site for each run's input."""
-    q, k, _ = projections(site, read(store, site), Variants(with_bias=True), dtype=torch.float32, ref=store.ref)
+def predict(store: TensorStore, site: AttentionSite) -> Prediction:
+    """Queries and keys of a site for the vector that is the input of each run. Reads the weights of this site only."""
+    q, k, _ = projections(site, read(store, site), COMPARED, dtype=torch.float32, ref=store.ref)
     k = k[key_heads_of(site, "corrected")]
-    vectors = list(vectors)
     factors = []
     for weight, width in ((q, site.d_model), (k, site.key_width)):
-        inputs = torch.stack([own(width) for own in vectors])
+        inputs = torch.stack([vectors(width) for vectors in vectors_of_runs()])
         linear = torch.einsum("rd,hkd->hrk", inputs, weight[..., :width])
         factors.append((linear, linear + weight[..., width:].sum(-1)[:, None]))
     (query, query_with_bias), (key, key_with_bias) = factors
     return Prediction(query, key, query_with_bias, key_with_bias)
+
+
+def _ignore(done: int, total: int) -> None:
+    """The report of a caller that gave none: does nothing."""
+
+
+def check_expectations(
+    model: Any,
+    run: Run,
+    expected: Sequence[Expectation],
+    skipped: Mapping[str, str],
+    report: Report = _ignore,
+) -> Findings:
+    """Check what sites should multiply against what the model multiplies.
+
+    run: as for `check_model`. skipped: name pattern → reason, of the findings. report: is called
+    with the number of runs that are done, and that of all.
+    """
+    with record_products(model, keep=lambda _: False) as seen:
+        run()
+    containers = [_nearest(each.module, seen.ran) for each in expected]
+    places: dict[str, list[int]] = defaultdict(list)
+    for i, container in enumerate(containers):
+        if container is not None:
+            places[container].append(i)
+    best: dict[int, tuple[float, bool]] = {}
+    explained: set[int] = set()
+    attending: set[tuple[int, tuple[str, ...]]] = set()
+    widths = {
+        module: {width for i in own for width in (expected[i].site.d_model, expected[i].site.key_width)}
+        for module, own in places.items()
+    }
+    for product in products_of_runs(model, run, widths, seen.products, report):
+        attending.add((product.softmax, product.running))
+        for i in places[product.owner] if product.owner is not None else ():
+            found = compare(expected[i].prediction, product.query, product.key)
+            best[i] = min(best.get(i, found), found)
+            if found[0] < TOLERANCE:
+                explained.add(product.softmax)
+    checks = [
+        _judge(each.site, ran=container is not None, found=best.get(i))
+        for i, (each, container) in enumerate(zip(expected, containers, strict=True))
+    ]
+    blamed = {container for container, check in zip(containers, checks, strict=True) if check.verdict == "differs"}
+    unexplained = {
+        pattern_of(running[-1])
+        for softmax, running in attending
+        if softmax not in explained and not blamed & set(running) and not _projects_nothing(model, running[-1])
+    }
+    return Findings(checks, sorted(unexplained), dict(skipped))
+
+
+def _projects_nothing(model: Any, module: str) -> bool:
+    """Whether what the module multiplies is no attention of its own.
+
+    The whole model may multiply, for example for an alignment. If all parameters are vectors or learned queries, there
+    is no query-key matrix.
+    """
+    own = list(model.get_submodule(module).named_parameters())
+    return not module or (
+        bool(own) and all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in own)
+    )
 
 
 def _nearest(module: str, ran: set[str]) -> str | None:
@@ -102,81 +176,10 @@ def _nearest(module: str, ran: set[str]) -> str | None:
     return module or None
 
 
-def _run_once(
-    model: Any, run: Callable[[], None], widths: dict[str, set[int]], vectors: Vectors, others: Arguments
-) -> list[Product]:
-    with ExitStack() as hooks:
-        hooks.enter_context(linear_norms(model, widths, vectors))
-        hooks.enter_context(probe_inputs(model, widths, vectors, others))
-        seen = hooks.enter_context(record_products(model))
-        run()
-    return seen.products
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """One product in all runs: query, key [runs, n, tokens, width]. running, softmax: as in `Product`."""
-
-    query: Tensor
-    key: Tensor
-    running: tuple[str, ...]
-    softmax: int
-
-
-def _align(by_run: list[list[Product]]) -> list[Aligned]:
-    """The products that every run computed. If the length of a sequence depends on the input, its start is kept."""
-    numbered: list[dict[tuple[tuple[str, ...], int], Product]] = []
-    for products in by_run:
-        seen: Counter[tuple[str, ...]] = Counter()
-        numbered.append({})
-        for product in products:
-            numbered[-1][product.running, seen[product.running]] = product
-            seen[product.running] += 1
-    found = []
-    for place, first in numbered[0].items():
-        same = [products[place] for products in numbered if place in products]
-        sizes = {(*(x.shape[0] for x in (one.query, one.key)), one.query.shape[2]) for one in same}
-        if len(same) == len(by_run) and len(sizes) == 1:
-            query, key = (
-                torch.stack([x[:, : min(other.shape[1] for other in factors)].float() for x in factors])
-                for factors in ([one.query for one in same], [one.key for one in same])
-            )
-            found.append(Aligned(query, key, first.running, first.softmax))
-    return found
-
-
-def _judge(
-    sites: list[AttentionSite],
-    predicted: list[Prediction],
-    containers: list[str | None],
-    products: list[Aligned],
-    skipped: dict[str, str],
-) -> Findings:
-    best: dict[int, tuple[float, bool]] = {}
-    explained: set[int] = set()
-    for product in products:
-        places = [i for i, container in enumerate(containers) if container in product.running]
-        deepest = max((product.running.index(str(containers[i])) for i in places), default=0)
-        for i in places:
-            if product.running.index(str(containers[i])) != deepest:
-                continue
-            found = compare(predicted[i], product.query, product.key)
-            best[i] = min(best.get(i, found), found)
-            if found[0] < TOLERANCE:
-                explained.add(product.softmax)
-    checks = []
-    for i, site in enumerate(sites):
-        difference, directions = best.get(i, (float("nan"), False))
-        verdict: Verdict = "no product" if containers[i] else "not run"
-        if i in best:
-            verdict = "differs"
-        if difference < TOLERANCE:
-            verdict = "directions agree" if directions else "agrees"
-        checks.append(SiteCheck(site, verdict, difference))
-    blamed = {containers[i] for i, check in enumerate(checks) if check.verdict == "differs"}
-    unexplained = {
-        pattern_of(product.running[-1])
-        for product in products
-        if product.softmax not in explained and not blamed & set(product.running)
-    }
-    return Findings(checks, sorted(unexplained), skipped)
+def _judge(site: AttentionSite, *, ran: bool, found: tuple[float, bool] | None) -> SiteCheck:
+    if found is None:
+        return SiteCheck(site, "no product" if ran else "not run", float("nan"))
+    difference, only_directions = found
+    if difference >= TOLERANCE:
+        return SiteCheck(site, "differs", difference)
+    return SiteCheck(site, "directions agree" if only_directions else "agrees", difference)

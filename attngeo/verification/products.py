@@ -7,7 +7,7 @@ scales and sums to the softmax.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,13 +21,17 @@ ATEN = torch.ops.aten
 PRODUCTS = {ATEN.bmm.default: (0, 1), ATEN.baddbmm.default: (1, 2), ATEN.mm.default: (0, 1)}
 
 
+# The names of the modules that are running, the outermost first → whether to keep what they multiply.
+Keep = Callable[[tuple[str, ...]], bool]
+
+
 @dataclass(eq=False)
 class Product:
     """One product of queries and keys: query [n, tokens, width], key [n or fewer, tokens, width].
 
     n is the batch size times the number of heads, and of windows if the model attends in windows. running: names of the
     modules that were running, the outermost first. number: how many products came before it. softmax: a number that
-    products share if their sum went through the same softmax.
+    products share if their sum went through the same softmax. Factors that were not kept are on the meta device.
     """
 
     query: Tensor
@@ -46,11 +50,15 @@ class Recording:
 
 
 @contextmanager
-def record_products(model: torch.nn.Module) -> Iterator[Recording]:
-    """Inside, what `model` does is added to the recording. Gradients are off."""
+def record_products(model: torch.nn.Module, keep: Keep = lambda _: True) -> Iterator[Recording]:
+    """Inside, what `model` does is added to the recording. Gradients are off.
+
+    keep: whether the factors of a product are kept, by the names of the modules that are running; else only their
+    shapes are.
+    """
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it computes attention in one operation
-    recorder = _Recorder(model)
+    recorder = _Recorder(model, keep)
     try:
         with torch.no_grad(), recorder, recorder.follow(model):
             yield recorder.seen
@@ -60,9 +68,9 @@ def record_products(model: torch.nn.Module) -> Iterator[Recording]:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, keep: Keep) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = Recording()
+        self.seen, self._keeps = Recording(), keep
         self._names = {module: name for name, module in model.named_modules()}
         self._stored = {_memory_of(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._running: list[str] = []
@@ -79,12 +87,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for used in _tensors_in(args):
             self._unused.pop(_memory_of(used), None)
         if name.startswith("_scaled_dot_product"):
-            query, key = (x.detach().clone().flatten(0, -3) for x in args[:2])
+            query, key = (x.flatten(0, -3) for x in args[:2])
             self._keep([self._product(query, key)])
         elif func in PRODUCTS:
             first, second = (args[place] for place in PRODUCTS[func])
             if not {_memory_of(first), _memory_of(second)} & self._stored:
-                query, key = (x.detach().clone().reshape(-1, *x.shape[-2:]) for x in (first, second))
+                query, key = (x.reshape(-1, *x.shape[-2:]) for x in (first, second))
                 self._depends[_memory_of(result)] = result, frozenset([self._product(query, key.mT)])
         elif func is not ATEN.addmm.default:
             self._pass_on(name, args, result)
@@ -109,7 +117,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _product(self, query: Tensor, key: Tensor) -> Product:
         self._products += 1
-        return Product(query, key, tuple(self._running), self._products)
+        running = tuple(self._running)
+        keeps = self._keeps(running)
+        query, key = (x.detach().clone() if keeps else x.detach().to("meta") for x in (query, key))
+        return Product(query, key, running, self._products)
 
     def _keep(self, products: list[Product]) -> None:
         known = self.seen.products

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import transformers
 
+from attngeo.verification.drives import Drive, attention_modules, find_drives
 from census.classes import config_class_of, model_classes
-from census.drives import Drive, attention_modules, find_drives, run
 from census.exceptions import EXCEPTIONS, Exceptional
 from census.randomise import randomise
 from census.shrink import Plan, Shrinker
@@ -78,7 +78,7 @@ def build(model_type: str, seed: int = 0) -> Specimen:
                 except Exception as error:
                     problem = problem or f"{model_class.__name__}: {type(error).__name__}: {_line(error)}"
                     continue
-                found = find_drives(model, seed, own.inputs(model), own.paths)
+                found = find_drives(model, seed, given=own.inputs(model), parts=own.parts)
                 whole = any(drive.path == "" for drive in found.drives)
                 rank = (len(found.missing), not whole)
                 if found.drives and (best is None or rank < best_rank):
@@ -100,13 +100,6 @@ def _classes(model_type: str, own: Exceptional) -> list[Any]:
         return own.classes() or model_classes(model_type)
     except ImportError as error:
         raise CannotBuild(_line(error)) from error
-
-
-def run_drives(specimen: Specimen, seed: int = 0) -> None:
-    """Run all drives of a specimen. Models that draw random numbers draw the same ones each time."""
-    for drive in specimen.drives:
-        torch.manual_seed(seed)
-        run(specimen.model.get_submodule(drive.path), drive.inputs)
 
 
 def _construct(model_type: str, model_class: Any, plan: Plan, own: Exceptional, seed: int) -> torch.nn.Module:

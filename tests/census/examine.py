@@ -14,13 +14,14 @@ from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.names import is_in, pattern_of
+from attngeo.layouts.names import pattern_of
 from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import Variants, projections, read, sites_of
-from attngeo.verification.checking import Findings, check_model
+from attngeo.scores.projections import sites_of
+from attngeo.verification.agreement import Prediction, difference_of
+from attngeo.verification.checking import COMPARED, Findings, check_model, predict
+from attngeo.verification.drives import run_drives
 from attngeo.verification.products import Product, record_products
 from census.build import CannotBuild, Specimen, build
-from census.drives import run as run_module
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
 
@@ -50,7 +51,7 @@ def examine(model_type: str) -> Row:
     except CannotBuild as error:
         return Row(model_type, "not verified", reason=str(error))
     with record_products(specimen.model) as seen:
-        run(specimen)
+        run_drives(specimen.model, specimen.drives)
     causal = "yes" if any(is_causal(specimen.model, product) for product in seen.products) else ""
     return replace(_examine(specimen, seen.products), causal=causal)
 
@@ -72,7 +73,7 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
             reason = str(error).replace(f"{folder}: ", "").replace(folder, "")
             return Row(model_type, "refused" if attends else "no attention", reason=reason)
     try:
-        findings = check_model(specimen.model, lambda: run(specimen))
+        findings = check_model(specimen.model, lambda: run_drives(specimen.model, specimen.drives))
         loaded, _ = read_sites(specimen.model)
     except AttnGeoError as error:
         return Row(model_type, "wrong", len(saved), reason=f"read from a file, but refused in memory: {error}")
@@ -81,13 +82,6 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
     if difference := compare_sites(saved, loaded, complete=not skipped):
         return Row(model_type, "wrong", len(saved), reason=difference)
     return judge(model_type, findings)
-
-
-def run(specimen: Specimen) -> None:
-    """Run the model, and those parts that have to be run by themselves, in their order."""
-    for drive in specimen.drives:
-        torch.manual_seed(0)
-        run_module(specimen.model.get_submodule(drive.path), drive.inputs)
 
 
 def judge(model_type: str, findings: Findings) -> Row:
@@ -100,40 +94,34 @@ def judge(model_type: str, findings: Findings) -> Row:
     for verdict in ("differs", "no product"):
         if places := sorted(set(by_verdict.get(verdict, []))):
             return Row(model_type, "wrong", count, reason=f"{verdict}: {', '.join(places)}")
-    listed = [_module_of(name) for name in findings.skipped]
-    # What the whole model multiplies outside of its modules, such as an alignment, is no attention.
-    others = [place for place in findings.unexplained if place]
-    silent = [place for place in others if not any(is_in(name, place) or is_in(place, name) for name in listed)]
-    if silent:
-        return Row(model_type, "incomplete", count, reason=f"neither read nor reported: {', '.join(silent)}")
+    if findings.unreported:
+        reason = f"neither read nor reported: {', '.join(findings.unreported)}"
+        return Row(model_type, "incomplete", count, reason=reason)
     if "not run" in by_verdict:
         places = sorted(set(by_verdict["not run"]))
         return Row(model_type, "not verified", count, reason=f"not run here: {', '.join(places)}")
-    if others:
-        return Row(model_type, "rest listed", count, reason=f"left out: {', '.join(others)}")
+    if findings.unexplained:
+        return Row(model_type, "rest listed", count, reason=f"left out: {', '.join(findings.unexplained)}")
     return Row(model_type, "right", count)
 
 
-def _module_of(pattern: str) -> str:
-    """The module of a part that is left out, which is given as a module or as a weight."""
-    return pattern.rsplit(".", 2)[0] if pattern.endswith(("weight", "bias")) else pattern
+# Relative difference of weights that were saved and read again.
+SAME = 1e-4
 
 
 class Stored(NamedTuple):
-    """One site with its query and key weights, [heads, head_dim, d_model] and [key_heads, head_dim, d_model]."""
+    """One site, and what its weights multiply."""
 
     site: AttentionSite
-    q: torch.Tensor
-    k: torch.Tensor
+    prediction: Prediction
 
 
 def read_sites(model: Any) -> tuple[list[Stored], dict[str, str]]:
     """All sites of a model in memory or in a file, and what is left out: name pattern → reason."""
     store: TensorStore
     with closing(ModuleStore(model) if hasattr(model, "state_dict") else open_store(model)) as store:
-        sites, skipped = sites_of(store)
-        weights = (projections(site, read(store, site), Variants(), dtype=torch.float32)[:2] for site in sites)
-        return [Stored(site, *own) for site, own in zip(sites, weights, strict=True)], skipped
+        sites, skipped = sites_of(store, COMPARED)
+        return [Stored(site, predict(store, site)) for site in sites], skipped
 
 
 def compare_sites(saved: list[Stored], loaded: list[Stored], *, complete: bool) -> str:
@@ -142,18 +130,15 @@ def compare_sites(saved: list[Stored], loaded: list[Stored], *, complete: bool) 
     The two may name modules and their stacks differently. A file has shared weights only once. complete: nothing was
     left out of the file, so that all sites in memory have to be there.
     """
-    for place in saved:
-        if not any(_are_equal(place, other) for other in loaded if other.site.layer == place.site.layer):
-            return f"{place.site.stack} {place.site.layer} of the file is not in memory"
-    for place in loaded if complete else ():
-        if not any(_are_equal(place, other) for other in saved):
-            return f"{place.site.stack} {place.site.layer} in memory is not in the file"
+    for own in saved:
+        if not any(_are_equal(own, other) for other in loaded if other.site.layer == own.site.layer):
+            return f"{own.site.stack} {own.site.layer} of the file is not in memory"
+    for own in loaded if complete else ():
+        if not any(_are_equal(own, other) for other in saved):
+            return f"{own.site.stack} {own.site.layer} in memory is not in the file"
     return ""
 
 
 def _are_equal(one: Stored, other: Stored) -> bool:
-    """Whether two sites have the same form. Some files have the dimensions of a head in another order."""
-    if one.site.is_cross != other.site.is_cross:
-        return False
-    form, own = (q.mT @ k.repeat_interleave(len(q) // len(k), 0) for _, q, k in (one, other))
-    return form.shape == own.shape and torch.allclose(form, own, rtol=1e-4, atol=1e-5)
+    """Whether two sites have the same form."""
+    return one.site.is_cross == other.site.is_cross and difference_of(one.prediction, other.prediction) < SAME

@@ -16,7 +16,7 @@ from census.shrink import Plan
 class Exceptional:
     """What is special about one model type.
 
-    cannot: why it cannot be built. fields: "sub_config.field" → value. given: path → inputs. paths: submodules to run
+    cannot: why it cannot be built. fields: "sub_config.field" → value. given: path → inputs. parts: submodules to run
     besides the whole model. class_names: classes to build, instead of those of the rules. default: makes the
     configuration to shrink. plans: how far to shrink. attention: the implementation, if eager is missing.
     """
@@ -24,7 +24,7 @@ class Exceptional:
     cannot: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    paths: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     default: Callable[[], Any] | None = None
     plans: tuple[Any, ...] = ()

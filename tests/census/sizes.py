@@ -47,11 +47,7 @@ PARTS = (
 )
 
 VOCABULARY = 200
-TOKENS_FROM, TOKENS_TO = (
-    10,
-    100,
-)  # Token ids of inputs. Special tokens have higher ids, or lower ones as in the default.
-SPECIAL_FROM = 120
+SPECIAL_FROM = 120  # Special tokens have ids above those of inputs, or lower ones as in the default.
 
 # (pattern of the whole field name, kind, bound for CAP)
 FIELDS: tuple[tuple[str, Kind, int], ...] = (

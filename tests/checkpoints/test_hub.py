@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -11,6 +14,7 @@ import pytest
 from conftest import Command
 from support.checkpoints import CONFIG, write_config, write_sharded, write_single
 from support.hub_server import COMMIT, Hub, serve
+from support.messages import assert_states
 from support.vectors import word_piece, write_questions
 
 
@@ -180,3 +184,29 @@ def test_offline_a_tokeniser_may_be_missing_from_the_cache(
     assert attngeo("score", "org/name", **online).returncode == 0
     run = attngeo("analogy", "org/name", "--offline", **online)
     assert_one_line(run, 3, ["org/name: ", "tokeniser", "offline"])
+
+
+def test_a_model_of_the_hub_is_verified(
+    hub: Hub, online: dict[str, str], attngeo: Command, saved: Callable[[str], Path]
+) -> None:
+    hub.repositories["org/name"] = saved("bert")
+    run = attngeo("score", "org/name", "--verify", "--format", "json", **online)
+    assert run.returncode == 0, run.stderr
+    assert_states(run.stderr, "org/name", "all 2 sites agree")
+    offline = attngeo("score", "org/name", "--verify", "--offline", "--format", "json", **online)
+    assert (offline.returncode, offline.stdout, offline.stderr) == (0, run.stdout, run.stderr)
+
+
+def test_a_model_that_does_not_fit_in_memory_is_not_downloaded(
+    hub: Hub, online: dict[str, str], saved: Callable[[str], Path]
+) -> None:
+    hub.repositories["org/name"] = saved("bert")
+    code = (
+        "import attngeo\nfrom attngeo.verification import loading\nloading.available_memory = lambda: 1\n"
+        "try: attngeo.verify('org/name')\nexcept attngeo.AttnGeoError as error: print(type(error).__name__)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | online, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "NotEnoughMemoryError\n"
+    assert not [file for file in hub.downloaded if file.endswith(".safetensors")]

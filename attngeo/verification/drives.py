@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from census.inputs import variants
+from attngeo.verification.inputs.combinations import combine_inputs
+
+# Combinations of inputs to try on one module.
+MOST_TRIES = 32
+ATTENDS = re.compile(r"Attention|Attn")
+DOES_NOT_ATTEND = re.compile(r"Mask|Pool(ing)?$|Output|Bias")
 
 
 class Drive(NamedTuple):
@@ -30,53 +35,21 @@ class Drives(NamedTuple):
     error: str
 
 
-def attention_modules(model: nn.Module) -> set[str]:
-    """Return the names of the modules that attend, as their class names say."""
-    found = {
-        name for name, module in model.named_modules()
-        if re.search(r"Attention|Attn", type(module).__name__)
-        and not re.search(r"Mask|Pool(ing)?$|Output|Bias", type(module).__name__)
-        and any(True for _ in module.parameters())
-        and not isinstance(module, nn.ModuleList | PreTrainedModel)
-    }  # fmt: skip
-    around = {ancestor for name in found for ancestor in _ancestors(name)}
-    return found - around
-
-
-def run(module: nn.Module, inputs: dict[str, Any]) -> None:
-    """Run `module` without gradients."""
-    with torch.no_grad():
-        module(**{name: _copied(value) for name, value in inputs.items()})
-
-
-def _copied(value: Any) -> Any:
-    """Return the value with tensors copied: some models write into their inputs."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(v) for v in value)
-    return value
-
-
-@contextmanager
-def _watched(model: nn.Module) -> Iterator[set[str]]:
-    """Inside, collect the names of the modules whose forward is called."""
-    ran: set[str] = set()
-    with ExitStack() as hooks:
-        for name, module in model.named_modules(remove_duplicate=False):
-            handle = module.register_forward_pre_hook(lambda *_, name=name: ran.add(name))
-            hooks.callback(handle.remove)
-        yield ran
-
-
 def find_drives(
-    model: nn.Module, seed: int, extra: dict[str, dict[str, Any]] | None = None, paths: tuple[str, ...] = ()
+    model: nn.Module,
+    seed: int = 0,
+    *,
+    given: Mapping[str, Mapping[str, Any]] | None = None,
+    parts: Iterable[str] = (),
 ) -> Drives:
-    """Find the runs of `model`. `extra`: inputs for a path; `paths`: submodules to run besides the whole model."""
-    torch.backends.mha.set_fastpath_enabled(False)
-    with _watched(model) as ran:
-        search = _Search(model, seed, extra or {}, ran, attention_modules(model))
-        for path in ("", *paths):
+    """Find runs of `model` that reach every attention module.
+
+    seed: of the inputs. given: path of a submodule → arguments that are known already. parts: submodules to run besides
+    the whole model.
+    """
+    with _without_fast_path(), _watch(model) as ran, torch.random.fork_rng(devices=[]):
+        search = _Search(model, seed, given or {}, ran, attention_modules(model))
+        for path in ("", *parts):
             search.run(path)
         error = "" if search.drives else search.first_error
         for path, module in model.named_modules():
@@ -89,13 +62,34 @@ def find_drives(
     return Drives(search.drives, sorted(search.missing), error)
 
 
+def run_drives(model: nn.Module, drives: Iterable[Drive], seed: int = 0) -> None:
+    """Run all drives, in their order. A model that draws random numbers draws the same ones each time."""
+    with torch.random.fork_rng(devices=[]):
+        for drive in drives:
+            torch.manual_seed(seed)
+            _run(model.get_submodule(drive.path), drive.inputs)
+
+
+def attention_modules(model: nn.Module) -> set[str]:
+    """Return the names of the modules that attend, as their class names say."""
+    found = {
+        name for name, module in model.named_modules()
+        if ATTENDS.search(type(module).__name__)
+        and not DOES_NOT_ATTEND.search(type(module).__name__)
+        and any(True for _ in module.parameters())
+        and not isinstance(module, nn.ModuleList | PreTrainedModel)
+    }  # fmt: skip
+    around = {ancestor for name in found for ancestor in _ancestors(name)}
+    return found - around
+
+
 class _Search:
     """Collects the runs that work and the attention modules that are still to run."""
 
     def __init__(
-        self, model: nn.Module, seed: int, extra: dict[str, dict[str, Any]], ran: set[str], missing: set[str]
+        self, model: nn.Module, seed: int, given: Mapping[str, Mapping[str, Any]], ran: set[str], missing: set[str]
     ) -> None:
-        self.model, self.seed, self.extra, self.ran, self.missing = model, seed, extra, ran, missing
+        self.model, self.seed, self.given, self.ran, self.missing = model, seed, given, ran, missing
         self.drives: list[Drive] = []
         self.first_error = ""
         self._hopeless: set[tuple[Any, ...]] = set()
@@ -131,15 +125,14 @@ class _Search:
             return None
         want = self.missing_under(path)
         best: tuple[Drive, set[str]] | None = None
-        for inputs in itertools.islice(
-            variants(module, _configs(self.model, path), self.seed, self.extra.get(path)), 32
-        ):
+        tries = combine_inputs(module, _configs_around(self.model, path), self.seed, self.given.get(path))
+        for inputs in islice(tries, MOST_TRIES):
             self.ran.clear()
             torch.manual_seed(self.seed)
             try:
-                run(module, inputs)
-            except Exception as problem:
-                self.first_error = self.first_error or f"{type(problem).__name__}: {problem}".split("\n")[0][:300]
+                _run(module, inputs)
+            except Exception as problem:  # inputs that do not fit raise anything
+                self.first_error = self.first_error or f"{type(problem).__name__}: {problem}".splitlines()[0][:300]
                 continue
             if best is None or len(want & self.ran) > len(want & best[1]):
                 best = Drive(path, inputs), set(self.ran)
@@ -148,21 +141,56 @@ class _Search:
         return best
 
 
+def _run(module: nn.Module, inputs: Mapping[str, Any]) -> None:
+    with torch.no_grad():
+        module(**{name: _copy(value) for name, value in inputs.items()})
+
+
+def _copy(value: Any) -> Any:
+    """Return the value with tensors copied: some models write into their inputs."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)(_copy(each) for each in value)
+    return value
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Inside, modules of torch call the modules in them one by one."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+@contextmanager
+def _watch(model: nn.Module) -> Iterator[set[str]]:
+    """Inside, collect the names of the modules whose forward is called."""
+    ran: set[str] = set()
+    with ExitStack() as hooks:
+        for name, module in model.named_modules(remove_duplicate=False):
+            handle = module.register_forward_pre_hook(lambda *_, name=name: ran.add(name))
+            hooks.callback(handle.remove)
+        yield ran
+
+
 def _ancestors(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
 
 
-def _configs(model: nn.Module, path: str) -> list[Any]:
+def _configs_around(model: nn.Module, path: str) -> list[Any]:
     """Return the configurations of a submodule, nearest first, then the sub-configurations of the model."""
     found: list[Any] = []
     for name in (path, *_ancestors(path), ""):
-        module = model.get_submodule(name)
-        config = getattr(module, "config", None)
+        config = getattr(model.get_submodule(name), "config", None)
         if isinstance(config, PretrainedConfig) and not any(config is known for known in found):
             found.append(config)
     for config in list(found):
-        found.extend(c for c in _parts(config) if not any(c is known for known in found))
+        found.extend(part for part in _parts(config) if not any(part is known for known in found))
     return found
 
 

@@ -1,0 +1,55 @@
+"""`attngeo inspect`: what is read and what is left out, module by module."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command
+from support.checkpoints import weights, write_single
+
+Save = Callable[[str], Path]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A LLaMA of two layers, with three more modules that look like attention and that no layout reads."""
+    others = {f"tower.{layer}.att.qkv.weight": torch.ones(4, 4) for layer in (0, 1, 4)}
+    return write_single(tmp_path / "mixed", weights() | others)
+
+
+def test_each_pattern_is_listed_once_with_its_layers_heads_and_tensors(inside: Command, saved: Save) -> None:
+    run = inside("inspect", saved("whisper"))
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = [line.strip() for line in run.stdout.splitlines()]
+    for pattern, layers in (
+        ("model.encoder.layers.#.self_attn", "layers 0-1"),
+        ("model.decoder.layers.#.self_attn", "layers 0-2"),
+        ("model.decoder.layers.#.encoder_attn", "layers 0-2"),
+    ):
+        (at,) = (number for number, line in enumerate(lines) if line.startswith(f"{pattern} · {layers} · "))
+        assert "q_proj.weight F32 [32, 32], k_proj.weight F32 [32, 32]" in lines[at + 1]
+        assert "family whisper" in lines[at + 1]
+    assert not any("layers.0." in line for line in lines)
+    assert max(map(len, run.stdout.splitlines()[:8])) <= 80
+
+
+def test_what_is_left_out_is_listed_with_its_layers_and_its_reason(inside: Command, mixed: Path) -> None:
+    run = inside("inspect", mixed)
+    lines = [line.strip() for line in run.stdout.splitlines()]
+    place = lines.index("left out")
+    assert lines[place + 1] == "tower.#.att.qkv.weight · layers 0-1, 4"
+    assert "no layout" in lines[place + 2]
+    found = json.loads(inside("inspect", mixed, "--format", "json").stdout)
+    assert found["left_out"].keys() == {"tower.#.att.qkv.weight"}
+    assert [site["module"] for site in found["sites"]] == [f"model.layers.{layer}.self_attn" for layer in (0, 1)]
+
+
+def test_verbose_lists_every_module(inside: Command, mixed: Path) -> None:
+    plain, verbose = (inside("inspect", mixed, *options).stdout for options in ((), ("-v",)))
+    for name in ("model.layers.1.self_attn", "tower.4.att.qkv.weight"):
+        assert name not in plain
+        assert name in verbose

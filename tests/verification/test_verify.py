@@ -1,0 +1,248 @@
+"""`attngeo.verify`: a checkpoint, or a model in memory, against what the running model multiplies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.messages import refuses
+
+import attngeo
+from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, UsageError
+from attngeo.layouts.families import FAMILIES
+from attngeo.layouts.layout import make_fused
+from attngeo.layouts.sites import AttentionSite
+from attngeo.progress import Progress
+from attngeo.verification import drives, loading, memory, runs, verifying
+from attngeo.verification.agreement import Prediction
+from attngeo.verification.matching import SitePlace, match_places
+from attngeo.verification.verifying import AGREEING, COLUMNS
+
+Build = Callable[[str], Any]
+Save = Callable[[str], Path]
+
+
+def edit(folder: Path, target: Path, **fields: Any) -> Path:
+    """A copy of a checkpoint with other fields in its config.json. A field that is None is taken out."""
+    target.mkdir()
+    for path in folder.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    config = json.loads((target / "config.json").read_text()) | fields
+    (target / "config.json").write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
+    return target
+
+
+def verdicts(frame: pd.DataFrame) -> dict[int, str]:
+    return dict(zip(frame["layer"], frame["verdict"], strict=True))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bert", "gpt2", "phi3", "qwen3", "deepseek_v3", "t5", "whisper", "clip", "swin", "wav2vec2", "sam", "detr"],
+)
+def test_every_site_that_is_scored_agrees(name: str, saved: Save) -> None:
+    frame, scores = attngeo.verify(saved(name)), attngeo.score(saved(name))
+    assert list(frame.columns) == list(COLUMNS)
+    assert list(zip(frame["stack"], frame["layer"], strict=True)) == list(
+        zip(scores["stack"], scores["layer"], strict=True)
+    )
+    assert set(frame["verdict"]) <= set(AGREEING)
+    assert frame["difference"].max() < 1e-4
+    assert (frame.attrs["unexplained"], frame.attrs["problem"]) == ([], "")
+    assert set(frame["model"]) == {str(saved(name))} == {frame.attrs["model"]}
+
+
+def test_a_pretrained_model_agrees_and_reports_its_progress() -> None:
+    seen: list[Progress] = []
+    frame = attngeo.verify("demo:minilm", progress=seen.append)
+    assert verdicts(frame) == dict.fromkeys(range(6), "agrees")
+    assert frame["module"][3] == "encoder.layer.3.attention.self"
+    assert {each.phase for each in seen} == {"download", "load", "verify"}
+
+
+def test_a_model_in_memory_is_left_as_it_was(built: Build) -> None:
+    model = built("bert")
+    model.train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    assert set(attngeo.verify(model)["verdict"]) == {"agrees"}
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    model.eval()
+
+
+def test_a_model_in_half_precision_is_compared_as_a_copy(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(saved("llama"), dtype=torch.bfloat16)
+    assert set(attngeo.verify(model)["verdict"]) == {"agrees"}
+    assert model.dtype == torch.bfloat16
+    monkeypatch.setattr(loading, "available_memory", lambda: 1000)
+    with refuses(NotEnoughMemoryError, "0.0 GB"):
+        attngeo.verify(model)
+
+
+def test_a_model_without_values_or_no_model_is_refused(built: Build) -> None:
+    with torch.device("meta"):
+        model = type(built("bert"))(built("bert").config)
+    with refuses(CorruptCheckpointError, "meta"):
+        attngeo.verify(model)
+    with refuses(UsageError, "int"):
+        attngeo.verify(3)
+
+
+@pytest.mark.parametrize("most_held", [2**30, 1])
+def test_weights_that_are_read_wrongly_are_named(most_held: int, saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the table of families said that keys come before queries, also if products are held for one layer only."""
+    wrong = replace(FAMILIES["phi3"], layouts=(make_fused("qkv_proj", "kqv"),))
+    monkeypatch.setattr(runs, "MOST_HELD", most_held)
+    assert set(attngeo.verify(saved("phi3"))["verdict"]) == {"agrees"}
+    monkeypatch.setitem(FAMILIES, "phi3", wrong)
+    frame = attngeo.verify(saved("phi3"))
+    assert set(frame["verdict"]) == {"differs"}
+    assert frame["difference"].min() > 0.1
+    assert frame.attrs["unexplained"] == []
+
+
+def _without_vision(read: Callable[..., Any], *, of: str) -> Callable[..., Any]:
+    """What finds sites, but those of images are neither found nor left out in stores whose class has this name."""
+
+    def find(store: Any, *rest: Any) -> tuple[list[AttentionSite], dict[str, str]]:
+        sites, skipped = read(store, *rest)
+        return [site for site in sites if of not in (type(store).__name__, "") or site.stack != "vision"], skipped
+
+    return find
+
+
+def test_sites_that_only_the_running_model_has_are_named(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying, "sites_of", _without_vision(verifying.sites_of, of="FileStore"))
+    frame = attngeo.verify(saved("clip"))
+    assert dict(zip(frame["stack"], frame["verdict"], strict=True)) == {"text": "agrees", "vision": "only in memory"}
+    assert frame.attrs["unexplained"] == []
+
+
+def test_attention_that_nothing_reads_is_named(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = _without_vision(verifying.sites_of, of="FileStore")
+    monkeypatch.setattr(verifying, "sites_of", _without_vision(find, of="ModuleStore"))
+    frame = attngeo.verify(saved("clip"))
+    assert set(frame["verdict"]) == {"agrees"}
+    assert frame.attrs["unexplained"] == ["vision_model.encoder.layers.#.self_attn"]
+
+
+def test_sites_that_the_running_model_lacks_are_named(saved: Save, tmp_path: Path) -> None:
+    frame = attngeo.verify(edit(saved("bert"), tmp_path / "short", num_hidden_layers=1))
+    assert verdicts(frame) == {0: "agrees", 1: "only in the file"}
+
+
+def test_a_model_that_does_not_run_is_not_run(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drives, "combine_inputs", lambda *_: iter([{"wrong": 1}]))
+    frame = attngeo.verify(saved("bert"))
+    assert verdicts(frame) == {0: "not run", 1: "not run"}
+    assert "input_ids" in frame.attrs["problem"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "facts"),
+    [
+        ({"model_type": "mystery", "auto_map": {"AutoModel": "x.Y"}}, UnsupportedModelError, ["mystery", "code"]),
+        ({"model_type": "mystery"}, UnsupportedModelError, ["mystery", "transformers"]),
+        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedModelError, ["awq", "quantised"]),
+        ({"num_hidden_layers": 3}, CorruptCheckpointError, ["BertForMaskedLM", "2.attention.self.query.weight"]),
+        ({"vocab_size": 65}, CorruptCheckpointError, ["[64, 32]", "[65, 32]"]),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_that_transformers_does_not_load_is_refused(
+    fields: dict[str, Any], error: type[attngeo.AttnGeoError], facts: list[str], saved: Save, tmp_path: Path
+) -> None:
+    folder = edit(saved("bert"), tmp_path / "model", **fields)
+    with refuses(error, folder, *facts):
+        attngeo.verify(folder)
+
+
+def test_code_of_a_checkpoint_is_not_run_for_a_known_type(saved: Save, tmp_path: Path) -> None:
+    folder = edit(saved("bert"), tmp_path / "model", auto_map={"AutoModel": "trap.Trap", "AutoConfig": "trap.Trap"})
+    (folder / "trap.py").write_text("raise SystemExit('the code of the checkpoint was run')")
+    assert set(attngeo.verify(folder)["verdict"]) == {"agrees"}
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(
+    saved: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(loading, "_load", lambda *_: pytest.fail("the weights were read"))
+    with refuses(NotEnoughMemoryError, saved("bert"), "float32", "available"):
+        attngeo.verify(saved("bert"))
+
+
+def test_files_under_other_names_are_those_that_are_loaded(saved: Save, tmp_path: Path) -> None:
+    folder = edit(saved("bert"), tmp_path / "model", architectures=None)
+    (folder / "model.safetensors").rename(folder / "epoch-3.safetensors")
+    assert set(attngeo.verify(folder)["verdict"]) == {"agrees"}
+    tensors = load_file(folder / "epoch-3.safetensors")
+    torch.save(tensors, folder / "pytorch_model.bin")
+    save_file({name: t + 1 for name, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    for name in ("pytorch_model.bin", "epoch-3.safetensors"):
+        assert set(attngeo.verify(folder / name)["verdict"]) == {"agrees"}
+    (folder / "pytorch_model.bin").rename(folder / "epoch-3.bin")
+    with refuses(UnsupportedModelError, "epoch-3.bin", "pytorch_model.bin"):
+        attngeo.verify(folder / "epoch-3.bin")
+
+
+def test_a_layer_of_zeros_agrees(saved: Save, tmp_path: Path) -> None:
+    folder = edit(saved("bert"), tmp_path / "model")
+    path = folder / "model.safetensors"
+    tensors = {name: t * ("layer.0.attention.self.query" not in name) for name, t in load_file(path).items()}
+    save_file(tensors, path, {"format": "pt"})
+    assert verdicts(attngeo.verify(folder)) == {0: "agrees", 1: "agrees"}
+
+
+def test_sites_under_other_names_are_matched_by_their_weights() -> None:
+    def draw(seed: int) -> Prediction:
+        query, key = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(seed))
+        return Prediction(query, key, query, key)
+
+    file = {SitePlace("encoder", 0, 0): draw(0), SitePlace("vision", 0, 0): draw(1), SitePlace("vision", 1, 0): draw(2)}
+    loaded = {SitePlace("encoder", 0, 0): draw(3), SitePlace("image", 7, 0): draw(1), SitePlace("image", 8, 0): draw(4)}
+    loaded[SitePlace("image", 9, 0)] = draw(1)
+    assert match_places(file, loaded) == (
+        {
+            SitePlace("encoder", 0, 0): SitePlace(
+                "encoder", 0, 0
+            ),  # it is compared with the running model, and differs
+            SitePlace("vision", 0, 0): SitePlace("image", 7, 0),
+        },
+        {SitePlace("image", 9, 0): SitePlace("vision", 0, 0)},  # shared weights are in the file only once
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "left"),
+    [
+        ("0::/a/b\n", {"a/memory.max": "3000", "a/memory.current": "1500", "a/memory.stat": "inactive_file 500"}, 2000),
+        ("0::/a/b\n", {"a/memory.max": "max", "a/memory.current": "1500", "a/memory.stat": ""}, None),
+        ("4:cpu:/\n7:memory:/d\n", {"memory/memory.limit_in_bytes": "900", "memory/memory.usage_in_bytes": "400",
+                                    "memory/memory.stat": "total_inactive_file 100"}, 600),
+        ("", {}, None),
+    ],
+)  # fmt: skip
+def test_the_limit_of_a_container_counts(
+    groups: str, files: dict[str, str], left: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"own": groups, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "missing")
+    unlimited = memory.available_memory()
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(memory, "GROUPS", tmp_path)
+    found = memory.available_memory()
+    assert found == left if left is not None else found > unlimited / 2
