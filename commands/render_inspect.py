@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -46,8 +47,8 @@ def print_findings(found: dict[str, Any], names: Iterable[str], *, verbose: bool
     if left_out := _list_left_out(names, found):
         console.print("left out", style="bold")
     for pattern, members in left_out.items():
-        _print_line(console, f"  {_describe(pattern, members)}")
-        console.print(f"    {printable(found['left_out'][pattern])}", highlight=False)
+        _print_wrapped(console, _describe(pattern, members), indent=2)
+        _print_wrapped(console, found["left_out"][pattern], indent=4)
         for name in members if verbose else ():
             _print_line(console, f"    {name}", dim=True)
     for text in dict.fromkeys(text for site in found["sites"] for text in site["notes"]):
@@ -60,7 +61,7 @@ def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bo
     """The modules of one stack: their layers and heads, their tensors, and how they were found."""
     first, heads = sites[0], _range(sites, "heads")
     what = _describe(pattern_of(first["module"]), [site["module"] for site in sites])
-    _print_line(console, f"  {what} · {heads} {'head' if heads == '1' else 'heads'}")
+    _print_wrapped(console, f"{what} · {heads} {'head' if heads == '1' else 'heads'}", indent=2)
     tensors = (
         f"{name.removeprefix(first['module'] + '.')} {info['dtype']} {info['shape']}"
         for name, info in first["tensors"].items()
@@ -69,6 +70,16 @@ def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bo
     for site in sites if verbose else ():
         sizes = f"{site['heads']} heads, {site['key_heads']} key heads, head_dim {site['head_dim']}"
         _print_line(console, f"    {site['module']} · {sizes}", dim=True)
+
+
+def _print_wrapped(console: Console, text: str, *, indent: int) -> None:
+    """A text in lines that fit the terminal."""
+    lines = wrap(
+        printable(text), console.width, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2),
+        break_on_hyphens=False,
+    )  # fmt: skip
+    for line in lines:
+        console.print(line, highlight=False)
 
 
 def _print_line(console: Console, text: str, *, dim: bool = False) -> None:

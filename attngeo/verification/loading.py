@@ -15,7 +15,7 @@ import transformers
 from torch import nn
 
 from attngeo.checkpoints.file_store import FileStore
-from attngeo.checkpoints.formats import SAFETENSORS, require_format, usual_names
+from attngeo.checkpoints.formats import INDEX_SUFFIX, SAFETENSORS, require_format, usual_names
 from attngeo.embeddings.silence import silence_transformers
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, first_line
 from attngeo.progress import Progress, ProgressCallback
@@ -81,11 +81,8 @@ def silence_libraries() -> Iterator[None]:
 
 
 def require_memory(nbytes: int, ref: str) -> None:
-    """Raise NotEnoughMemoryError if a model of so many bytes, and room to run and compare it, do not fit in memory.
-
-    The room is as much as the model, and at most twice what is held of its products.
-    """
-    need, have = nbytes + min(nbytes, 2 * MOST_HELD), available_memory()
+    """Raise NotEnoughMemoryError if so many bytes of a model, and MOST_HELD of its products, do not fit in memory."""
+    need, have = nbytes + MOST_HELD, available_memory()
     if need > have:
         raise NotEnoughMemoryError(
             f"{ref}: to verify it, the whole model is loaded in float32, which needs {need / 1e9:.1f} GB of memory; "
@@ -108,12 +105,12 @@ def _refuse_foreign(store: FileStore) -> None:
     """Raise UnsupportedModelError for what transformers does not load without code of the Hub or quantised kernels."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    ref, model_type = store.ref, store.config.get("model_type")
+    ref, model_type = store.ref, str(store.config.get("model_type"))
     if model_type not in CONFIG_MAPPING:
         if store.config.get("auto_map"):
             raise UnsupportedModelError(
-                f"{ref}: model type {model_type!r} needs code from the Hub, which is not run; "
-                "score it without verification"
+                f"{ref}: model type {model_type!r} needs code from the Hub, which is not run; score it without "
+                "verification"
             )
         raise UnsupportedModelError(
             f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}; score it without "
@@ -125,12 +122,15 @@ def _refuse_foreign(store: FileStore) -> None:
             f"{ref}: its weights are quantised ({method or 'unknown method'}), so the running model does not multiply "
             "what the file holds; give the model without quantisation, or score it without verification"
         )
-    name, other = store.main_file, require_format(store.main_file.removesuffix(".index.json"), ref)
-    if other is not SAFETENSORS and name not in usual_names():
+    if not _is_safetensors(store) and store.main_file not in usual_names():
         raise UnsupportedModelError(
-            f"{ref}: transformers does not load {name} under this name, expected one of: {', '.join(usual_names())}; "
-            "rename it, or score it without verification"
+            f"{ref}: transformers does not load {store.main_file} under this name, expected one of: "
+            f"{', '.join(usual_names())}; rename it, or score it without verification"
         )
+
+
+def _is_safetensors(store: FileStore) -> bool:
+    return require_format(store.main_file.removesuffix(INDEX_SUFFIX), store.ref) is SAFETENSORS
 
 
 def _read_config(folder: Path, ref: str) -> Any:
@@ -171,7 +171,7 @@ def _float32_nbytes(model_class: Any, config: Any, store: FileStore) -> int:
 
 
 def _load(model_class: Any, config: Any, folder: Path, store: FileStore) -> LoadedModel:
-    is_safetensors = require_format(store.main_file.removesuffix(".index.json"), store.ref) is SAFETENSORS
+    is_safetensors = _is_safetensors(store)
     if is_safetensors:
         config.transformers_weights = store.main_file  # otherwise, transformers may choose another file of the folder
     try:

@@ -25,6 +25,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "models": "key of the results",
         "plot": "figures of a section",
         "fail_if": "key of a check",
+        "verify": "checks a model before it is scored, and not its scores",
     },
     "analogy": {
         "models": "key of the results",
