@@ -33,9 +33,8 @@ def _swap(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return k, q
 
 
-def _pair_heads_in_turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Query head h with key head h mod K."""
-    return q, k[[head % len(k) for head in range(len(q))]]
+def _give_keys_to_other_heads(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return q, k.flip(0)
 
 
 def _shift_a_row(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,14 +42,14 @@ def _shift_a_row(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cut_other_heads(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """As many heads, twice as wide."""
+    """Every n-th row belongs to the same head."""
     heads, width, d_model = q.shape
-    return q.reshape(heads // 2, 2 * width, d_model), k.reshape(heads // 2, 2 * width, d_model)
+    return q.reshape(width, heads, d_model).transpose(0, 1), k.reshape(width, heads, d_model).transpose(0, 1)
 
 
 @pytest.mark.parametrize(
     ("name", "mutate"),
-    [("bert", _swap), ("gpt_oss", _pair_heads_in_turn), ("gpt2", _shift_a_row), ("vit", _cut_other_heads)],
+    [("bert", _swap), ("gpt_oss", _give_keys_to_other_heads), ("gpt2", _shift_a_row), ("vit", _cut_other_heads)],
 )
 def test_weights_that_are_read_wrongly_differ(
     name: str, mutate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], built: Build, monkeypatch: pytest.MonkeyPatch
