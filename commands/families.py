@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from attngeo.escape import dump_json
 from attngeo.options import RESULTS
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def families(
     """
     rows = family_rows()
     if format == "json":
-        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(dump_json(rows, indent=2) + "\n")
     elif format == "markdown":
         sys.stdout.write(families_markdown(rows))
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+
+from attngeo.escape import dump_json
 
 from .options import FindingsFormat, Model, Offline, Quiet, Verbose
 
@@ -37,7 +38,7 @@ def inspect(
         found = _findings(store)
         names = list(store.names)
     if format == "json":
-        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(dump_json(found, indent=2) + "\n")
     else:
         from .render_inspect import print_findings
 

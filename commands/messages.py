@@ -6,6 +6,8 @@ import re
 import sys
 from collections.abc import Mapping
 
+from attngeo.escape import printable
+
 # Set this variable to see the traceback of an unexpected error.
 TRACEBACK = "ATTNGEO_TRACEBACK"
 # How a message about one option, or two, begins.
@@ -17,11 +19,6 @@ OPTION_NAME = re.compile(r"(?<![\w'/.-])[a-z]+_[a-z_]+(?![\w'/.-])")
 def say(text: str) -> None:
     """Print one line on stderr, without control characters that a terminal would execute."""
     sys.stderr.write(f"attngeo: {printable(text)}\n")
-
-
-def printable(text: str) -> str:
-    """The text with control characters replaced, including line ends."""
-    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 def write_flags(message: str, flags: Mapping[str, str]) -> str:

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from attngeo.analogies.options import NearestOptions
+from attngeo.escape import printable
 
 from .declare import take_options
-from .messages import printable, say
+from .messages import say
 from .options import EMBEDDING_HELP, Offline, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import print_rows
 

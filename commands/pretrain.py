@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attngeo.escape import printable
 from attngeo.options import RESULTS, RUNNING
 from attngeo.pretrain.options import (
     ComparisonOptions,
@@ -22,7 +23,6 @@ from attngeo.pretrain.options import (
 )
 
 from .declare import take_given
-from .messages import printable
 from .options import FindingsFormat, Quiet, Verbose
 
 if TYPE_CHECKING:

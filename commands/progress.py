@@ -13,10 +13,11 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
+from attngeo.escape import printable
 from attngeo.progress import Progress
 
 from . import interrupts
-from .messages import printable, say
+from .messages import say
 
 LOGGER = logging.getLogger("attngeo")
 

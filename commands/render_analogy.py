@@ -10,9 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from attngeo.escape import printable
+
 from .cells import format_number, is_missing
 from .console import Terminal
-from .messages import printable
 
 if TYPE_CHECKING:
     import pandas as pd

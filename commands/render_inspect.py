@@ -11,11 +11,11 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from attngeo.escape import printable
 from attngeo.layouts.names import pattern_of
 
 from .cells import name_layers
 from .console import Terminal, drop_columns
-from .messages import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,8 @@ def print_findings(found: dict[str, Any], names: Iterable[str], *, verbose: bool
     console = Terminal(markup=False)
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""
     total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
-    console.print(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}", highlight=False, style="bold")
+    title = printable(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}")
+    console.print(title, highlight=False, style="bold")
     console.print(f"to read: {decimal(found['bytes_to_read'])} of {total}", highlight=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("stack", "layers", "heads", "key heads", "head_dim", "d_model"):

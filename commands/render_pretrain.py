@@ -9,12 +9,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from attngeo.escape import printable
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import spread_of
 
 from .cells import format_quartiles
 from .console import Terminal, drop_columns
-from .messages import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

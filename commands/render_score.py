@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from attngeo.escape import printable
 from attngeo.options import default_of
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
@@ -17,7 +18,6 @@ from attngeo.scores.summary import spread_of
 
 from .cells import format_number, format_quartiles, format_score, is_missing
 from .console import Terminal, drop_columns
-from .messages import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,12 +108,12 @@ def tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = Fals
     table.add_column(labels[-1], overflow="fold")
     for frame in frames:
         if name_models:
-            table.add_row(Text(frame.attrs["model"], style="bold"))
+            table.add_row(Text(printable(frame.attrs["model"]), style="bold"))
         for stack, own in frame.groupby("stack", sort=False):
             spread = spread_of(own)
             for what, rows in (("layer", own[own["head"].isna()]), ("head", own[own["head"].notna()])):
                 cells = [" ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES]
-                table.add_row(*map(Text, (f"{stack}, {_count_scored(rows, what)}", *cells)))
+                table.add_row(*map(Text, (f"{printable(stack)}, {_count_scored(rows, what)}", *cells)))
     return table
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 import plotly.graph_objects as go
 
+from attngeo.escape import printable
 from attngeo.figures.options import LOSS
 from attngeo.figures.palette import GUIDE
 from attngeo.scores.spec import SCORES
@@ -31,7 +32,7 @@ def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
     name = str(text)
     if len(name) > longest:
         name = f"{name[: longest // 2 - 1]}…{name[-(longest // 2) :]}"
-    return html.escape("".join(c if c.isprintable() else "�" for c in name), quote=False).replace("{", "&#123;")
+    return html.escape(printable(name), quote=False).replace("{", "&#123;")
 
 
 def split_panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:

@@ -123,7 +123,7 @@ def find_sites(
                 sites.append(_build_site(module, stack, layer, tensors, sizes))
     if errors and not sites:
         raise errors[0]
-    return sites, skipped
+    return sites, dict(sorted(skipped.items()))
 
 
 def _shares_keys(module: Module, layer: int) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from attngeo.escape import printable
 from attngeo.reporting.blocks import ReportFigure, ReportTable
 from attngeo.reporting.payload import compress, pack_figures
 from attngeo.scores.conditions import Outcome
@@ -60,7 +61,12 @@ def render_page(content: ReportContent) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    def show(value: Any) -> Any:
+        return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=show
+    )
     environment.filters["breakable"] = lambda name: escape(name).replace("_", Markup("_<wbr>"))
     script = _read_file("page.js")
     figures: list[Figure] = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attngeo.escape import dump_json, escape_markdown, printable
 from attngeo.tables.atomic import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -27,19 +27,18 @@ STYLE = (
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """Comma-separated values with a header; missing scores are empty."""
-    return frame.to_csv(index=False, lineterminator="\n")
+    """Comma-separated values with a header; missing scores are empty. Texts are made printable."""
+    return str(_map_texts(frame, printable).to_csv(index=False, lineterminator="\n"))
 
 
 def to_json(frame: pd.DataFrame) -> str:
     """A JSON array with one object for each row. Numbers have all digits; missing or infinite values are null."""
-    return json.dumps(_records(frame), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    return dump_json(_records(frame), indent=2, allow_nan=False, default=str) + "\n"
 
 
 def to_jsonl(frame: pd.DataFrame) -> str:
     """One JSON object for each row, a line each."""
-    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str).encode
-    return "".join(encode(row) + "\n" for row in _records(frame))
+    return "".join(dump_json(row, allow_nan=False, default=str) + "\n" for row in _records(frame))
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -56,6 +55,7 @@ def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
     """A Markdown table; scores have `digits` digits."""
     shown = format_for_people(frame, digits)
     sides = ["right" if numeric else "left" for numeric in numeric_columns(frame, shown)]
+    shown = _map_texts(shown, escape_markdown).rename(columns=escape_markdown)
     return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 
 
@@ -67,11 +67,11 @@ def to_latex(frame: pd.DataFrame) -> str:
 def to_html(frame: pd.DataFrame) -> str:
     """A complete page: the title from `attrs`, the table, and its provenance from `attrs`."""
     made = "".join(
-        f"<dt>{html.escape(str(name))}</dt><dd>{html.escape(str(value))}</dd>"
+        f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(value)}</dd>"
         for name, value in frame.attrs.items()
         if value not in (None, [], "") and name != "title"
     )
-    shown, title = format_for_people(frame), html.escape(str(frame.attrs.get("title", "attngeo")))
+    shown, title = format_for_people(frame), _escape_html(frame.attrs.get("title", "attngeo"))
     texts = [place for place, numeric in enumerate(numeric_columns(frame, shown), 1) if not numeric]
     left = ",".join(f"td:nth-child({place}),th:nth-child({place})" for place in texts)
     style = STYLE + (f"{left}{{text-align:left}}" if left else "")
@@ -80,6 +80,10 @@ def to_html(frame: pd.DataFrame) -> str:
         f"</head><body>\n<h1>{title}</h1>\n<div>{shown.to_html(index=False, border=0)}</div>\n"
         f"<h2>How it was made</h2>\n<dl>{made}</dl>\n</body></html>\n"
     )
+
+
+def _escape_html(text: object) -> str:
+    return html.escape(printable(text))
 
 
 def format_for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: bool = False) -> pd.DataFrame:
@@ -91,12 +95,20 @@ def format_for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: b
     for name in frame.columns:
         values = frame[name]
         texts = [
-            "" if missing else _text(value, digits, separated)
+            "" if missing else printable(_text(value, digits, separated))
             for value, missing in zip(values, values.isna(), strict=True)
         ]
         if any(texts):
             columns[name] = texts
     return type(frame)(columns)
+
+
+def _map_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """The frame with its texts changed, and everything else as it is."""
+    texts = [name for name in frame.columns if frame[name].dtype.kind not in "iufb"]
+    return frame.assign(
+        **{name: [change(value) if isinstance(value, str) else value for value in frame[name]] for name in texts}
+    )
 
 
 def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
@@ -108,6 +120,15 @@ def _text(value: object, digits: int, separated: bool) -> str:
     if isinstance(value, float):
         return f"{value:.{digits}g}"
     return f"{value:,}" if separated and isinstance(value, Integral) and not isinstance(value, bool) else str(value)
+
+
+def _in_utf8(text: str) -> str:
+    """The text, with what has no UTF-8 made printable: bytes of a name that are not UTF-8, and halves of characters."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return printable(text)
+    return text
 
 
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
@@ -131,6 +152,6 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
     check_output(path)
     with atomic_write(path) as partial:
         if path.suffix.lower() == ".parquet":
-            frame.to_parquet(partial, index=False)
+            _map_texts(frame, _in_utf8).to_parquet(partial, index=False)
         else:
             partial.write_text(WRITERS[path.suffix.lower()](frame), "utf-8")

@@ -1,0 +1,54 @@
+"""Names from outside, made safe to show: a model's author controls them, and a terminal or a page would act on some.
+
+Results keep names as they are. Every output passes them through one of these functions, and each shows all of a name.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any
+
+# What Markdown gives a meaning inside a line, and what GitHub adds to it: mentions, formulas, addresses as links.
+SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
+ACTIVE = re.compile(r"[@$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+
+
+def printable(text: object) -> str:
+    r"""The text with each character that does not print as itself written as an escape; line ends, too.
+
+    These are control characters of a terminal, characters that reorder text, and bytes that are not UTF-8.
+
+    >>> printable("a\x1b[31m\u202eb\n")
+    'a\\x1b[31m\\u202eb\\n'
+    """
+    text = str(text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _write_escape(c) for c in text)
+
+
+def _write_escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def escape_markdown(text: object) -> str:
+    r"""A name that Markdown shows letter for letter, inside a line or a cell of a table.
+
+    >>> escape_markdown("a_b|<img> $x$ https://c")
+    'a\\_b\\|&lt;img&gt; &#36;x&#36; https&#58;//c'
+    """
+    one_line = printable(" ".join(str(text).split()))
+    escaped = SPECIAL.sub(r"\\\1", html.escape(one_line, quote=False))
+    return ACTIVE.sub(lambda found: f"&#{ord(found[0])};", escaped)
+
+
+def dump_json(value: Any, **options: Any) -> str:
+    r"""JSON in which each character prints as itself or is an escape of JSON, so that no name is changed.
+
+    >>> dump_json("é\x9b")
+    '"é\\u009b"'
+    """
+    text = json.dumps(value, ensure_ascii=False, **options)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
