@@ -1,6 +1,7 @@
 """Names from outside, made safe to show: a model's author controls them, and a terminal or a page would act on some.
 
-Results keep names as they are. Every output passes them through one of these functions, and each shows all of a name.
+Results keep names as they are, if they are UTF-8. Every output passes them through one of these functions, and each
+shows all of a name.
 """
 
 from __future__ import annotations
@@ -29,6 +30,18 @@ def printable(text: object) -> str:
 
 def _write_escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def in_utf8(text: str) -> str:
+    """The text, made printable if it has no UTF-8: a name with bytes that are not UTF-8, or with half of a character.
+
+    A DataFrame cannot hold such a text.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return printable(text)
+    return text
 
 
 def escape_markdown(text: object) -> str:

@@ -15,6 +15,7 @@ from attngeo.choices import Candidates, Case, Compose
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError
+from attngeo.escape import in_utf8
 from attngeo.progress import ProgressCallback
 
 Tokens = tuple[int, ...]
@@ -53,7 +54,7 @@ class Lexicon:
     def label(self, row: int) -> str:
         """The word or token that a row stands for."""
         rows = len(self.embedding.labels)
-        return self.embedding.labels[row] if row < rows else self.composed_words[row - rows]
+        return in_utf8(self.embedding.labels[row] if row < rows else self.composed_words[row - rows])
 
     def rows_of(self, question: Question) -> QuestionRows | None:
         """The rows of a, b, c and of the known answers; None unless a, b, c and at least one answer are known."""

@@ -12,6 +12,7 @@ from attngeo.checkpoints.formats import TensorFile, open_weights
 from attngeo.checkpoints.metadata import Index
 from attngeo.checkpoints.tensor import TensorInfo
 from attngeo.errors import CorruptCheckpointError
+from attngeo.escape import in_utf8
 
 Header = Mapping[str, TensorInfo]
 
@@ -40,7 +41,7 @@ class FileStore:
         other: Callable[[str], Path | None] = lambda _: None,
         offline: bool = False,
     ) -> None:
-        self.ref, self.config, self.revision, self.offline = ref, config, revision, offline
+        self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, revision, offline
         self.main_file = main_file
         self._files, self._locate, self._remote_header, self._other = tuple(files), locate, remote_header, other
         self._index = index

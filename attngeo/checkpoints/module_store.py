@@ -10,6 +10,7 @@ import torch
 
 from attngeo.checkpoints.tensor import TensorInfo, info_of
 from attngeo.errors import CorruptCheckpointError
+from attngeo.escape import in_utf8
 
 
 class ModuleStore:
@@ -18,7 +19,7 @@ class ModuleStore:
     def __init__(self, model: Any) -> None:
         self.revision: str | None = None
         self.offline = False
-        self.ref = getattr(model, "name_or_path", "") or type(model).__name__
+        self.ref = in_utf8(getattr(model, "name_or_path", "") or type(model).__name__)
         self.config = model.config.to_dict()
         self._state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)  # tied ones stay one object
 

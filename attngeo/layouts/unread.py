@@ -95,7 +95,9 @@ def explain_nothing_found(
         )
     if understood:
         no_attention = {why for _, why in NOT_ATTENTION}
-        pattern, reason = min(understood.items(), key=lambda item: (item[1] in no_attention, item[0].count("."), item[0]))
+        pattern, reason = min(
+            understood.items(), key=lambda item: (item[1] in no_attention, item[0].count("."), item[0])
+        )
         return UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {reason}")
     if unread and not config.get("model_type"):
         return UnsupportedModelError(

@@ -45,4 +45,5 @@ def _render_check(check: Outcome) -> str:
 
 
 def _name_model(check: Outcome) -> str:
-    return escape_markdown(f"{check.model} ({check.stack})" if check.stack else check.model)
+    model = escape_markdown(check.model)
+    return f"{model} ({escape_markdown(check.stack)})" if check.stack else model

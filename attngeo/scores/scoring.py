@@ -20,6 +20,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
+from attngeo.escape import in_utf8
 from attngeo.geometry.factors import FormStatistics, form_statistics, head_statistics, layer_factors
 from attngeo.geometry.scale import rescale
 from attngeo.layouts.sites import AttentionSite
@@ -90,11 +91,15 @@ def score(
             q, k, notes = projections(site, tensors, variants, dtype=dtype, device=device, ref=store.ref)
             tensors.clear()
             scored = score_site(site, q, k, [*notes, *_option_notes(options)], options)
-            rows += [common | row for row in islice(scored, None if options.per_head else 1)]
+            rows += [_in_utf8(common | row) for row in islice(scored, None if options.per_head else 1)]
         log.info("%s: %d rows in %.1f s", store.ref, len(rows), time.perf_counter() - started)
     frame = pd.DataFrame(rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame.attrs = _provenance(store, skipped, options, device) | {"unused": list_unused(sites, variants)}
     return frame
+
+
+def _in_utf8(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _describe(store: TensorStore, sites: list[AttentionSite]) -> str:

@@ -122,15 +122,6 @@ def _text(value: object, digits: int, separated: bool) -> str:
     return f"{value:,}" if separated and isinstance(value, Integral) and not isinstance(value, bool) else str(value)
 
 
-def _in_utf8(text: str) -> str:
-    """The text, with what has no UTF-8 made printable: bytes of a name that are not UTF-8, and halves of characters."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return printable(text)
-    return text
-
-
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     ".csv": to_csv,
     ".json": to_json,
@@ -152,6 +143,6 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
     check_output(path)
     with atomic_write(path) as partial:
         if path.suffix.lower() == ".parquet":
-            _map_texts(frame, _in_utf8).to_parquet(partial, index=False)
+            frame.to_parquet(partial, index=False)
         else:
             partial.write_text(WRITERS[path.suffix.lower()](frame), "utf-8")

@@ -1,0 +1,153 @@
+"""Names that a stranger chose, sent through every output: no control character and no active markup comes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+from support.checkpoints import CONFIG, write_single
+
+import attngeo as library
+from attngeo.escape import in_utf8
+from attngeo.reporting import build_report
+from attngeo.tables.write import SUFFIXES, write_table
+
+Command = Callable[..., Any]
+
+# Sequences that a terminal executes, characters that reorder text, markup of every kind, and links.
+TERMINAL = "\x1b[31m\x1b]0;title\x07\x9b2J\u202e\u2066\r\n"
+MARKUP = "|<img src=x onerror=alert(1)>[a](b)`c`*d* $e$ @f www.g.h {i}"
+# In a folder's name: bytes that are not UTF-8, too. In a configuration: a link, and half of a character.
+NOT_UTF8 = os.fsdecode(b"\xff")
+FOLDER = NOT_UTF8 + TERMINAL + MARKUP
+MODEL_TYPE = TERMINAL + MARKUP + " https://example.org \ud83d"
+FORMATS = ("table", "csv", "json", "markdown")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A checkpoint with such names."""
+    (folder := tmp_path / FOLDER).mkdir()
+    return write_single(folder, config={**CONFIG, "model_type": MODEL_TYPE, "architectures": ["XForCausalLM"]})
+
+
+def assert_plain(text: str) -> None:
+    """Every character prints as itself."""
+    odd = {character for character in text if not character.isprintable() and character != "\n"}
+    assert not odd, odd
+
+
+def assert_no_markdown(text: str, tags: set[str]) -> None:
+    """The text has tables and paragraphs and nothing that a name could have added."""
+    found = {token.tag for token in MarkdownIt("commonmark").enable("table").parse(text)}
+    inline = [child for token in MarkdownIt("commonmark").enable("table").parse(text) for child in token.children or []]
+    assert found <= tags | {"table", "thead", "tbody", "tr", "th", "td", "p", ""}
+    assert {token.type for token in inline} <= {"text", "text_special", "softbreak", *tags}
+    assert not re.search(r"://|www\.|(?<!\\)\$|@f", text)
+
+
+class Tags(HTMLParser):
+    """The tags of a page and the attributes that run code."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found |= {tag, *(name for name, _ in attrs if name.startswith("on"))}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_scores_of_a_hostile_model_are_printed(hostile: Path, format: str, inside: Command) -> None:
+    done = inside("score", hostile, hostile, "--format", format, "--per-head")
+    assert done.returncode == 0, done.stderr
+    assert_plain(done.stdout + done.stderr)
+    if format == "json":
+        assert json.loads(done.stdout)[0]["model_type"] == in_utf8(MODEL_TYPE)
+    if format == "markdown":
+        assert_no_markdown(done.stdout, set())
+
+
+@pytest.mark.parametrize("arguments", [(), ("-v",), ("--format", "json")])
+def test_inspect_shows_a_hostile_model(hostile: Path, arguments: tuple[str, ...], inside: Command) -> None:
+    done = inside("inspect", hostile, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert_plain(done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_files_of_a_hostile_model_are_written(hostile: Path, suffix: str, tmp_path: Path) -> None:
+    frame = library.score(hostile)
+    path = tmp_path / f"scores{suffix}"
+    write_table(frame, path)
+    if suffix == ".parquet":
+        again = pd.read_parquet(path)
+        assert again["symmetry"].tolist() == frame["symmetry"].tolist()
+        assert again["model"].tolist() == frame["model"].tolist() != [str(hostile)] * len(frame)
+        return
+    text = path.read_text("utf-8")
+    assert_plain(text)
+    if suffix == ".md":
+        assert_no_markdown(text, set())
+    if suffix == ".html":
+        assert not Tags(text).found & {"img", "onerror", "a"}
+
+
+def test_errors_about_a_hostile_model_are_one_plain_line(hostile: Path, inside: Command) -> None:
+    (hostile / "model.safetensors").write_bytes(b"{")
+    done = inside("score", hostile)
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+    assert_plain(done.stderr)
+
+
+@pytest.mark.parametrize("suffix", [".html", ".json"])
+def test_figures_of_a_hostile_model_are_saved(hostile: Path, suffix: str, inside: Command, tmp_path: Path) -> None:
+    done = inside("score", hostile, "--plot", tmp_path / f"heads{suffix}")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / f"heads{suffix}").read_text("utf-8")
+    assert_plain(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
+    assert "<img src" not in page
+
+
+def test_a_report_about_a_hostile_model(tmp_path: Path) -> None:
+    name = FOLDER.removeprefix(NOT_UTF8)  # a recipe is UTF-8
+    (tmp_path / name).mkdir()
+    write_single(tmp_path / name, config={**CONFIG, "model_type": MODEL_TYPE})
+    recipe = tmp_path / "demo.toml"
+    recipe.write_text(
+        'title = "Demo"\n[[results]]\nname = "scores"\ncommand = "score"\n'
+        f"models = [{json.dumps('./' + name)}]\n"
+        '[[section]]\ntitle = "Layers"\nfigures = [{ kind = "layers", of = "scores" }]\n'
+        'tables = [{ of = "scores" }, { of = "scores", show = "summary" }]\n'
+        '[[check]]\nof = "scores"\nfail_if = "symmetry.median > 2"\n'
+    )
+    build_report(recipe, tmp_path / "out")
+    page = (tmp_path / "out/index.html").read_text("utf-8")
+    assert_plain(page)
+    assert not Tags(page).found & {"img", "onerror"}
+    text = (tmp_path / "out/report.md").read_text("utf-8")
+    assert_plain(text)
+    assert_no_markdown(text, {"h1", "h2", "strong", "strong_open", "strong_close", "em", "em_open", "em_close", "ul",
+                              "li", "code", "code_inline"})  # fmt: skip
+
+
+def test_hostile_tokens_are_shown(tmp_path: Path, inside: Command) -> None:
+    vectors = tmp_path / "vectors.txt"
+    words = ["c|d", "a\x1b[31m", "b\u202e", "<img/src=x>"]
+    vectors.write_text("".join(f"{word} {i}.0 1.0\n" for i, word in enumerate(words)), "utf-8")
+    for way in FORMATS:
+        done = inside("nearest", vectors, "c|d", "--candidates", "all", "--format", way)
+        assert done.returncode == 0, done.stderr
+        assert_plain(done.stdout + done.stderr)
+        if way == "markdown":
+            assert_no_markdown(done.stdout, set())
