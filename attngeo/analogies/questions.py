@@ -11,6 +11,7 @@ from pathlib import Path
 from attngeo.analogies.options import GOOGLE
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
+from attngeo.small_files import read_small_text
 
 SHOWN = 20
 
@@ -153,9 +154,9 @@ def _add_types(questions: Sequence[Question]) -> list[Question]:
 
 def _lines(path: Path, name: str) -> Iterable[str]:
     try:
-        return path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise QuestionError(f"{name}: not UTF-8 text, expected lines of four words") from None
+        return read_small_text(path, encoding="utf-8-sig").splitlines()
+    except ValueError as error:
+        raise QuestionError(f"{name}: {error}; expected lines of words") from None
     except OSError as error:
         raise ModelNotFoundError(f"{name}: cannot be read ({error.strerror})") from None
 

@@ -13,11 +13,9 @@ from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.heads import HeadConfig, Role, read_heads
 from attngeo.layouts.layout import HEAD_NORMS, LATENT_ROLES, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
-from attngeo.layouts.names import join
+from attngeo.layouts.names import MOST_LAYERS, join
 from attngeo.layouts.sizes import ShapeOf, Sizes, measure
 
-# More than any model has, so that a forged configuration cannot make a loop endless.
-MOST_LAYERS = 10_000
 CROSS = re.compile(
     r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention|second_sub_layer)", re.IGNORECASE
 )
