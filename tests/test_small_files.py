@@ -1,4 +1,4 @@
-"""Every reader of a small file, against files that are not small, not files or not text; and that it is the one reader."""
+"""Every reader of a small file, against what is not small, no file or no text; and that there is one such reader."""
 
 from __future__ import annotations
 
@@ -99,11 +99,17 @@ PLACES: dict[str, Callable[[Path], object]] = {
     "a list": lambda path: path.write_text("[1, 2]"),
     "empty": lambda path: path.write_bytes(b""),
 }
+# A folder without a file summary.json has no finished run. Any list is a table, of which no column is required here.
+ACCEPTED = {
+    *(("summary", place) for place in ("FIFO", "device", "directory", "symlink loop")),
+    ("results in json", "a list"),
+    ("results in jsonl", "a list"),
+}
 
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError, which is an OSError only for those who wait in the kernel, after some seconds."""
+    """Interrupt what takes longer."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt("it takes too long")
@@ -127,14 +133,13 @@ def test_a_small_file_that_is_none_is_refused(reader: str, place: str, tmp_path:
     path.unlink(missing_ok=True)
     PLACES[place](path)
     with at_most(20):
-        try:
+        if (reader, place) in ACCEPTED:
             read(path if to_file else folder)
-        except AttnGeoError as error:
-            assert "\n" not in str(error)
-            assert len(str(error)) < 1000
-        else:
-            # The usual names of an index and of a tokeniser are looked for: what is no file is as if it were missing.
-            assert (reader, place) in {("summary", each) for each in ("directory", "FIFO", "device", "symlink loop")}
+            return
+        with pytest.raises(AttnGeoError) as caught:
+            read(path if to_file else folder)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_file_is_read_whole_and_only_up_to_its_limit(tmp_path: Path) -> None:

@@ -277,6 +277,8 @@ def _count_spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 def _describe(name: str, saved: SavedTensor) -> TensorInfo:
     nbytes = math.prod(saved.shape) * saved.dtype.itemsize
+    if saved.storage is not None:  # a tensor may repeat its numbers
+        nbytes = min(nbytes, saved.storage.nbytes)
     return TensorInfo(name, DTYPE_NAMES.get(saved.dtype, str(saved.dtype)), saved.shape, nbytes)
 
 

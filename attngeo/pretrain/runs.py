@@ -101,7 +101,7 @@ def load_run(folder: Path) -> Run | None:
     try:
         summary = json.loads(read_small_text(folder / SUMMARY))
         return Run(folder, read_settings(folder), summary, pd.read_parquet(folder / GEOMETRY))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TrainingError(f"the run in {folder} cannot be read ({error}); train it again in another folder") from None
 
 
