@@ -180,3 +180,13 @@ def test_offline_a_tokeniser_may_be_missing_from_the_cache(
     assert attngeo("score", "org/name", **online).returncode == 0
     run = attngeo("analogy", "org/name", "--offline", **online)
     assert_one_line(run, 3, ["org/name: ", "tokeniser", "offline"])
+
+
+@pytest.mark.parametrize("commit", ["../..", "../../../../x", "/etc", "a/../../.."])
+def test_a_commit_that_leads_out_of_the_cache_is_refused(
+    commit: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"], hub.commit = write_single(tmp_path / "remote"), commit
+    before = set(tmp_path.rglob("config.json"))
+    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name", hub.url])
+    assert not {path for path in tmp_path.rglob("config.json") if "snapshots" not in path.parts} - before
