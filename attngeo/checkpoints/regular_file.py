@@ -30,15 +30,20 @@ class RegularFile:
 
         Raises CorruptCheckpointError if the file ends before, CheckpointError if they do not fit into memory.
         """
+        if offset < 0 or offset + count > self.size:
+            raise self._cut_off(name)
         require_memory(count, f"{self.path}: tensor {name!r}")
         buffer = torch.empty(count, dtype=torch.uint8)
         view = memoryview(buffer.numpy().data)
         while view:
             got = os.preadv(self.descriptor, [view], offset)
-            if got == 0:
-                raise CorruptCheckpointError(f"{self.path}: ends inside tensor {name!r}; download it again")
+            if got == 0:  # it was truncated after it was opened
+                raise self._cut_off(name)
             view, offset = view[got:], offset + got
         return buffer
+
+    def _cut_off(self, name: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self.path}: ends inside tensor {name!r}; download it again")
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""

@@ -31,6 +31,7 @@ LONGEST_HEADER = 100_000_000
 LARGEST_SIZE = 2**40
 # As many as torch allows.
 MOST_DIMENSIONS = 64
+DEEPEST = 100
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -135,6 +136,8 @@ def check_entry(name: str, entry: Any, where: str) -> TensorInfo:
             and len(shape) <= MOST_DIMENSIONS
             and all(type(size) is int and 0 <= size < LARGEST_SIZE for size in shape)
         ):
+            if len(entry) > 3:
+                _check_depth(name, entry, where)
             bits = math.prod(shape) * DTYPE_BITS[dtype]
             if type(start) is type(stop) is int and 0 <= start <= stop and bits == 8 * (stop - start):
                 return TensorInfo(name, dtype, tuple(shape), stop - start, start)
@@ -145,6 +148,18 @@ def check_entry(name: str, entry: Any, where: str) -> TensorInfo:
     raise CorruptCheckpointError(
         f"{where}: the header entry of {name!r} is {str(entry)[:80]!r}, expected dtype, shape and data_offsets"
     )
+
+
+def _check_depth(name: str, entry: Any, where: str) -> None:
+    """Raise CorruptCheckpointError if further fields of an entry are nested deeper than the library reads."""
+    level: list[Any] = [entry]
+    for _ in range(DEEPEST):
+        level = [
+            inner for outer in level if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]  # fmt: skip
+    if level:
+        raise CorruptCheckpointError(f"{where}: the header entry of {name!r} is nested too deep; download it again")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickle
 import re
+import struct
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -31,6 +33,8 @@ from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, Unsupp
 LONGEST = 100_000_000
 ZIP, LOCAL_HEADER = b"PK\x03\x04", 30
 ENCRYPTED = 0x1
+# The last entry of an archive: mark, two numbers of disks, two of records, size and place of their list, comment.
+END = struct.Struct("<4s4H2IH")
 STORAGES = {
     "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
@@ -132,7 +136,7 @@ class TorchFile:
         record = self._records.get(storage.record)
         if record is None:
             raise self._broken(f"it has no record {storage.record}")
-        if record.file_size < storage.nbytes:
+        if record.file_size != storage.nbytes:
             raise self._broken(f"{storage.record} has {record.file_size:,} bytes, expected {storage.nbytes:,}")
 
     def _start(self, name: str, record: zipfile.ZipInfo) -> int:
@@ -282,6 +286,19 @@ def _describe(name: str, saved: SavedTensor) -> TensorInfo:
     return TensorInfo(name, DTYPE_NAMES.get(saved.dtype, str(saved.dtype)), saved.shape, nbytes)
 
 
+def _check_end(end: tuple[Any, ...], records: int, at: int) -> None:
+    """Raise BadZipFile unless the end of an archive, which is at byte `at`, fits the list of records in front of it.
+
+    zipfile reads more than torch.save writes, such as lists that state another place or number of records.
+    """
+    mark, disk, first_disk, own, total, nbytes, start, comment = end
+    is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF  # then another entry has the numbers
+    if mark != b"PK\x05\x06" or disk or first_disk or own != total or comment:
+        raise zipfile.BadZipFile("its last entry is not that of one whole archive")
+    if not is_long and (total != records or start + nbytes != at):
+        raise zipfile.BadZipFile(f"it states {total:,} records, and has {records:,}")
+
+
 class _BoundedFile(io.FileIO):
     """A file that is never read far: zipfile reads as many bytes as a forged directory states."""
 
@@ -307,6 +324,8 @@ def _list_records(path: Path) -> dict[str, zipfile.ZipInfo]:
         try:
             with zipfile.ZipFile(file) as archive:
                 listed = archive.infolist()
+            file.seek(-END.size, os.SEEK_END)
+            _check_end(END.unpack(file.read(END.size)), len(listed), file.tell() - END.size)
         except Exception as error:  # a forged directory can raise anything
             raise CorruptCheckpointError(
                 f"{path}: not a whole zip file ({first_line(error)}); download it again"

@@ -34,6 +34,10 @@ class LeftOut:
         if len(self.first) < SHOWN:
             self.first.append(number)
 
+    def list_first(self) -> str:
+        """The first numbers, and a mark if there are more."""
+        return ", ".join(map(str, self.first)) + (", …" if self.count > SHOWN else "")
+
 
 class RowCollector:
     """Words with a float32 vector of one width each. Keeps the first vector of a repeated word, as word2vec does.
@@ -111,7 +115,6 @@ class RowCollector:
             return ""
         parts = []
         for why, reason in self._left_out.items():
-            first = ", ".join(map(str, reason.first)) + (", …" if reason.count > SHOWN else "")
-            parts.append(f"{reason.count:,} {why} ({self.unit} {first})")
+            parts.append(f"{reason.count:,} {why} ({self.unit} {reason.list_first()})")
         units = self.unit if total == 1 else f"{self.unit}s"
         return f"{total:,} {units} left out: {', '.join(parts)}"

@@ -61,6 +61,7 @@ HEADERS: dict[str, bytes] = {
     "a comma at the end": TEXT[:-1].encode() + b",}",
     "text behind it": TEXT.encode() + b"x",
     "a zero byte behind it": TEXT.encode() + b"\0",
+    "nested too deep for the library": with_entry(more=json.loads("[" * 130 + "]" * 130)),
     "nested too deep": TEXT.replace("{", '{"__metadata__": ' + "[" * 5000 + "]" * 5000 + ", ", 1).encode(),
 }
 
