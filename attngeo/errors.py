@@ -67,10 +67,6 @@ class NetworkError(ModelUnavailableError):
     """The Hub cannot be reached, or offline mode is on and the file is not in the cache."""
 
 
-class NotEnoughMemoryError(AttnGeoError):
-    """The whole model has to be loaded, and does not fit in memory."""
-
-
 class QuestionError(AttnGeoError):
     """A question set is empty, or every question has a word that some model does not know."""
 
@@ -104,6 +100,10 @@ class InterruptedTrainingError(AttnGeoError):
 
 class CheckpointError(AttnGeoError):
     """The model was found but cannot be scored."""
+
+
+class NotEnoughMemoryError(CheckpointError):
+    """What has to be in memory at once does not fit."""
 
 
 class CorruptCheckpointError(CheckpointError):

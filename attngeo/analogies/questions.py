@@ -10,9 +10,12 @@ from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
 from attngeo.checkpoints.reference import local_path
+from attngeo.embeddings.rows import LeftOut
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
+from attngeo.small_files import read_small_text
 
-SHOWN = 20
+# A hundred times the largest set that is known; a million take a gigabyte of memory.
+MOST_QUESTIONS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def google_path() -> Path:
 
 def read_file(path: Path, name: str) -> QuestionSet:
     """Read lines of four words, after lines of `: category`. Other lines are left out; a note gives their numbers."""
-    category, found, bad = path.stem, [], []
+    category, found, bad = path.stem, [], LeftOut()
     for number, line in enumerate(_lines(path, name), 1):
         words = line.split()
         if line.startswith(":"):
@@ -110,7 +113,8 @@ def read_file(path: Path, name: str) -> QuestionSet:
             a, b, c, d = words
             found.append(Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
         elif words:
-            bad.append(number)
+            bad.add(number)
+        _check_number(len(found), name)
     return _require_questions(
         QuestionSet(name, _add_types(found), _note_left_out(name, bad, "four words")), "four words a line"
     )
@@ -123,15 +127,16 @@ def read_bats(folder: Path) -> QuestionSet:
     paths = sorted(path for path in folder.rglob("*.txt") if not path.name.startswith("."))
     names = [path.stem for path in paths]
     for path in paths:
-        pairs, bad = [], []
+        pairs, bad = [], LeftOut()
         for number, line in enumerate(_lines(path, str(path)), 1):
             parts = line.split()
             answers = tuple(dict.fromkeys(filter(None, parts[1].split("/")))) if len(parts) == 2 else ()
             if answers:
                 pairs.append((number, parts[0], answers))
             elif parts:
-                bad.append(number)
+                bad.add(number)
         notes += _note_left_out(path.name, bad, "a word and its answers")
+        _check_number(len(found) + len(pairs) ** 2, str(path))
         category = path.stem if names.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}"
         kind = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower() if path.parent != folder else ""
         found += [
@@ -153,19 +158,24 @@ def _add_types(questions: Sequence[Question]) -> list[Question]:
 
 def _lines(path: Path, name: str) -> Iterable[str]:
     try:
-        return path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise QuestionError(f"{name}: not UTF-8 text, expected lines of four words") from None
+        return read_small_text(path, encoding="utf-8-sig").splitlines()
+    except ValueError as error:
+        raise QuestionError(f"{name}: {error}; expected lines of words") from None
     except OSError as error:
         raise ModelNotFoundError(f"{name}: cannot be read ({error.strerror})") from None
 
 
-def _note_left_out(name: str, bad: Sequence[int], expected: str) -> list[str]:
-    if not bad:
+def _check_number(count: int, name: str) -> None:
+    """Raise QuestionError if there are more questions than any set has: they would fill the memory."""
+    if count > MOST_QUESTIONS:
+        raise QuestionError(f"{name}: it makes {count:,} questions, expected at most {MOST_QUESTIONS:,}")
+
+
+def _note_left_out(name: str, bad: LeftOut, expected: str) -> list[str]:
+    if not bad.count:
         return []
-    first = ", ".join(map(str, bad[:SHOWN])) + (", …" if len(bad) > SHOWN else "")
-    lines = "1 line is" if len(bad) == 1 else f"{len(bad):,} lines are"
-    return [f"{name}: {lines} not {expected}, left out (line {first})"]
+    lines = "1 line is" if bad.count == 1 else f"{bad.count:,} lines are"
+    return [f"{name}: {lines} not {expected}, left out (line {bad.list_first()})"]
 
 
 def _require_questions(questions: QuestionSet, expected: str) -> QuestionSet:

@@ -16,6 +16,7 @@ from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import SAFETENSORS, is_index, require_format, usual_names
 from attngeo.checkpoints.metadata import Index, read_config, read_index
 from attngeo.checkpoints.reference import ModelRef
+from attngeo.checkpoints.safetensors import check_entry
 from attngeo.checkpoints.suggest import did_you_mean
 from attngeo.checkpoints.tensor import TensorInfo
 from attngeo.errors import (
@@ -105,8 +106,11 @@ class _Repository:
                 raise CorruptCheckpointError(
                     f"{self.ref.text}: {file}: its header is not readable ({first_line(error)})"
                 ) from None
+        where = f"{self.ref.text}: {file}"
         return {
-            name: TensorInfo(name, info.dtype, tuple(info.shape), info.data_offsets[1] - info.data_offsets[0])
+            name: check_entry(
+                name, {"dtype": info.dtype, "shape": info.shape, "data_offsets": list(info.data_offsets)}, where
+            )
             for name, info in found.items()
         }
 
@@ -179,3 +183,7 @@ class _Repository:
             if status in (401, 403):
                 raise AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN") from None
             raise NetworkError(f"{ref}: download from {endpoint} failed ({first_line(error)}); try again") from None
+        except ValueError as error:  # for example a commit that leads out of the cache
+            raise NetworkError(
+                f"{ref}: {endpoint} does not answer as the Hub does ({first_line(error)}); check HF_ENDPOINT"
+            ) from None

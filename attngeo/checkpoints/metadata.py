@@ -9,9 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from attngeo.checkpoints.formats import require_format
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, first_line
+from attngeo.small_files import MOST_INDEX_BYTES, read_small_text
 
 LONGEST_NAME = 200
+# A thousand times the bytes of the largest models that are known.
+MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 
 
@@ -30,18 +33,38 @@ class Index(NamedTuple):
 def read_config(path: Path, ref: str) -> dict[str, Any]:
     """Parse config.json. Raises ModelNotFoundError if it is missing, CorruptCheckpointError if it is no JSON object."""
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = json.loads(read_small_text(path))
     except FileNotFoundError:
         raise ModelNotFoundError(
             f"{ref}: no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(f"{ref}: config.json is not readable JSON ({error}); download it again") from None
+        raise CorruptCheckpointError(
+            f"{ref}: config.json is not readable JSON ({first_line(error)}); download it again"
+        ) from None
     if not isinstance(config, dict):
         raise CorruptCheckpointError(
             f"{ref}: config.json is a {type(config).__name__}, expected an object; download it again"
         )
+    _check_model_types(config, ref)
     return config
+
+
+def _check_model_types(config: dict[str, Any], ref: str) -> None:
+    """Raise CorruptCheckpointError for a model_type, here or in a section, that is no short text.
+
+    It names the family, and is written into every table.
+    """
+    sections: list[dict[str, Any]] = [config]
+    while sections:
+        section = sections.pop()
+        stated = section.get("model_type")
+        if stated is not None and not (isinstance(stated, str) and len(stated) <= LONGEST_NAME):
+            got = f"a text of {len(stated):,} characters" if isinstance(stated, str) else f"a {type(stated).__name__}"
+            raise CorruptCheckpointError(
+                f"{ref}: config.json has {got} as model_type, expected a name of at most {LONGEST_NAME} characters"
+            )
+        sections += [value for value in section.values() if isinstance(value, dict)]
 
 
 def read_index(path: Path, ref: str) -> Index:
@@ -50,9 +73,11 @@ def read_index(path: Path, ref: str) -> Index:
     An index may only name files beside it: an absolute path, or one through `..`, is refused.
     """
     try:
-        index = json.loads(path.read_text("utf-8"))
+        index = json.loads(read_small_text(path, MOST_INDEX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(f"{ref}: {path.name} is not readable JSON ({error}); download it again") from None
+        raise CorruptCheckpointError(
+            f"{ref}: {path.name} is not readable JSON ({first_line(error)}); download it again"
+        ) from None
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise CorruptCheckpointError(
@@ -66,7 +91,7 @@ def read_index(path: Path, ref: str) -> Index:
         require_format(file, f"{ref}: {path.name}")
     metadata = index.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return Index(weight_map, total if type(total) is int else None)
+    return Index(weight_map, total if type(total) is int and 0 < total < MOST_TOTAL else None)
 
 
 def refuse_shard(file: str, ref: str) -> None:

@@ -12,20 +12,27 @@ Format: https://huggingface.co/docs/safetensors
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attngeo.checkpoints.tensor import DTYPES, TensorInfo, expected_nbytes
+from attngeo.checkpoints.regular_file import RegularFile
+from attngeo.checkpoints.tensor import DTYPE_BITS, DTYPES, TensorInfo
 from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.
 LONGEST_HEADER = 100_000_000
 # More entries than a dimension of a real tensor has.
 LARGEST_SIZE = 2**40
+# As many as torch allows.
+MOST_DIMENSIONS = 64
+DEEPEST = 100
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class SafetensorsFile:
@@ -33,30 +40,24 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not path.is_file():
-            raise CorruptCheckpointError(f"{path}: no such file; download it again")
+        self._file = RegularFile(path)
         try:
-            self._descriptor = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise CorruptCheckpointError(f"{path}: cannot be opened ({error.strerror})") from None
-        try:
-            size = os.fstat(self._descriptor).st_size
-            self.data_start, header = self._read_header(size)
-            self.tensors = check_header(header, size - self.data_start, str(path))
+            self.data_start, header = self._read_header()
+            self.tensors = check_header(header, self._file.size - self.data_start, str(path))
         except BaseException:
             self.close()
             raise
 
-    def _read_header(self, size: int) -> tuple[int, Any]:
-        length = int.from_bytes(os.pread(self._descriptor, 8, 0), "little")
+    def _read_header(self) -> tuple[int, Any]:
+        size, descriptor = self._file.size, self._file.descriptor
+        length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
         if size < 8 or length > LONGEST_HEADER or 8 + length > size:
             raise CorruptCheckpointError(
                 f"{self.path}: not a complete safetensors file: its first 8 bytes announce a header of {length:,} "
                 f"bytes, but the file has {size:,}; download it again"
             )
-        text = os.pread(self._descriptor, length, 8)
         try:
-            return 8 + length, json.loads(text, object_pairs_hook=_no_duplicates)
+            return 8 + length, parse_header(os.pread(descriptor, length, 8))
         except (ValueError, RecursionError) as error:
             raise CorruptCheckpointError(
                 f"{self.path}: the safetensors header is not readable JSON ({error}); download it again"
@@ -65,24 +66,35 @@ class SafetensorsFile:
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """The tensor, or the given rows of its first dimension, in the file's dtype and in new memory.
 
-        Raises CorruptCheckpointError if the file was truncated after it was opened.
+        Raises CorruptCheckpointError if the file was truncated after it was opened, CheckpointError if the tensor is
+        larger than memory.
         """
         info = self.tensors[name]
         first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
-        buffer = torch.empty(max(last - first, 0) * info.row_nbytes, dtype=torch.uint8)
-        view = memoryview(buffer.numpy().data)
         offset = self.data_start + info.offset + first * info.row_nbytes
-        while view:
-            count = os.preadv(self._descriptor, [view], offset)
-            if count == 0:
-                raise CorruptCheckpointError(f"{self.path}: ends inside tensor {name!r}; download it again")
-            view, offset = view[count:], offset + count
+        buffer = self._file.read(offset, max(last - first, 0) * info.row_nbytes, name)
         shape = (last - first, *info.shape[1:]) if info.shape else ()
         return buffer.view(DTYPES[info.dtype]).reshape(shape)
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""
-        os.close(self._descriptor)
+        self._file.close()
+
+
+def parse_header(text: bytes) -> Any:
+    """The content of a header. Raises ValueError or RecursionError for what the library does not accept either.
+
+    Python's parser accepts more: UTF-16, NaN, half of a surrogate pair, a name twice and -0 for a size.
+    """
+    decoded = text.decode("utf-8")
+    parse_int = _refuse_minus_zero if "-0" in decoded else None
+    header = json.loads(
+        decoded, object_pairs_hook=_no_duplicates, parse_constant=_refuse_number, parse_float=_refuse_number,
+        parse_int=parse_int,
+    )  # fmt: skip
+    if SURROGATE.search(decoded):
+        json.dumps(header, ensure_ascii=False).encode("utf-8")  # raises for half of a pair
+    return header
 
 
 def check_header(header: Any, data_size: int, where: str) -> dict[str, TensorInfo]:
@@ -95,7 +107,12 @@ def check_header(header: Any, data_size: int, where: str) -> dict[str, TensorInf
         raise CorruptCheckpointError(
             f"{where}: the safetensors header is a {type(header).__name__}, expected an object"
         )
-    tensors = {name: _check_entry(name, entry, where) for name, entry in header.items() if name != "__metadata__"}
+    metadata = header.get("__metadata__")
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    ):
+        raise CorruptCheckpointError(f"{where}: its __metadata__ is {str(metadata)[:80]!r}, expected names and texts")
+    tensors = {name: check_entry(name, entry, where) for name, entry in header.items() if name != "__metadata__"}
     end = 0
     for info in sorted(tensors.values(), key=lambda info: (info.offset, info.nbytes)):
         if info.offset != end:
@@ -111,21 +128,38 @@ def check_header(header: Any, data_size: int, where: str) -> dict[str, TensorInf
     return tensors
 
 
-def _check_entry(name: str, entry: Any, where: str) -> TensorInfo:
+def check_entry(name: str, entry: Any, where: str) -> TensorInfo:
+    """One tensor, from its entry in a header. Raises CorruptCheckpointError if the entry is wrong."""
     match entry:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if all(
-            type(size) is int and 0 <= size < LARGEST_SIZE for size in shape
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop]} if (
+            dtype in DTYPE_BITS
+            and len(shape) <= MOST_DIMENSIONS
+            and all(type(size) is int and 0 <= size < LARGEST_SIZE for size in shape)
         ):
-            needed = expected_nbytes(dtype, shape)
-            if 0 <= start <= stop and needed in (None, stop - start):
+            if len(entry) > 3:
+                _check_depth(name, entry, where)
+            bits = math.prod(shape) * DTYPE_BITS[dtype]
+            if type(start) is type(stop) is int and 0 <= start <= stop and bits == 8 * (stop - start):
                 return TensorInfo(name, dtype, tuple(shape), stop - start, start)
             raise CorruptCheckpointError(
-                f"{where}: tensor {name!r} ({dtype} {shape}) has data_offsets [{start}, {stop}], "
-                f"{stop - start} bytes, expected {needed}; download the file again"
+                f"{where}: tensor {name!r} ({dtype} {str(shape)[:80]}) has data_offsets {str([start, stop])[:80]}, "
+                f"expected {str(bits / 8 if bits % 8 else bits // 8)[:20]} bytes; download the file again"
             )
     raise CorruptCheckpointError(
         f"{where}: the header entry of {name!r} is {str(entry)[:80]!r}, expected dtype, shape and data_offsets"
     )
+
+
+def _check_depth(name: str, entry: Any, where: str) -> None:
+    """Raise CorruptCheckpointError if further fields of an entry are nested deeper than the library reads."""
+    level: list[Any] = [entry]
+    for _ in range(DEEPEST):
+        level = [
+            inner for outer in level if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]  # fmt: skip
+    if level:
+        raise CorruptCheckpointError(f"{where}: the header entry of {name!r} is nested too deep; download it again")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
@@ -133,3 +167,11 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     if len(result) != len(pairs):
         raise ValueError("a key appears twice")
     return result
+
+
+def _refuse_number(text: str) -> Any:
+    raise ValueError(f"the number {text[:20]}, expected whole numbers")
+
+
+def _refuse_minus_zero(text: str) -> int:
+    return _refuse_number(text) if text == "-0" else int(text)

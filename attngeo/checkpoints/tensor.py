@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +28,8 @@ DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
     "C64": torch.complex64,
 }
+# The bits of one number of each dtype that a safetensors file may have; torch lacks the last three.
+DTYPE_BITS = {name: 8 * dtype.itemsize for name, dtype in DTYPES.items()} | {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -55,8 +56,3 @@ class TensorInfo:
 def info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
     """The TensorInfo of a tensor in memory."""
     return TensorInfo(name, DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor.nbytes)
-
-
-def expected_nbytes(dtype: str, shape: list[int]) -> int | None:
-    """Bytes of a tensor of this dtype and shape; None if torch has no such dtype."""
-    return math.prod(shape) * DTYPES[dtype].itemsize if dtype in DTYPES else None

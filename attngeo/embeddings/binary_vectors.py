@@ -49,12 +49,20 @@ def read_binary(stream: Stream) -> Embedding:
         rows.add(words, values.reshape(len(words), width), range(first, record + 1))
         if record < announced and len(buffer) - offset > LONGEST_WORD + size:
             raise CorruptCheckpointError(f"{stream.ref}: vector {record + 1:,} has no word; download it again")
+        if record == announced:
+            break
         chunk = next(chunks, b"")
-        if record == announced or not chunk:
+        if not chunk:
             break
         buffer = buffer[offset:] + chunk
     if record < announced:
         raise CorruptCheckpointError(
             f"{stream.ref}: it ends after {record:,} vectors, its first line announces {announced:,}; download it again"
         )
-    return rows.finish()
+    return rows.finish(*_describe_rest(buffer[offset:] + next(chunks, b""), announced))
+
+
+def _describe_rest(rest: bytes, announced: int) -> list[str]:
+    """A note if the file goes on after its last vector."""
+    note = f"only {announced:,} vectors, as the first line announces; the file has more behind them"
+    return [note] if rest.strip() else []

@@ -7,15 +7,19 @@ objects of gensim become records without behaviour; a file that names anything e
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attngeo.checkpoints.pickles import Record, check_opcodes
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
+from attngeo.memory import require_memory
 
 FLOATS = ("f2", "f4", "f8")
 # Classes whose objects are kept as records. They hold what gensim saves beside the vectors, which is not read.
@@ -23,21 +27,6 @@ INERT = re.compile(
     r"(gensim\.|numpy\.random\.|collections\.).*|(builtins|__builtin__)\.(int|long|hash|object|set)"
     r"|numpy\.ndarray|numpy(\._core|\.core)\.multiarray\.scalar"
 )
-
-
-class Record(dict[Any, Any]):
-    """A stand-in for an object of any class: keeps its arguments, attributes and items, and does nothing with them."""
-
-    def __new__(cls, *_: Any, **__: Any) -> Record:  # noqa: D102
-        return super().__new__(cls)
-
-    def __init__(self, *arguments: Any, **_: Any) -> None:
-        super().__init__()
-        self.arguments = arguments
-
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, dict):
-            self.__dict__.update(state)
 
 
 class SavedType(Record):
@@ -96,7 +85,8 @@ def read_keyed_vectors(path: Path, ref: str) -> Embedding:
     Raises UnsafeCheckpointError for a pickle that names other code, CorruptCheckpointError, UnsupportedModelError.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            check_opcodes(data)
             saved = _Unpickler(file, encoding="latin1").load()
     except UnsafeCheckpointError as error:
         raise UnsafeCheckpointError(
@@ -145,13 +135,26 @@ def _read_array(path: Path, prefix: str, fields: dict[str, Any], ref: str) -> np
     for name in ("vectors", "syn0"):
         beside = path.with_name(f"{path.name}.{prefix}{name}.npy")
         if beside.is_file():
-            with beside.open("rb") as file:
-                # Not np.load, which takes zip files and pickles too.
-                array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
-            return array
+            return _read_npy(beside, ref)
     raise CorruptCheckpointError(
         f"{ref}: its vectors are missing, expected {path.name}.{prefix}vectors.npy beside it; copy that file too"
     )
+
+
+def _read_npy(path: Path, ref: str) -> np.ndarray[Any, Any]:
+    """The array of a .npy file. Not by np.load, which takes zip files and pickles too, and reserves any size.
+
+    Raises ValueError if the file is not as long as its header says.
+    """
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read_header(file)
+        needed, size = math.prod(shape) * dtype.itemsize, path.stat().st_size - file.tell()
+        if dtype.hasobject or needed != size:
+            raise ValueError(f"{path.name} has {size:,} bytes, and its header states {dtype} {shape}")
+        require_memory(needed, f"{ref}: {path.name}")
+        return np.fromfile(file, dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _find_field(fields: dict[str, Any], *names: str) -> Any:

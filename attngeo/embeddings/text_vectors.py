@@ -12,6 +12,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from attngeo.embeddings.streams import LONGEST_LINE, Stream
 from attngeo.errors import CorruptCheckpointError
 
 HEADER = re.compile(rb"\s*(\d{1,12})\s+(\d{1,6})\s*")
+# So few lines take as long at once as one by one.
+FEW = 64
 # Bytes that texts do not have, and float32 numbers nearly always have.
 CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 
@@ -74,7 +77,10 @@ def _read_dimensions(stream: Stream) -> tuple[int | None, int]:
     # The most frequent width, because the first word may contain a space. The head may end inside a line.
     whole = lines[:-1] or lines
     widths = Counter(len(line.split()) - 1 for line in whole[:100] if line.strip())
-    return None, widths.most_common(1)[0][0]
+    width = widths.most_common(1)[0][0]
+    if not width:
+        raise CorruptCheckpointError(f"{stream.ref}: its lines are single words, expected a word and its numbers each")
+    return None, width
 
 
 def _split_blocks(stream: Stream) -> Iterator[list[bytes]]:
@@ -92,26 +98,48 @@ def _split_blocks(stream: Stream) -> Iterator[list[bytes]]:
 
 
 def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
-    """Add lines at once if each is a word and numbers with single spaces between them; else halve them, down to one."""
-    parts = [line.strip(b"\r\n ").replace(b"\t", b" ").partition(b" ") for line in lines]
-    if all(word and rest.count(b" ") == rows.width - 1 for word, _, rest in parts):
-        try:
-            return rows.add([word for word, _, _ in parts], _parse([rest for _, _, rest in parts], rows.width), numbers)
-        except ValueError:
-            pass
-    if len(lines) == 1:
-        return _add_line(rows, lines[0], numbers[0])
-    half = len(lines) // 2
-    _add_lines(rows, lines[:half], numbers[:half])
-    return _add_lines(rows, lines[half:], numbers[half:])
+    """Add lines: at once those that stand together and are a word and numbers with single spaces between them."""
+    run = Run([], [], [])
+    for number, line in zip(numbers, lines, strict=True):
+        word, _, text = line.strip(b"\r\n ").replace(b"\t", b" ").partition(b" ")
+        if word and text.count(b" ") == rows.width - 1:
+            run.words.append(word)
+            run.texts.append(text)
+            run.numbers.append(number)
+        elif word or line.strip():
+            _add_run(rows, run)
+            run = Run([], [], [])
+            _add_line(rows, line, number)
+    _add_run(rows, run)
+
+
+class Run(NamedTuple):
+    """Lines: the word, the numbers as text and the number of each line."""
+
+    words: list[bytes]
+    texts: list[bytes]
+    numbers: list[int]
+
+
+def _add_run(rows: RowCollector, run: Run) -> None:
+    """Add lines at once; if one has text in place of a number, halve them until they are few."""
+    if len(run.words) <= FEW:
+        for word, text, number in zip(*run, strict=True):
+            _add_line(rows, word + b" " + text, number)
+        return None
+    try:
+        return rows.add(run.words, _parse(run.texts, rows.width), run.numbers)
+    except ValueError:
+        pass
+    half = len(run.words) // 2
+    _add_run(rows, Run(*(part[:half] for part in run)))  # type: ignore[arg-type]  # three lists
+    return _add_run(rows, Run(*(part[half:] for part in run)))  # type: ignore[arg-type]
 
 
 def _parse(texts: list[bytes], width: int) -> Values:
     """The numbers of many lines, [len(texts), width]. Raises ValueError if one of them is not a number."""
     import pandas as pd
 
-    if not texts:
-        return np.empty((0, width), np.float32)
     with np.errstate(over="ignore"):  # numbers beyond float32 become Inf, and their rows are left out
         frame = pd.read_csv(
             io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False

@@ -21,6 +21,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.silence import silence_transformers
 from attngeo.embeddings.words import MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
+from attngeo.small_files import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -107,7 +108,7 @@ def _read_complete(path: Path, ref: str) -> Tokeniser:
     from tokenizers import Tokenizer
 
     try:
-        return _wrap_fast(Tokenizer.from_file(str(path)))
+        return _wrap_fast(Tokenizer.from_str(read_small_text(path, MOST_TOKENISER_BYTES)))
     except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse
         raise CorruptCheckpointError(
             f"{ref}: {path.name} is not a readable tokeniser ({first_line(error)}); download it again"
@@ -121,8 +122,7 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
     for name in COMPANIONS:
         store.file(name)  # downloads it
     folder = vocabularies[0].parent
-    config = folder / CONFIG
-    if config.is_file() and b'"auto_map"' in config.read_bytes():
+    if _names_code(folder, store.ref):
         raise UnsupportedModelError(f"{store.ref}: its tokeniser is code, which attngeo never runs; {ADVICE}")
     try:
         with silence_transformers(logging.CRITICAL), warnings.catch_warnings():
@@ -135,6 +135,18 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
             f"{store.ref}: transformers cannot read {names} as a tokeniser of {family!r} "
             f"({_explain(error, vocabularies)}); {ADVICE}"
         ) from None
+
+
+def _names_code(folder: Path, ref: str) -> bool:
+    """Whether the configuration of a tokeniser names code. Raises CorruptCheckpointError if a file is not small."""
+    config = folder / CONFIG
+    try:
+        for path in (folder / name for name in (*VOCABULARIES, *COMPANIONS)):
+            if path.exists():
+                check_small(path, MOST_TOKENISER_BYTES)
+        return config.exists() and b'"auto_map"' in read_small_bytes(config)
+    except (OSError, ValueError) as error:
+        raise CorruptCheckpointError(f"{ref}: its tokeniser cannot be read ({error}); download it again") from None
 
 
 def _explain(error: Exception, vocabularies: list[Path]) -> str:

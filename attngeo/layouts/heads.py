@@ -104,7 +104,7 @@ def _read_positive(
     for source in (section, defaults):
         if stated_as_null:  # null means "derive it", not "the family's default"
             return None
-        for name in _fitting_fields(names, source, words):
+        for name in fitting_fields(names, source, words):
             value = source[name]
             if isinstance(value, list) and stage is not None and stage < len(value):
                 value = value[stage]
@@ -117,7 +117,7 @@ def _read_positive(
     return None
 
 
-def _fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
+def fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
     """The fields that a source has: those with a prefix whose words are all in `words`, then those without a prefix."""
     prefixed = []
     for name in source:

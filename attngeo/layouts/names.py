@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+# More than any model has: a forged number of layers cannot make a loop endless.
+MOST_LAYERS = 10_000
 NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
 
 

@@ -26,20 +26,20 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     fields = {**family.defaults, **stated}
     rope = _parameters(stated, fields, layer)
     size = _count_rotated(fields, rope, family, head_dim)
-    base = float(rope["rope_theta"])
+    base = _real(rope["rope_theta"])
     plain: Tensor = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     match kind:
         case "default" | "dynamic" | "mrope":
             return plain
         case "linear":
-            return plain / float(rope["factor"])
+            return plain / _real(rope["factor"])
         case "llama3":
             return _llama3(plain, rope)
         case "yarn":
             return _yarn(plain, rope, fields, base)
         case "longrope" | "su":
-            factors = torch.tensor(rope["short_factor"], dtype=torch.float64)
+            factors = torch.tensor([_real(factor) for factor in rope["short_factor"]], dtype=torch.float64)
             if factors.shape != plain.shape:
                 raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
             return plain / factors
@@ -52,7 +52,10 @@ def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int
     local = _is_local(fields, layer)
     by_type = {name: value for name, value in rope.items() if isinstance(value, Mapping)}
     if by_type:
-        rope = dict(by_type.get("sliding_attention" if local else "full_attention") or next(iter(by_type.values())))
+        # Parameters for each type of layer; or those of all layers, beside something that is nested.
+        common = {name: value for name, value in rope.items() if name not in by_type and value is not None}
+        own = by_type.get("sliding_attention" if local else "full_attention")
+        rope = common | dict(own or ({} if common else next(iter(by_type.values()))))
     elif not rope and not (local and "rope_local_base_freq" in fields):
         rope = dict(fields.get("rope_scaling") or {})
     if "rope_theta" not in rope:
@@ -64,46 +67,61 @@ def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int
     return rope
 
 
+def _real(value: Any) -> float:
+    """A number of the configuration. Raises TypeError for any other value, such as true or "0.5"."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is no number")
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    """A whole number of the configuration. Raises TypeError for any other value."""
+    if int(_real(value)) != value:
+        raise TypeError(f"{value} is no whole number")
+    return int(value)
+
+
 def _is_local(fields: Mapping[str, Any], layer: int) -> bool:
     """Whether the layer attends within a sliding window, in models whose such layers have a base of their own."""
     kinds = fields.get("layer_types")
     if isinstance(kinds, list) and layer < len(kinds):
         return bool(kinds[layer] == "sliding_attention")
     if "global_attn_every_n_layers" in fields:
-        return bool(layer % fields["global_attn_every_n_layers"] != 0)
+        return layer % _whole(fields["global_attn_every_n_layers"]) != 0
     pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
-    return pattern is not None and (layer + 1) % int(pattern) != 0
+    return pattern is not None and (layer + 1) % _whole(pattern) != 0
 
 
 def _count_rotated(fields: Mapping[str, Any], rope: Mapping[str, Any], family: Family, head_dim: int) -> int:
     """The number of dimensions of a head that rotate."""
     if family.rotary is not None and family.rotary.tail:
-        return int(fields["qk_rope_head_dim"])
+        return _whole(fields["qk_rope_head_dim"])
     if "rotary_dim" in fields:
-        return int(fields["rotary_dim"])
+        return _whole(fields["rotary_dim"])
     fraction = rope.get("partial_rotary_factor", fields.get("partial_rotary_factor", fields.get("rotary_pct", 1.0)))
-    return int(head_dim * fraction)
+    return int(head_dim * _real(fraction))
 
 
 def _llama3(plain: Tensor, rope: Mapping[str, Any]) -> Tensor:
     """Stretch long wavelengths by `factor`, keep short ones, and blend between."""
-    turns = float(rope["original_max_position_embeddings"]) * plain / (2 * math.pi)
-    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+    turns = _real(rope["original_max_position_embeddings"]) * plain / (2 * math.pi)
+    low, high = _real(rope["low_freq_factor"]), _real(rope["high_freq_factor"])
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return plain * (kept + (1 - kept) / float(rope["factor"]))
+    return plain * (kept + (1 - kept) / _real(rope["factor"]))
 
 
 def _yarn(plain: Tensor, rope: Mapping[str, Any], fields: Mapping[str, Any], base: float) -> Tensor:
     """As `_llama3`, but blend linearly over the index of the pair."""
-    trained = rope.get("original_max_position_embeddings") or fields["max_position_embeddings"]
-    factor, size = rope.get("factor") or fields["max_position_embeddings"] / trained, 2 * len(plain)
+    trained = _real(rope.get("original_max_position_embeddings") or fields["max_position_embeddings"])
+    factor, size = _real(rope.get("factor") or fields["max_position_embeddings"] / trained), 2 * len(plain)
 
     def pair_turning(times: float) -> float:
         return size * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(base))
 
-    first, last = pair_turning(rope.get("beta_fast") or 32), pair_turning(rope.get("beta_slow") or 1)
+    fast, slow = _real(rope.get("beta_fast") or 32), _real(rope.get("beta_slow") or 1)
+    first, last = pair_turning(fast), pair_turning(slow)
     if rope.get("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, size - 1)
     stretched = ((torch.arange(len(plain), dtype=torch.float64) - first) / max(last - first, 1e-3)).clamp(0, 1)
-    return plain * (1 - stretched + stretched / float(factor))
+    return plain * (1 - stretched + stretched / factor)

@@ -10,14 +10,13 @@ from itertools import accumulate, count, takewhile
 from typing import Any
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
+from attngeo.layouts.absent import find_absent_layers
 from attngeo.layouts.heads import HeadConfig, Role, read_heads
 from attngeo.layouts.layout import HEAD_NORMS, LATENT_ROLES, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
-from attngeo.layouts.names import join
+from attngeo.layouts.names import MOST_LAYERS, join
 from attngeo.layouts.sizes import ShapeOf, Sizes, measure
 
-# More than any model has, so that a forged configuration cannot make a loop endless.
-MOST_LAYERS = 10_000
 CROSS = re.compile(
     r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention|second_sub_layer)", re.IGNORECASE
 )
@@ -100,7 +99,7 @@ def find_sites(
     names = set(names)
     survey = survey_modules(names, config, quantisation, ref)
     sites: list[AttentionSite] = []
-    skipped, errors = dict(survey.skipped), []
+    skipped, errors = survey.skipped | find_absent_layers(survey.modules, names), []
     for stack, modules in _group_by_stack(survey.modules).items():
         for layer, found in _number_layers(modules):
             if _is_speculative(found, layer):

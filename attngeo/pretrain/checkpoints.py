@@ -8,6 +8,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
 
 # Written into a checkpoint's folder last: a checkpoint without it is broken.
@@ -63,6 +64,6 @@ def write_mark(checkpoint: Path, mark: CheckpointMark) -> None:
 def read_mark(checkpoint: Path) -> CheckpointMark | None:
     """The mark of a checkpoint; None if it has none that is whole."""
     try:
-        return CheckpointMark(**json.loads((checkpoint / MARK).read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        return CheckpointMark(**json.loads(read_small_text(checkpoint / MARK)))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None

@@ -15,6 +15,7 @@ from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
 
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
+from attngeo.small_files import read_small_text
 
 HUB_REFERENCE = re.compile(
     r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[^@#]+))?(?:@(?P<revision>[^#]+))?(?:#(?P<split>.+))?", re.ASCII
@@ -43,7 +44,7 @@ def check_cached_revision(reference: str, builder: Any, name: str, revision: str
         return
     cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
     ref = cache / f"datasets--{name.replace('/', '--')}" / "refs" / (revision or "main")
-    commit = ref.read_text("utf-8").strip() if ref.is_file() else revision
+    commit = read_small_text(ref).strip() if ref.is_file() else revision
     if builder.hash != commit:
         raise DataUnavailableError(
             f"{reference}: only revision {builder.hash} is in the cache, and the Hub cannot be reached; give that "

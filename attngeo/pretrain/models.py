@@ -25,6 +25,7 @@ from attngeo.choices import Objective
 from attngeo.errors import UsageError, first_line
 from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
 from attngeo.pretrain.presets import PRESETS
+from attngeo.small_files import read_small_text
 
 HEADS = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 MAPPINGS = {"mlm": MODEL_FOR_MASKED_LM_MAPPING, "clm": MODEL_FOR_CAUSAL_LM_MAPPING}
@@ -111,12 +112,12 @@ def _read_config(model: str) -> PreTrainedConfig:
         return AutoConfig.for_model(preset.model_type, **preset.config)
     path = Path(model).expanduser()
     path = path / "config.json" if path.is_dir() else path
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(f"model is {model!r}, expected a config.json or one of: {', '.join(PRESETS)}")
     try:
-        fields = json.loads(path.read_text("utf-8"))
+        fields = json.loads(read_small_text(path))
         model_type = str(fields.pop("model_type", ""))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as a JSON object ({first_line(error)})") from error
     if model_type not in CONFIG_MAPPING:
         near = get_close_matches(model_type, CONFIG_MAPPING, n=1)

@@ -31,6 +31,7 @@ from attngeo.pretrain.trainer import RunTrainer
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import statistic
+from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
 
 log = logging.getLogger(__name__)
@@ -98,9 +99,9 @@ def load_run(folder: Path) -> Run | None:
     if not (folder / SUMMARY).is_file():
         return None
     try:
-        summary = json.loads((folder / SUMMARY).read_text("utf-8"))
+        summary = json.loads(read_small_text(folder / SUMMARY))
         return Run(folder, read_settings(folder), summary, pd.read_parquet(folder / GEOMETRY))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TrainingError(f"the run in {folder} cannot be read ({error}); train it again in another folder") from None
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import options_of
 from attngeo.pretrain.options import PATHS, ImagePretrainOptions, PretrainOptions, TextPretrainOptions, make_absolute
+from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
 
 FILE = "settings.json"
@@ -35,7 +36,7 @@ def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
     """
     path = folder / FILE
     try:
-        stored = json.loads(path.read_text("utf-8"))
+        stored = json.loads(read_small_text(path))
         images = stored["task"] == "image"
         kind: type[TextPretrainOptions] | type[ImagePretrainOptions]
         kind = ImagePretrainOptions if images else TextPretrainOptions
@@ -44,7 +45,7 @@ def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
         return kind(**{name: value for name, value in fields.items() if name not in foreign})
     except FileNotFoundError:
         raise DataUnavailableError(_explain_missing(folder)) from None
-    except (OSError, ValueError, TypeError, LookupError, UsageError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
         raise TrainingError(
             f"{path} cannot be read ({type(error).__name__}: {error}); start the run again in another folder"
         ) from None

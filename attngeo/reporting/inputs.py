@@ -13,6 +13,7 @@ from attngeo.figures.kinds import FigureSpec, FrameName
 from attngeo.figures.options import PlotOptions
 from attngeo.progress import ProgressCallback
 from attngeo.scores.spec import number_columns
+from attngeo.small_files import read_small_text
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns
 
 if TYPE_CHECKING:
@@ -159,10 +160,10 @@ def _read_run(place: Any, inputs: FigureInputs) -> pd.DataFrame:
         path = found[0]
     rows = read_results(path, inputs.columns, "attngeo pretrain", numbers=number_columns())
     try:
-        settings = json.loads((path.parent / "settings.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        settings = json.loads(read_small_text(path.parent / "settings.json"))
+    except (OSError, ValueError, RecursionError):
         settings = {}
-    return _name_run(rows, settings)
+    return _name_run(rows, settings if isinstance(settings, dict) else {})
 
 
 def _name_run(rows: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from attngeo.provenance import software
 from attngeo.reporting.schema import AnalogyRequest, FileRequest, PretrainRequest, Request, ScoreRequest
 from attngeo.reporting.workplace import Workplace, describe_files, resolve_reference
 from attngeo.scores.spec import number_columns
+from attngeo.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.read import read_results
 
@@ -56,7 +57,10 @@ def _prepare_file(request: FileRequest, place: Workplace) -> ResultsPart:
 
     def make() -> pd.DataFrame:
         frame = read_results(path, (), "attngeo … -o FILE", numbers=number_columns())
-        frame.attrs = {"model": request.path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        frame.attrs = {
+            "model": request.path,
+            "sha256": hashlib.sha256(read_small_bytes(path, MOST_RESULTS_BYTES)).hexdigest(),
+        }
         return frame
 
     return ResultsPart(_fingerprint(request, describe_files(path)), make)
@@ -146,7 +150,7 @@ def _check_inputs(folder: Path, files: str) -> None:
     """Raise OutputError if the runs in a folder were trained on other files than these; note them in a new folder."""
     path = folder / INPUTS
     digest = json.dumps({"files": hashlib.sha256(files.encode()).hexdigest()})
-    if path.is_file() and path.read_text("utf-8") != digest:
+    if path.is_file() and read_small_bytes(path) != digest.encode():
         raise OutputError(
             f"{folder}: the training files have changed since these runs; delete the folder to train again, or delete "
             f"only {INPUTS} in it if the data are the same"

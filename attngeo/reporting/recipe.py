@@ -14,6 +14,7 @@ from attngeo.reporting.recipe_columns import find_unknown_columns
 from attngeo.reporting.recipe_errors import describe_problem, find_contradictions
 from attngeo.reporting.schema import Recipe
 from attngeo.reporting.toml_lines import Place, line_of, name_of
+from attngeo.small_files import read_small_bytes
 
 
 class RecipeFile:
@@ -53,7 +54,7 @@ def read_recipe(path: str | Path) -> RecipeFile:
 
 def _read_file(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_small_bytes(path)
         content.decode()
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder, expected a .toml file") from None

@@ -23,6 +23,7 @@ from attngeo.reporting.results import CollectedResults, ReportFailure, collect_r
 from attngeo.reporting.toml_lines import Place, name_of
 from attngeo.reporting.workplace import Workplace
 from attngeo.scores.conditions import Outcome
+from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.write import write_table
 
@@ -151,7 +152,7 @@ def _write(folder: Path, content: ReportContent, tables: dict[str, pd.DataFrame]
 def _remove_former(folder: Path) -> None:
     """Remove the page of a former report in this folder and the tables that it lists, and nothing else."""
     try:
-        names = json.loads((folder / PROVENANCE).read_text("utf-8"))["tables"]
+        names = json.loads(read_small_text(folder / PROVENANCE))["tables"]
         former = [str(name) for name in names if re.fullmatch(FILE_NAME, str(name))]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         former = []

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
+from numbers import Integral
 
 from attngeo.choices import Convention, Precision
 from attngeo.errors import UsageError
+from attngeo.layouts.names import MOST_LAYERS
 from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
 
+RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
 # Beyond this many positions, float64 cannot represent the angle of a rotation.
 LARGEST_OFFSET = 2**31
 
@@ -20,11 +25,13 @@ def parse_layers(text: str) -> list[int]:
     [0, 1, 2, 3, 7]
     """
     layers: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UsageError(f"layers is {text!r}, expected a list such as 0-3,7")
-        layers.update(range(int(first), int(last or first) + 1))
+    parts = text.split(",", MOST_LAYERS)
+    for part in parts:
+        range_ = RANGE.fullmatch(part)
+        first, last = (int(range_[1]), int(range_[2] or range_[1])) if range_ else (1, 0)
+        if not first <= last < MOST_LAYERS or len(parts) > MOST_LAYERS:
+            raise UsageError(f"layers is {text!r:.80}, expected a list such as 0-3,7 of numbers below {MOST_LAYERS:,}")
+        layers.update(range(first, last + 1))
     return sorted(layers)
 
 
@@ -34,9 +41,11 @@ def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:
         return None
     if isinstance(layers, str):
         return tuple(parse_layers(layers))
-    if not isinstance(layers, Iterable):
-        raise UsageError(f"layers is {layers!r}, expected a collection of numbers such as [0, 1, 7]")
-    return tuple(layers)
+    wanted = tuple(islice(layers, MOST_LAYERS + 1)) if isinstance(layers, Iterable) else ()
+    numbers = all(isinstance(layer, Integral) and not isinstance(layer, bool) for layer in wanted)
+    if not isinstance(layers, Iterable) or not numbers or len(wanted) > MOST_LAYERS:
+        raise UsageError(f"layers is {layers!r:.80}, expected at most {MOST_LAYERS:,} whole numbers, such as [0, 1, 7]")
+    return wanted
 
 
 @dataclass(frozen=True, kw_only=True)

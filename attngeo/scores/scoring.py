@@ -110,10 +110,15 @@ def _describe(store: TensorStore, sites: list[AttentionSite]) -> str:
 
 
 def _count_parameters(store: TensorStore, sites: list[AttentionSite]) -> int | None:
-    """Numbers in the whole checkpoint, from its bytes: exact if all of it has the width of the weights scored."""
+    """Numbers in the whole checkpoint, from its bytes: exact if all of it has the width of the weights scored.
+
+    None if the checkpoint does not state its bytes, or states fewer than those of the weights scored.
+    """
     total, info = store.total_nbytes, store.info(next(iter(sites[0].tensors.values())))
-    count = math.prod(info.shape)
-    return None if total is None or not count else total * count // info.nbytes
+    count, scored = math.prod(info.shape), {name for site in sites for name in site.tensors.values()}
+    if total is None or not count or total < sum(store.info(name).nbytes for name in scored):
+        return None
+    return total * count // info.nbytes
 
 
 def _option_notes(options: ScoreOptions) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
+from attngeo.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,16 +49,16 @@ def read_results(
 
     path = Path(path).expanduser()
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
-        ".csv": lambda file: pd.read_csv(file, keep_default_na=False, na_values=[""]),
-        ".json": lambda file: pd.DataFrame(json.loads(file.read_text("utf-8"))),
+        ".csv": lambda file: pd.read_csv(io.BytesIO(_read(file)), keep_default_na=False, na_values=[""]),
+        ".json": lambda file: pd.DataFrame(json.loads(read_small_text(file, MOST_RESULTS_BYTES))),
         ".jsonl": lambda file: pd.DataFrame(
-            [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
+            [json.loads(line) for line in read_small_text(file, MOST_RESULTS_BYTES).split("\n") if line.strip()]
         ),
-        ".parquet": pd.read_parquet,
+        ".parquet": lambda file: pd.read_parquet(io.BytesIO(_read(file))),
     }
     if path.suffix.lower() not in readers:
         raise DataError(f"{path}: expected a results file, with a name that ends in one of: {' '.join(SUFFIXES)}")
-    if not path.is_file():
+    if not path.exists():
         raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
     try:
         frame = readers[path.suffix.lower()](path)
@@ -64,6 +66,10 @@ def read_results(
         reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it again with {made_by}") from error
     return _set_types(require_columns(frame, columns, str(path), made_by), str(path), numbers)
+
+
+def _read(path: Path) -> bytes:
+    return read_small_bytes(path, MOST_RESULTS_BYTES)
 
 
 def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.DataFrame:

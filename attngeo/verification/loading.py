@@ -18,8 +18,8 @@ from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import INDEX_SUFFIX, SAFETENSORS, require_format, usual_names
 from attngeo.embeddings.silence import silence_transformers
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, first_line
+from attngeo.memory import available_memory
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.verification.memory import available_memory
 from attngeo.verification.runs import MOST_HELD
 
 FLOAT32 = 4  # bytes
@@ -44,7 +44,7 @@ def load_model(store: FileStore, report: ProgressCallback) -> LoadedModel:
     _refuse_foreign(store)
     config = _read_config(folder, ref)
     model_class = _choose_class(config, ref)
-    require_memory(_float32_nbytes(model_class, config, store), ref)
+    _require_room(_float32_nbytes(model_class, config, store), ref)
     store.fetch(store.names, lambda file: report(Progress("download", file)))
     report(Progress("load", f"{model_class.__name__} in float32"))
     return _load(model_class, config, folder, store)
@@ -60,7 +60,7 @@ def borrow_model(model: nn.Module, ref: str) -> Iterator[nn.Module]:
     if any(t.is_meta for t in tensors):
         raise CorruptCheckpointError(f"{ref}: the model is on the meta device and has no values; load the weights")
     if any(t.device.type != "cpu" or (t.is_floating_point() and t.dtype != torch.float32) for t in tensors):
-        require_memory(FLOAT32 * sum(t.numel() for t in tensors), ref)
+        _require_room(FLOAT32 * sum(t.numel() for t in tensors), ref)
         yield copy.deepcopy(model).to("cpu", torch.float32).eval()
         return
     training = [module for module in model.modules() if module.training]
@@ -80,7 +80,7 @@ def silence_libraries() -> Iterator[None]:
         yield
 
 
-def require_memory(nbytes: int, ref: str) -> None:
+def _require_room(nbytes: int, ref: str) -> None:
     """Raise NotEnoughMemoryError if so many bytes of a model, and MOST_HELD of its products, do not fit in memory."""
     need, have = nbytes + MOST_HELD, available_memory()
     if need > have:

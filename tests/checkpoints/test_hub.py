@@ -210,3 +210,13 @@ def test_a_model_that_does_not_fit_in_memory_is_not_downloaded(
     )
     assert run.stdout == "NotEnoughMemoryError\n"
     assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
+
+
+@pytest.mark.parametrize("commit", ["../..", "../../../../x", "/etc", "a/../../.."])
+def test_a_commit_that_leads_out_of_the_cache_is_refused(
+    commit: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"], hub.commit = write_single(tmp_path / "remote"), commit
+    before = set(tmp_path.rglob("config.json"))
+    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name", hub.url])
+    assert not {path for path in tmp_path.rglob("config.json") if "snapshots" not in path.parts} - before

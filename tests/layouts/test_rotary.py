@@ -102,3 +102,42 @@ def test_gemma3_scales_only_its_global_layers() -> None:
 def test_unknown_scaling_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedModelError, match=r"'wobbly'.*--rope-offset"):
         rotary_frequencies({"rope_scaling": {"rope_type": "wobbly"}}, FAMILIES["llama"], 32, 0, "here")
+
+
+@pytest.mark.parametrize("nested", [{}, {"a": 1}, {"rope_theta": 1e9}], ids=str)
+def test_something_nested_does_not_hide_what_is_stated(nested: dict[str, Any]) -> None:
+    """It was taken for the parameters of a type of layer, and the stated theta and fraction were lost."""
+    rope = {"rope_theta": 1e6, "partial_rotary_factor": 0.5, "rope_type": "default"}
+    section = LLAMA | {"rope_parameters": {**rope, "scaling_of_others": nested}}
+    got = rotary_frequencies(section, FAMILIES["llama"], 32, 0, "here")
+    assert torch.allclose(got, 1e6 ** (-torch.arange(0, 16, 2).double() / 16))
+
+
+def test_parameters_of_a_type_of_layer_come_before_those_of_all() -> None:
+    types = {"layer_types": ["sliding_attention", "full_attention"]}
+    rope = {"rope_theta": 1e6, "rope_type": "default", "sliding_attention": {"rope_theta": 1e4}}
+    for layer, base in enumerate((1e4, 1e6)):
+        got = rotary_frequencies(LLAMA | types | {"rope_parameters": rope}, FAMILIES["llama"], 8, layer, "here")
+        assert got[1].item() == pytest.approx(base**-0.25)
+
+
+@pytest.mark.parametrize("value", [True, "10000", [1e4]], ids=str)
+@pytest.mark.parametrize(
+    ("family", "section", "field"),
+    [
+        ("llama", {"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters.rope_theta"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 1}}, "rope_parameters.partial_rotary_factor"),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2}}, "rope_parameters.factor"),
+        ("llama", {"rope_theta": 1e4}, "rope_theta"),
+        ("gptj", {"rotary_dim": 4}, "rotary_dim"),
+        ("gpt_neox", {"rotary_pct": 0.25}, "rotary_pct"),
+        ("gemma3_text", {"sliding_window_pattern": 6}, "sliding_window_pattern"),
+        *(("llama", {"rope_parameters": rope}, "rope_parameters.factor") for rope in SCALED.values()),
+    ],
+)
+def test_only_numbers_count_as_numbers(family: str, section: dict[str, Any], field: str, value: object) -> None:
+    *outer, name = field.split(".")
+    inner = section[outer[0]] if outer else section
+    changed = {**inner, name: value}
+    with pytest.raises(TypeError):
+        rotary_frequencies({**section, outer[0]: changed} if outer else changed, FAMILIES[family], 32, 0, "here")

@@ -31,6 +31,7 @@ class Hub:
     url: str = ""
     repositories: dict[str, Path] = field(default_factory=dict)
     gated: dict[str, str] = field(default_factory=dict)
+    commit: str | None = None  # what it states instead of its commit
     requests: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
 
     @property
@@ -103,7 +104,7 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 first, last = (int(n or len(body)) for n in part.removeprefix("bytes=").split("-"))
                 self.send_header("Content-Range", f"bytes {first}-{min(last, len(body) - 1)}/{len(body)}")
                 body = body[first : last + 1]
-            self.send_header("X-Repo-Commit", self.commit)
+            self.send_header("X-Repo-Commit", hub.commit or self.commit)
             self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

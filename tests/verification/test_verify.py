@@ -15,12 +15,13 @@ from safetensors.torch import load_file, save_file
 from support.messages import refuses
 
 import attngeo
+from attngeo import memory
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, UsageError
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import make_fused
 from attngeo.layouts.sites import AttentionSite
 from attngeo.progress import Progress
-from attngeo.verification import drives, loading, memory, runs, verifying
+from attngeo.verification import drives, loading, runs, verifying
 from attngeo.verification.agreement import Prediction
 from attngeo.verification.matching import SitePlace, match_places
 from attngeo.verification.verifying import AGREEING, COLUMNS

@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""How much memory this process may still take: what is too large is refused before it is allocated."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import NamedTuple
 
 import psutil
 
+from attngeo.errors import NotEnoughMemoryError
+
 # Linux: where control groups are, and which group of each hierarchy a process belongs to.
 GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+# Fewer bytes are not checked, because a check takes longer than to allocate them.
+UNCHECKED = 1 << 28
 
 
 class GroupFiles(NamedTuple):
@@ -27,12 +33,31 @@ VERSIONS = {
 }
 
 
+def require_memory(nbytes: int, what: str) -> None:
+    """Raise NotEnoughMemoryError if so many bytes do not fit in memory. what: what needs them."""
+    if nbytes > UNCHECKED and nbytes > (have := available_memory()):
+        raise NotEnoughMemoryError(
+            f"{what} needs {nbytes / 1e9:,.1f} GB of memory, and {max(have, 0) / 1e9:,.1f} GB are available; use a "
+            "machine with more memory"
+        )
+
+
 def available_memory() -> int:
-    """Bytes that this process may still take: what the machine has, or what its control groups allow if that is less.
+    """Bytes that this process may still take: what the machine has, or what its control groups or its limit of address
+    space allow if that is less.
 
     A container is such a group. Cached files count as available.
     """
-    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
+    return min([int(psutil.virtual_memory().available), *_left_in_address_space(), *_left_in_groups()])
+
+
+def _left_in_address_space() -> Iterator[int]:
+    """What `ulimit -v` leaves this process."""
+    if hasattr(psutil, "RLIMIT_AS"):  # Linux
+        process = psutil.Process()
+        limit, _ = process.rlimit(psutil.RLIMIT_AS)
+        if limit != psutil.RLIM_INFINITY:
+            yield limit - process.memory_info().vms
 
 
 def _left_in_groups() -> Iterator[int]:

@@ -1,0 +1,192 @@
+"""State dicts of PyTorch: read as torch.load reads them, or refused; no number in the file is trusted."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checkpoints import weights, write_config
+from support.damage import Rebuilt, Storage, pickle_state, rewrite_zip, run_bounded, write_pickled, write_torch
+from support.messages import refuses
+
+import attngeo
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.torch_bin import TorchFile
+from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError
+
+Q0 = "model.layers.0.self_attn.q_proj.weight"
+BYTES = 24 * 24 * 4
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_torch(tmp_path / "pytorch_model.bin", weights())
+
+
+def test_tensors_of_every_kind_are_read_as_torch_reads_them(tmp_path: Path) -> None:
+    x = torch.randn(3, 4, 5)
+    state: dict[str, Any] = {
+        "plain": x, "transposed": x.transpose(0, 2), "a view": x[1:, :, 2], "a parameter": torch.nn.Parameter(x),
+        "uint16": torch.arange(7).to(torch.uint16), "float8": torch.randn(4, 4).to(torch.float8_e4m3fn),
+        "bfloat16": x.bfloat16(), "complex": torch.randn(2, dtype=torch.complex64), "no rows": torch.zeros(0, 3),
+        "a number": torch.tensor(3.0), "bool": torch.tensor([True, False]), "one row": torch.ones(1).expand(1, 1),
+    }  # fmt: skip
+    others = {"sparse": torch.eye(3).to_sparse(), "step": 3, "rng": [1, 2.5, None], "size": x.shape, "set": {1}}
+    torch.save(torch.nn.Linear(2, 3).state_dict() | state | others, tmp_path / "x.bin")
+    expected = torch.load(tmp_path / "x.bin", weights_only=True)
+    file = TorchFile(tmp_path / "x.bin")
+    assert set(file.tensors) == {*state, "weight", "bias"}
+    for name, info in file.tensors.items():
+        assert (info.shape, info.nbytes) == (tuple(expected[name].shape), expected[name].nbytes)
+        assert torch.equal(file.read(name), expected[name])
+        if expected[name].ndim:
+            assert torch.equal(file.read(name, slice(1, 3)), expected[name][1:3])
+
+
+@pytest.mark.parametrize("record", ["data/", "data.pkl"])
+def test_compressed_records_are_refused(record: str, path: Path) -> None:
+    """Mapped as if they were stored, they gave compressed bytes as weights."""
+    rewrite_zip(path, compressed=record)
+    with refuses(CorruptCheckpointError, path.name, record.rstrip("/"), "compressed"):
+        attngeo.score(path)
+
+
+def test_a_record_shorter_than_its_tensor_does_not_read_its_neighbour(path: Path) -> None:
+    rewrite_zip(path, lambda name, content: content[:-4] if name.endswith("data/1") else content)
+    with refuses(CorruptCheckpointError, path.name, "data/1", f"{BYTES - 4:,}", f"{BYTES:,}"):
+        attngeo.score(path)
+
+
+def test_a_list_of_records_that_differs_from_their_headers_is_refused(path: Path) -> None:
+    """The list at the end of the file says "stored", the record itself "deflated"; or it names another record."""
+    with zipfile.ZipFile(path) as archive:
+        place = next(info.header_offset for info in archive.infolist() if info.filename.endswith("data/1"))
+    content = path.read_bytes()
+    for offset, changed in ((8, b"\x08\0"), (26, struct.pack("<H", 3)), (0, b"PK\x01\x02")):
+        path.write_bytes(content[: place + offset] + changed + content[place + offset + len(changed) :])
+        with refuses(CorruptCheckpointError, path.name, "data/1"):
+            attngeo.score(path)
+
+
+def test_a_record_that_is_listed_twice_is_refused(path: Path) -> None:
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(next(name for name in archive.namelist() if name.endswith("data/1")), b"\0" * BYTES)
+    with refuses(CorruptCheckpointError, path.name, "twice"):
+        attngeo.score(path)
+
+
+# What a pickle states of a tensor whose storage has 4 numbers.
+FORGED = {
+    "more rows than its storage": Rebuilt(Storage("0", 4), (24, 24), (24, 1)),
+    "an offset beyond it": Rebuilt(Storage("0", 4), (2, 2), (2, 1), offset=1),
+    "a storage longer than its record": Rebuilt(Storage("0", 576), (24, 24), (24, 1)),
+    "a storage that is missing": Rebuilt(Storage("7", 4), (2, 2), (2, 1)),
+    "negative sizes": Rebuilt(Storage("0", 4), (-2, -2), (2, 1)),
+    "negative strides": Rebuilt(Storage("0", 4), (2, 2), (-2, 1)),
+    "sizes that are no numbers": Rebuilt(Storage("0", 4), (True, 2.0), (2, 1)),  # type: ignore[arg-type]
+    "a number of numbers below zero": Rebuilt(Storage("0", -4), (2, 2), (2, 1)),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_tensors_that_do_not_fit_their_records_are_refused(case: str, tmp_path: Path) -> None:
+    data = pickle_state({Q0: FORGED[case]})
+    path = write_pickled(tmp_path / "pytorch_model.bin", data, {"data/0": b"\0" * 16, "data/1": b"\0" * 9999})
+    with pytest.raises(CorruptCheckpointError, match=r"pytorch_model\.bin"):
+        attngeo.score(path)
+
+
+def test_a_tensor_that_repeats_its_numbers_is_not_read(tmp_path: Path) -> None:
+    """Strides of 0: 4 bytes in the file, 2.3 GB in memory. Other tensors of the file are read."""
+    huge, rest = Rebuilt(Storage("0", 1), (24_000, 24_000), (0, 0)), Rebuilt(Storage("0", 1), (1, 1), (1, 1))
+    path = write_pickled(tmp_path / "x.bin", pickle_state({Q0: huge, "b": rest}), {"data/0": b"\0\0\x80?"})
+    store = open_store(path)
+    assert store.read("b").tolist() == [[1.0]]
+    (outcome,) = run_bounded(
+        f"from attngeo.checkpoints.opening import open_store; open_store(place).read({Q0!r})", path
+    )
+    assert outcome.kind == "CorruptCheckpointError"
+    assert "24000" in outcome.text
+
+
+def test_a_tensor_on_the_meta_device_is_refused(tmp_path: Path) -> None:
+    tensors = weights() | {Q0: torch.empty(24, 24, device="meta")}
+    with refuses(CorruptCheckpointError, "x.bin", Q0, "meta"):
+        attngeo.score(write_torch(tmp_path / "x.bin", tensors))
+
+
+def test_a_torchscript_program_is_refused(tmp_path: Path) -> None:
+    path = write_pickled(tmp_path / "x.pt", pickle_state({}), {"constants.pkl": b""})
+    with refuses(UnsafeCheckpointError, "x.pt", "TorchScript"):
+        attngeo.score(path)
+
+
+# Small pickles that exhaust memory in Python's or in torch's unpickler.
+BOMBS: dict[str, bytes] = {
+    "an entry of the memo": b"\x80\x02N" + b"r\xff\xff\xff\x7f" + b".",
+    "an entry of the memo in digits": b"\x80\x02Np99999999999\n.",
+    "a long text": b"\x80\x02X\xff\xff\xff\xff.",
+    "a bytearray": b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x10\x85R.",
+    "an empty tensor": b"\x80\x02ctorch\nTensor\nJ\x00\x00\x10\x00J\x00\x00\x10\x00\x86R.",
+    "a storage": b"\x80\x02ctorch\nFloatStorage\n\x8a\x05\x00\x00\x00\x00\x10\x85R.",
+}
+
+
+def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
+    paths = [write_pickled(tmp_path / f"{number}.bin", data) for number, data in enumerate(BOMBS.values())]
+    for case, outcome in zip(BOMBS, run_bounded("attngeo.score(place)", *paths), strict=True):
+        assert outcome.kind in ("CorruptCheckpointError", "UnsafeCheckpointError"), (case, outcome)
+
+
+def truncate_at(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def write_huge_directory(path: Path) -> None:
+    """A sparse file whose end states that the list of records is three gigabytes long."""
+    with path.open("wb") as file:
+        file.write(b"PK\x03\x04")
+        file.seek(3 * 2**30 + 100)
+        file.write(struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, 3 * 2**30, 0, 0))
+
+
+def write_long_pickle(path: Path) -> None:
+    """Compressed, the data.pkl has some megabytes; read, more than a gigabyte."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("a/data.pkl", "w") as record,
+    ):
+        for _ in range(1100):
+            record.write(b"]" * 2**20)
+
+
+@pytest.mark.parametrize("write", [write_huge_directory, write_long_pickle])
+def test_an_archive_of_gigabytes_is_refused(write: Callable[[Path], None], tmp_path: Path) -> None:
+    path = write_config(tmp_path) / "pytorch_model.bin"
+    write(path)
+    (outcome,) = run_bounded("attngeo.score(place)", path, memory=2**30)
+    assert outcome.kind == "CorruptCheckpointError", outcome
+
+
+def test_a_tensor_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """The file is sparse: 1 TB that takes no space on the disk."""
+    from support.checkpoints import write_header
+
+    from attngeo.checkpoints.safetensors import SafetensorsFile
+
+    header = {"x": {"dtype": "F32", "shape": [2**19, 2**19], "data_offsets": [0, 2**40]}}
+    path = write_header(tmp_path / "model.safetensors", header)
+    try:
+        truncate_at(path, path.stat().st_size + 2**40)
+    except OSError:  # some file systems have no files as long
+        pytest.skip("no sparse files of 1 TB here")
+    file = SafetensorsFile(path)
+    assert file.read("x", slice(0, 1)).shape == (1, 2**19)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors.*'x'.*1,099\.5 GB"):
+        file.read("x")

@@ -1,0 +1,105 @@
+"""Files of word vectors that would take hours or all memory are refused soon; nothing is left out in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.damage import run_bounded
+from support.vectors import keyed, words, write_text
+
+from attngeo.embeddings.opening import open_embedding
+from attngeo.errors import CorruptCheckpointError
+
+OPEN = "from attngeo.embeddings.opening import open_embedding\nreturn len(open_embedding(place).labels)"
+LINE = b"word 0.5 1.5\n"
+
+
+def write_rows(count: int) -> bytes:
+    """Lines of different words."""
+    return b"".join(b"w%d 0.5 1.5\n" % number for number in range(count))
+
+
+# What is written → the vectors that are read, or 0 for a file that is refused.
+FILES: dict[str, tuple[Callable[[], bytes], int]] = {
+    "empty lines": (lambda: LINE + b"\n" * 6_000_000 + b"other 1 2\n", 2),
+    "lines of spaces": (lambda: LINE + b"  \n" * 2_000_000 + b"other 1 2\n", 2),
+    "one word again and again": (lambda: LINE * 2_000_000, 0),
+    "words without numbers": (lambda: LINE + b"a\n" * 4_000_000, 0),
+    "text in place of numbers": (lambda: LINE + b"a b c\n" * 1_000_000, 0),
+    "every second line broken": (lambda: b"".join(b"w%d 1 2\nw%d x 2\n" % (n, n) for n in range(60_000)), 0),
+    "every second line short": (lambda: write_rows(60_001) + (b"%s\n" % LINE) * 59_999, 60_002),
+    "one long line": (lambda: b"a" + b" 1" * 9_000_000, 0),
+}
+
+
+def test_millions_of_lines_take_seconds(tmp_path: Path) -> None:
+    for number, (write, _) in enumerate(FILES.values()):
+        (tmp_path / f"{number}.txt").write_bytes(write())
+    places = [tmp_path / f"{number}.txt" for number in range(len(FILES))]
+    outcomes = run_bounded(OPEN, *places, seconds=60, memory=3 * 2**29)
+    for (case, (_, expected)), outcome in zip(FILES.items(), outcomes, strict=True):
+        refused = outcome.kind == "CorruptCheckpointError"
+        assert outcome == ("done", str(expected)) if expected else refused, (case, outcome)
+
+
+def test_binary_vectors_beyond_those_announced_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.bin"
+    labels = words(50)
+    keyed(labels, np.random.default_rng(0).standard_normal((50, 4))).save_word2vec_format(str(path), binary=True)
+    assert open_embedding(path).notes == ()
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"50 4", b"20 4", 1))
+    embedding = open_embedding(path)
+    assert list(embedding.labels) == labels[:20]
+    (note,) = embedding.notes
+    assert "20" in note
+    path.write_bytes(content + b"\n")
+    assert open_embedding(path).notes == ()
+
+
+BOMBS = {
+    "an entry of the memo": b"\x80\x04Nr\xff\xff\xff\x7f.",
+    "an entry of the memo in digits": b"\x80\x02Np2147483647\n.",
+    "a frame": b"\x80\x04\x95\xff\xff\xff\xff\x7f\0\0\0N.",
+    "a text": b"\x80\x04\x8d\xff\xff\xff\xff\x7f\0\0\0N.",
+    "a bytearray": b"\x80\x05\x96\xff\xff\xff\xff\x7f\0\0\0N.",
+    "no end": b"\x80\x04" + b"N" * 100,
+    "an unknown opcode": b"\x80\x04\xff.",
+}
+
+
+def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
+    places = [tmp_path / f"{number}.kv" for number in range(len(BOMBS))]
+    for place, content in zip(places, BOMBS.values(), strict=True):
+        place.write_bytes(content)
+    for case, outcome in zip(BOMBS, run_bounded(OPEN, *places, memory=2**29), strict=True):
+        assert outcome.kind == "CorruptCheckpointError", (case, outcome)
+
+
+def test_an_array_that_is_not_as_long_as_it_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.kv"
+    keyed(words(50), np.ones((50, 4))).save(str(path), sep_limit=1)
+    array = path.with_name("vectors.kv.vectors.npy")
+    content = array.read_bytes()
+    huge = content.replace(b"(50, 4), }         ", b"(50000000000, 4), }")
+    for changed in (content[:-4], content + b"\0" * 4, huge):
+        assert changed[: 4 * 50 * 4] != content
+        array.write_bytes(changed)
+        with pytest.raises(CorruptCheckpointError, match=r"vectors\.npy"):
+            open_embedding(path)
+    array.write_bytes(content)
+    assert len(open_embedding(path).labels) == 50
+
+
+def test_a_plain_text_is_read_in_blocks(tmp_path: Path) -> None:
+    """As before: lines that stand together are parsed at once, and one bad line among them is left out."""
+    labels = words(3000)
+    path = write_text(tmp_path / "v.txt", labels, np.arange(6000.0).reshape(3000, 2))
+    path.write_text(path.read_text().replace("aah 14", "aah x"))
+    embedding = open_embedding(path)
+    assert len(embedding.labels) == 2999
+    assert "1 line left out" in embedding.notes[0]
+    assert embedding.matrix[-1].tolist() == [5998.0, 5999.0]

@@ -1,0 +1,60 @@
+"""Layers that a checkpoint lacks are listed; those that no model has there are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoints import CONFIG, weights, write_config, write_index, write_sharded, write_single
+from support.ghosts import expand_tensors, load_published, write_ghost
+
+import attngeo
+from attngeo.checkpoints.opening import open_store
+from attngeo.errors import AttnGeoError
+from attngeo.scores.projections import sites_of
+
+ABSENT = "the checkpoint has no tensor of it"
+
+
+def list_absent(model: Any) -> list[str]:
+    _, skipped = sites_of(open_store(model))
+    return [name for name, reason in skipped.items() if ABSENT in reason]
+
+
+def test_an_index_that_lacks_a_layer_is_scored_with_a_note(tmp_path: Path) -> None:
+    folder = write_sharded(tmp_path)
+    assert attngeo.score(folder).attrs["skipped"] == {}
+    index = folder / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text())["weight_map"]
+    write_index(folder, {name: file for name, file in weight_map.items() if ".1." not in name})
+    frame = attngeo.score(folder)
+    assert list(frame["layer"]) == [0]
+    assert frame.attrs["skipped"] == {"model.layers.1": f"{ABSENT}, but config.json announces 2 layers"}
+    write_index(folder, {name: file for name, file in weight_map.items() if ".0." not in name})
+    assert list(attngeo.score(folder).attrs["skipped"]) == ["model.layers.0"]
+
+
+def test_a_gap_is_listed_whatever_the_configuration_announces(tmp_path: Path) -> None:
+    tensors = {name: tensor for name, tensor in weights(5).items() if ".2." not in name}
+    folder = write_single(tmp_path, tensors, {name: value for name, value in CONFIG.items() if "layers" not in name})
+    assert attngeo.score(folder).attrs["skipped"] == {"model.layers.2": f"{ABSENT}, but layer 4 comes after it"}
+
+
+@pytest.mark.parametrize("stated", [True, "2", 10**30, -1, 0, None, {}, [2], 1])
+def test_a_number_of_layers_that_is_none_changes_nothing(stated: object, tmp_path: Path) -> None:
+    folder = write_single(tmp_path)
+    write_config(folder, CONFIG | {"num_hidden_layers": stated})
+    assert list_absent(folder) == []
+
+
+@pytest.mark.parametrize("name", load_published())
+def test_published_models_lack_no_layer(name: str, tmp_path: Path) -> None:
+    """Hybrids, towers that the configuration does not describe, and cross-attention in some layers only."""
+    model = load_published()[name]
+    write_ghost(tmp_path, model.config, expand_tensors(model.tensors).items())
+    try:
+        assert list_absent(tmp_path) == []
+    except AttnGeoError:
+        assert model.refused

@@ -1,0 +1,330 @@
+"""Mutated inputs of every kind, each with what it may give: the right numbers, or an AttnGeoError, soon and in bounds.
+
+A target writes one mutated input and reads it. It returns nothing if the outcome is allowed, and raises Wrong if not.
+The inputs of a target are numbered, and each depends on its number only: `check(target, number)` repeats one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import attngeo
+from attngeo.errors import AttnGeoError
+from support.checkpoints import CONFIG, weights, write_config, write_sharded, write_single
+from support.mutate import mutate_bytes, mutate_json, mutate_zip
+from support.vectors import words
+
+SECONDS, MEMORY = 20, 3 << 30
+FEW_LAYERS = {name: tensor for name, tensor in weights(2).items() if "v_proj" not in name and "embed" not in name}
+CONTEXT = {
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                        "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+    "rope_theta": 10000.0, "vocab_size": 50, "layer_types": ["full_attention", "full_attention"],
+    "quantization_config": None, "id2label": {"0": "a"}, "architectures": ["LlamaForCausalLM"],
+}  # fmt: skip
+
+
+class Wrong(Exception):  # noqa: N818
+    """An outcome that is not allowed."""
+
+
+def score(folder: Path) -> Any:
+    """The scores of a folder without what depends on the files around them; None if it is refused."""
+    try:
+        frame = attngeo.score(folder, rope_offset=3)
+    except AttnGeoError as error:
+        check_error(error)
+        return None
+    return frame.drop(columns=["model", "parameters"])
+
+
+def check_error(error: AttnGeoError) -> None:
+    """Raise Wrong unless the error is one line, and not about memory that was used up."""
+    if "\n" in str(error):
+        raise Wrong(f"an error of several lines: {error}")
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or "can't allocate" in str(cause):
+            raise Wrong(f"memory was used up: {error}")
+        cause = cause.__context__
+
+
+def check_scores(folder: Path, found: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Raise Wrong unless the scores of a folder are those of these tensors, saved anew."""
+    same = all(torch.equal(tensor, FEW_LAYERS[name]) for name, tensor in tensors.items() if name in FEW_LAYERS)
+    if same and tensors.keys() == FEW_LAYERS.keys():
+        expected = score_plain()
+    else:
+        config = json.loads((folder / "config.json").read_text())
+        plain = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+        expected = score(write_single(folder / "expected", plain, config))
+    if expected is None or not found.equals(expected):
+        raise Wrong(f"wrong scores: {found} instead of {expected}")
+
+
+@cache
+def score_plain() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return score(write_single(Path(folder), FEW_LAYERS))
+
+
+@cache
+def saved(kind: str) -> bytes:
+    """The bytes of the tensors in a file of this kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        torch.save(FEW_LAYERS, path) if kind == "torch" else save_file(FEW_LAYERS, path)
+        return path.read_bytes()
+
+
+def fuzz_safetensors(rng: Random, folder: Path) -> None:
+    data, path = saved("safetensors"), write_config(folder) / "model.safetensors"
+    length = int.from_bytes(data[:8], "little")
+    if rng.random() < 0.6:
+        header = mutate_json(rng, json.loads(data[8 : 8 + length]))
+        path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
+    else:
+        path.write_bytes(mutate_bytes(rng, data))
+    if (found := score(folder)) is None:
+        return
+    try:
+        tensors = load_file(path)
+    except Exception as error:
+        raise Wrong(f"accepted, but the library refuses it: {error}") from None
+    check_scores(folder, found, tensors)
+
+
+def fuzz_torch(rng: Random, folder: Path) -> None:
+    path = write_config(folder) / "pytorch_model.bin"
+    path.write_bytes(mutate_zip(rng, saved("torch")))
+    if (found := score(folder)) is None:
+        return
+    try:  # it was accepted, so that its records are as long as torch.load believes
+        tensors = {
+            name: tensor.detach()
+            for name, tensor in torch.load(path, weights_only=True).items()
+            if isinstance(name, str) and isinstance(tensor, Tensor)
+        }
+    except Exception:  # torch also reads what is not needed for tensors, such as a version
+        tensors = FEW_LAYERS
+    check_scores(folder, found, tensors)
+
+
+def fuzz_index(rng: Random, folder: Path) -> None:
+    write_sharded(folder)
+    path = folder / "model.safetensors.index.json"
+    path.write_bytes(mutate_json(rng, json.loads(path.read_text())))
+    if (found := score(folder)) is None:
+        return
+    stated = json.loads(path.read_text())["weight_map"]
+    stored = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    check_scores(folder, found, {name: stored[name] for name in stated if name in stored})
+
+
+def fuzz_config(rng: Random, folder: Path) -> None:
+    """Any change of the configuration; one of fields that nothing reads changes nothing."""
+    config = CONFIG | CONTEXT if rng.random() < 0.7 else CONFIG
+    text = mutate_json(rng, config)
+    (write_single(folder, FEW_LAYERS) / "config.json").write_bytes(text)
+    if (found := score(folder)) is None:
+        return
+    if list(found["layer"]) != [0, 1]:
+        raise Wrong(f"not the layers of the model: {found}")
+    changed = json.loads(text)
+    if changed.keys() - {"x"} <= config.keys() and all(changed.get(name, config) == config[name] for name in config):
+        expected = score(write_single(folder / "expected", FEW_LAYERS, config))
+        if not found.equals(expected):
+            raise Wrong(f"other scores: {found} instead of {expected}")
+
+
+def fuzz_vectors(rng: Random, folder: Path) -> None:
+    """Word vectors as text, with and without a header and compressed: each row is a line of the file."""
+    from attngeo.embeddings.opening import open_embedding
+
+    rows = [f"{word} {rng.random():.4f} {rng.random():.4f} {rng.random():.4f}" for word in words(30)]
+    header = ["30 3"] if rng.random() < 0.5 else []
+    text = mutate_bytes(rng, "\n".join([*header, *rows, ""]).encode())
+    packed = rng.random() < 0.2
+    path = folder / ("v.txt.gz" if packed else "v.txt")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    try:
+        embedding = open_embedding(path)
+    except AttnGeoError as error:
+        check_error(error)
+        return
+    lines = {line.strip() for line in text.replace(b"\t", b" ").split(b"\n")}
+    for label, vector in zip(embedding.labels, embedding.matrix.tolist(), strict=True):
+        own = [line for line in lines if line.startswith(label.encode()) or label.encode() in line]
+        numbers = [list(map(as_float, line.split()[-len(vector) :])) for line in own]
+        if not any(np.allclose(vector, each, rtol=1e-6) for each in numbers if len(each) == len(vector)):
+            raise Wrong(f"no line gives {label!r} {vector}")
+
+
+def as_float(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def fuzz_binary_vectors(rng: Random, folder: Path) -> None:
+    """Word vectors in binary: word2vec's format and gensim's pickles."""
+    from attngeo.embeddings.opening import open_embedding
+
+    suffix, data = rng.choice(list(save_vectors().items()))
+    path = folder / f"v{suffix}"
+    path.write_bytes(mutate_bytes(rng, data))
+    try:
+        embedding = open_embedding(path)
+    except AttnGeoError as error:
+        check_error(error)
+        return
+    if len(set(embedding.labels)) != len(embedding.labels) and suffix == ".bin":
+        raise Wrong("a word twice")
+    if len(embedding.labels) != len(embedding.matrix):
+        raise Wrong(f"{len(embedding.labels)} words and {len(embedding.matrix)} rows")
+
+
+@cache
+def save_vectors() -> dict[str, bytes]:
+    from support.vectors import keyed
+
+    with tempfile.TemporaryDirectory() as folder:
+        vectors = keyed(words(30), np.random.default_rng(0).standard_normal((30, 4)))
+        vectors.save_word2vec_format(f"{folder}/v.bin", binary=True)
+        vectors.save(f"{folder}/v.kv")
+        vectors.save(f"{folder}/old.kv", pickle_protocol=2)
+        return {
+            ".bin": Path(f"{folder}/v.bin").read_bytes(), ".kv": Path(f"{folder}/v.kv").read_bytes(),
+            ".2.kv": Path(f"{folder}/old.kv").read_bytes(),
+        }  # fmt: skip
+
+
+RECIPE = """
+title = "A report"
+[results.demo]
+kind = "score"
+models = ["demo:minilm"]
+layers = [0, 1]
+[[figures]]
+kind = "heatmap"
+results = "demo"
+"""
+
+
+def fuzz_small_files(rng: Random, folder: Path) -> None:
+    """Recipes, results, questions, settings and lists of layers."""
+    name, (content, read) = rng.choice(list(list_small_files().items()))
+    path = folder / name
+    json_like = name.endswith(".json") and rng.random() < 0.7
+    path.write_bytes(mutate_json(rng, json.loads(content)) if json_like else mutate_bytes(rng, content))
+    try:
+        read(path)
+    except AttnGeoError as error:
+        check_error(error)
+
+
+@cache
+def list_small_files() -> dict[str, tuple[bytes, Callable[[Path], object]]]:
+    from attngeo.analogies.questions import load_questions
+    from attngeo.pretrain.settings_file import read_settings
+    from attngeo.reporting.recipe import read_recipe
+    from attngeo.scores.options import parse_layers
+    from attngeo.tables.read import read_results
+    from attngeo.tables.write import to_csv, to_json, to_jsonl
+
+    def results(path: Path) -> object:
+        return read_results(path, ("model", "layer"), "attngeo score", numbers=("symmetry",))
+
+    frame = score_plain().assign(model="m", parameters=1)
+    settings = json.dumps({"task": "text", "model": "bert", "text": "x.txt", "steps": 3, "seed": 0}).encode()
+    return {
+        "recipe.toml": (RECIPE.encode(), read_recipe),
+        "scores.csv": (to_csv(frame).encode(), results),
+        "scores.json": (to_json(frame).encode(), results),
+        "scores.jsonl": (to_jsonl(frame).encode(), results),
+        "questions.txt": (b": capitals\nAthens Greece Paris France\nRome Italy Oslo Norway\n", load_questions),
+        "settings.json": (settings, lambda path: read_settings(path.parent)),
+        "layers.txt": (b"0-3,7, 9 - 11", lambda path: parse_layers(path.read_bytes().decode("latin1"))),
+    }
+
+
+TARGETS: dict[str, Callable[[Random, Path], None]] = {
+    "safetensors": fuzz_safetensors,
+    "torch": fuzz_torch,
+    "index": fuzz_index,
+    "config": fuzz_config,
+    "vectors": fuzz_vectors,
+    "binary vectors": fuzz_binary_vectors,
+    "small files": fuzz_small_files,
+}
+
+
+def check(target: str, number: int) -> str:
+    """Run one input. Returns "" if its outcome is allowed, else what happened."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        signal.alarm(SECONDS)
+        try:
+            TARGETS[target](Random(f"{target} {number}"), Path(folder))
+        except Wrong as error:
+            return str(error)
+        except BaseException:
+            return traceback.format_exc(limit=-4)
+        finally:
+            signal.alarm(0)
+    return ""
+
+
+def run_inputs(inputs: Mapping[str, range], seconds: float) -> list[str]:
+    """Run the inputs with these numbers of each target in a process of its own with bounds. Returns what is wrong."""
+    command = [sys.executable, "-P", "-c", "from support.fuzz import main; main()"]
+    given = json.dumps({target: [numbers.start, numbers.stop] for target, numbers in inputs.items()})
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        command, input=given, capture_output=True, text=True, check=False, timeout=seconds,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    wrong = [line for line in run.stdout.splitlines() if line.startswith("WRONG")]
+    if run.returncode:
+        wrong.append(f"the process died ({run.returncode}) after {run.stderr[-600:]}")
+    return [json.loads(line.removeprefix("WRONG ")) if line.startswith("WRONG ") else line for line in wrong]
+
+
+def main() -> None:
+    """The process: inputs from stdin, a line for each that is wrong; the number of the last one on stderr."""
+    import resource
+
+    signal.signal(signal.SIGALRM, _stop)
+    for prepare in (score_plain, save_vectors, list_small_files):
+        prepare()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    for target, (start, stop) in json.loads(sys.stdin.read()).items():
+        for number in range(start, stop):
+            sys.stderr.write(f"{target} {number}\n")
+            if wrong := check(target, number):
+                sys.stdout.write("WRONG " + json.dumps(f"check({target!r}, {number}): {wrong}") + "\n")
+                sys.stdout.flush()
+
+
+def _stop(*_: object) -> None:
+    raise Wrong(f"it takes more than {SECONDS} s")
