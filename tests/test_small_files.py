@@ -158,6 +158,7 @@ def test_a_file_is_read_whole_and_only_up_to_its_limit(tmp_path: Path) -> None:
 
 def test_no_other_function_reads_a_small_file() -> None:
     """The files of the package itself, and those of the system, are the only others."""
+    system = {"memory.py"}
     package = Path(attngeo.__file__).parent
     calls = {
         f"{path.relative_to(package)}: {line.strip()}"
@@ -165,7 +166,7 @@ def test_no_other_function_reads_a_small_file() -> None:
         for line in path.read_text("utf-8").splitlines()
         if re.search(r"\.read_(text|bytes)\(", line) and "files(" not in line and '"/proc/' not in line
     }
-    assert calls == {'memory.py: limits.append(int(Path(path).read_text("ascii")))'}
+    assert {call.partition(":")[0] for call in calls} == system
 
 
 @pytest.mark.parametrize(
