@@ -35,6 +35,7 @@ ZIP, LOCAL_HEADER = b"PK\x03\x04", 30
 ENCRYPTED = 0x1
 # The last entry of an archive: mark, two numbers of disks, two of records, size and place of their list, comment.
 END = struct.Struct("<4s4H2IH")
+LONG_END = 76
 STORAGES = {
     "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
@@ -292,10 +293,11 @@ def _check_end(end: tuple[Any, ...], records: int, at: int) -> None:
     zipfile reads more than torch.save writes, such as lists that state another place or number of records.
     """
     mark, disk, first_disk, own, total, nbytes, start, comment = end
-    is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF  # then another entry has the numbers
+    # An entry for long archives may be between; it has the numbers if these are the largest that they can be.
+    is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF
     if mark != b"PK\x05\x06" or disk or first_disk or own != total or comment:
         raise zipfile.BadZipFile("its last entry is not that of one whole archive")
-    if not is_long and (total != records or start + nbytes != at):
+    if not is_long and (total != records or at - start - nbytes not in (0, LONG_END)):
         raise zipfile.BadZipFile(f"it states {total:,} records, and has {records:,}")
 
 
@@ -335,6 +337,8 @@ def _list_records(path: Path) -> dict[str, zipfile.ZipInfo]:
     if len({name.lower() for name in records}) < len(listed):
         raise CorruptCheckpointError(f"{path}: a record is listed twice; download it again")
     for name, record in records.items():
+        if not record.orig_filename.startswith(folder):
+            raise CorruptCheckpointError(f"{path}: record {name[:80]} is not in {folder[:80]}; download it again")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise CorruptCheckpointError(
                 f"{path}: record {name[:80]} is compressed, expected records as torch.save stores them; read it with "

@@ -7,6 +7,8 @@ Source of the format: https://github.com/tmikolov/word2vec/blob/master/word2vec.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from attngeo.embeddings.embedding import Embedding
@@ -16,25 +18,18 @@ from attngeo.embeddings.text_vectors import HEADER
 from attngeo.errors import CorruptCheckpointError
 
 LONGEST_WORD = 4096
+# Bytes of numbers in a text. A float32 vector has a sixteenth of them, and a text that was damaged has most.
+NUMERALS = re.compile(rb"[0-9.eE+\s-]+")
+MOST_NUMERALS = 0.6
+SAMPLE, LEAST_BYTES = 4096, 12
 
 
 def read_binary(stream: Stream) -> Embedding:
     """The vectors of a word2vec binary file. Raises CorruptCheckpointError if it ends early or is of another format."""
-    line, _, _ = stream.head.partition(b"\n")
-    header = HEADER.fullmatch(line)
-    if not stream.head:
-        raise CorruptCheckpointError(
-            f"{stream.ref}: the file is empty, expected a word and its numbers on each line; download it again"
-        )
-    if header is None or not int(header[1]) or not int(header[2]):
-        raise CorruptCheckpointError(
-            f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "
-            "the number of vectors and their width"
-        )
-    announced, width = int(header[1]), int(header[2])
+    announced, width, start = _read_dimensions(stream)
     rows, size, record = RowCollector(stream.ref, width, "vector"), 4 * width, 0
     chunks = stream.chunks()
-    buffer = next(chunks)[len(line) + 1 :]
+    buffer = next(chunks)[start:]
     while True:
         words, vectors, first, offset = [], [], record + 1, 0
         while record < announced:
@@ -45,7 +40,9 @@ def read_binary(stream: Stream) -> Embedding:
             words.append(buffer[offset:space].lstrip(b"\n"))
             vectors.append(buffer[space + 1 : end])
             offset, record = end, record + 1
-        values = np.frombuffer(b"".join(vectors), "<f4").astype(np.float32, copy=False)
+        joined = b"".join(vectors)
+        _refuse_text(joined[:SAMPLE], stream.ref)
+        values = np.frombuffer(joined, "<f4").astype(np.float32, copy=False)
         rows.add(words, values.reshape(len(words), width), range(first, record + 1))
         if record < announced and len(buffer) - offset > LONGEST_WORD + size:
             raise CorruptCheckpointError(f"{stream.ref}: vector {record + 1:,} has no word; download it again")
@@ -60,6 +57,30 @@ def read_binary(stream: Stream) -> Embedding:
             f"{stream.ref}: it ends after {record:,} vectors, its first line announces {announced:,}; download it again"
         )
     return rows.finish(*_describe_rest(buffer[offset:] + next(chunks, b""), announced))
+
+
+def _read_dimensions(stream: Stream) -> tuple[int, int, int]:
+    """The number of vectors that the first line announces, their width, and the place of the first one."""
+    line, _, _ = stream.head.partition(b"\n")
+    header = HEADER.fullmatch(line)
+    if not stream.head:
+        raise CorruptCheckpointError(
+            f"{stream.ref}: the file is empty, expected a word and its numbers on each line; download it again"
+        )
+    if header is None or not int(header[1]) or not int(header[2]):
+        raise CorruptCheckpointError(
+            f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "
+            "the number of vectors and their width"
+        )
+    return int(header[1]), int(header[2]), len(line) + 1
+
+
+def _refuse_text(vectors: bytes, ref: str) -> None:
+    """Raise CorruptCheckpointError if the bytes of vectors are those of a text."""
+    if len(vectors) >= LEAST_BYTES and len(NUMERALS.sub(b"", vectors)) < (1 - MOST_NUMERALS) * len(vectors):
+        raise CorruptCheckpointError(
+            f"{ref}: a text after its first line, but its second line is not a word and numbers; download it again"
+        )
 
 
 def _describe_rest(rest: bytes, announced: int) -> list[str]:
