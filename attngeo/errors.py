@@ -3,6 +3,7 @@
     AttnGeoError
     ├── UsageError                   2   an argument is invalid, or contradicts another
     │   ├── OutputError              2   a result file cannot be written
+    │   │   └── FolderInUseError         another process writes the same folder
     │   └── UnknownOptionError       2   a function has no such option; also a TypeError
     ├── ModelUnavailableError        3   the model or a file of it cannot be found or reached
     │   ├── ModelNotFoundError
@@ -43,6 +44,10 @@ class UsageError(AttnGeoError):
 
 class OutputError(UsageError):
     """A result file cannot be written."""
+
+
+class FolderInUseError(OutputError):
+    """Another process writes a run, comparison or report to the same folder."""
 
 
 class UnknownOptionError(UsageError, TypeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,10 @@ _requests: list[int] = []
 
 @contextmanager
 def remember() -> Iterator[None]:
-    """Remember interrupts inside the block. If SIGINT is ignored or has another handler, that stays so."""
+    """Remember interrupts inside the block; after it, one ends the process at once, without a traceback.
+
+    If SIGINT is ignored or has another handler, that stays so.
+    """
     _requests.clear()
     ours = (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -21,11 +25,12 @@ def remember() -> Iterator[None]:
     )
     if ours:
         signal.signal(signal.SIGINT, _record)
+        sys.unraisablehook = _hide_interrupts
     try:
         yield
     finally:
         if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def requested() -> bool:
@@ -36,3 +41,9 @@ def requested() -> bool:
 def _record(number: int, _: Any) -> None:
     _requests.append(number)
     raise KeyboardInterrupt
+
+
+def _hide_interrupts(found: sys.UnraisableHookArgs) -> None:
+    """Print nothing about an interrupt that arrives while Python removes an object: it is remembered."""
+    if found.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(found)

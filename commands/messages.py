@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from attngeo.escape import printable
 
+from .shorten import shorten
+
 # Set this variable to see the traceback of an unexpected error.
 TRACEBACK = "ATTNGEO_TRACEBACK"
 # How a message about one option, or two, begins.
@@ -18,7 +20,7 @@ OPTION_NAME = re.compile(r"(?<![\w'/.-])[a-z]+_[a-z_]+(?![\w'/.-])")
 
 def say(text: str) -> None:
     """Print one line on stderr, without control characters that a terminal would execute."""
-    sys.stderr.write(f"attngeo: {printable(text)}\n")
+    sys.stderr.write(f"attngeo: {printable(shorten(text))}\n")
 
 
 def write_flags(message: str, flags: Mapping[str, str]) -> str:

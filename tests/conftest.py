@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -83,14 +84,19 @@ def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
         with monkeypatch.context() as patch, _hub_settings():
             patch.setattr(sys, "argv", ["attngeo", *given])
             patch.setattr(sys, "excepthook", sys.excepthook)  # typer replaces it
+            patch.setattr(sys, "unraisablehook", sys.unraisablehook)
             patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
             for name, value in ({"COLUMNS": "80", "HF_HUB_VERBOSITY": "error"} | environment).items():
                 patch.setenv(name, value)
             if cwd is not None:
                 patch.chdir(cwd)
             capfd.readouterr()
-            with pytest.raises(SystemExit) as stop:
-                main()
+            handler = signal.getsignal(signal.SIGINT)
+            try:
+                with pytest.raises(SystemExit) as stop:
+                    main()
+            finally:
+                signal.signal(signal.SIGINT, handler)
         return subprocess.CompletedProcess(given, int(stop.value.code or 0), *capfd.readouterr())
 
     return run

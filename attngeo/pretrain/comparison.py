@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ from attngeo.errors import InterruptedTrainingError, UsageError
 from attngeo.options import accept_options
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_absolute
-from attngeo.pretrain.runs import Run, load_run, refuse_other_runs, run
+from attngeo.pretrain.runs import Run, load_run, refuse_other_runs, run_locked
 from attngeo.pretrain.settings_file import FILE as SETTINGS
 from attngeo.pretrain.settings_file import resume_options
 from attngeo.pretrain.summary import spread_at
@@ -26,6 +27,7 @@ from attngeo.scores.spec import score_names
 from attngeo.scores.summary import QUARTILES, statistics
 from attngeo.tables import write as tables
 from attngeo.tables.atomic import atomic_write
+from attngeo.tables.lock import lock_folder
 
 RUN_COLUMNS = ("objective", "init", "seed")
 RESULTS = ("final_loss", "steps_to_baseline", "speed_up")
@@ -76,11 +78,26 @@ def compare(
     resume: keep the finished runs in `folder`, and resume the one that is not. progress: called as by `run`.
 
     Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over
-    seeds), `curves.parquet` and `curves.html`. Raises as `run` does.
+    seeds), `curves.parquet` and `curves.html`. Raises as `run` does. All these folders are locked from the start.
     """
     folder, report = Path(folder), progress or ignore_progress
     inits = [make_absolute(init) for init in comparison.compare or ()]
     plan = _plan(options, inits, comparison)
+    with ExitStack() as locks:
+        for place in (folder, *(folder / _folder_name(each) for each in plan)):
+            locks.enter_context(lock_folder(place))
+        runs = _run_all(plan, folder, resume=resume, report=report)
+        if not all(each.summary for each in runs):  # not the first process, which has the scores
+            return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
+        compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
+        _write(compared)
+    return compared
+
+
+def _run_all(
+    plan: Sequence[TextPretrainOptions | ImagePretrainOptions], folder: Path, *, resume: bool, report: ProgressCallback
+) -> list[Run]:
+    """Train each run in a folder of its own, or read it if it is finished. The caller has locked the folders."""
     for each in plan:  # what would fail later, after hours
         if not resume:
             refuse_other_runs(folder / _folder_name(each), resume=False)
@@ -97,17 +114,13 @@ def compare(
             resume_options(done.options, dataclasses.asdict(each), folder / name)  # raises if they differ
         started = (folder / name / SETTINGS).is_file()
         try:
-            runs.append(done or run(each, folder / name, resume=resume and started, progress=report_run))
+            runs.append(done or run_locked(each, folder / name, resume=resume and started, report=report_run))
             if runs[-1].stopped and number < len(plan):
                 raise InterruptedTrainingError("interrupted after this run was finished")
         except InterruptedTrainingError as error:
             advice = "resume with the same command and --resume"
             raise InterruptedTrainingError(f"{name}: {error.what}", advice) from None
-    if not all(each.summary for each in runs):  # not the first process, which has the scores
-        return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
-    compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
-    _write(compared)
-    return compared
+    return runs
 
 
 def _plan(

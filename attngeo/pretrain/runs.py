@@ -23,7 +23,7 @@ from attngeo.pretrain.callback import FILE as GEOMETRY
 from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.checkpoints import find_last_checkpoint, list_checkpoints, remove_broken, step_of
 from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
-from attngeo.pretrain.settings_file import read_settings, resume_options, write_settings
+from attngeo.pretrain.settings_file import explain_missing, read_settings, resume_options, write_settings
 from attngeo.pretrain.stopping import StopOnSignal
 from attngeo.pretrain.summary import summarise_run
 from attngeo.pretrain.tasks import TrainingTask, prepare_task
@@ -33,6 +33,7 @@ from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import statistic
 from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
+from attngeo.tables.lock import lock_folder
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +70,19 @@ def run(
 
     Ctrl-C and SIGTERM save a checkpoint and raise InterruptedTrainingError. Raises UsageError, DataUnavailableError and
     DataError before training starts, TrainingError if the loss is not a number, OutputError if a file cannot be
-    written.
+    written, and FolderInUseError if another process trains in `folder`.
     """
-    folder, report = Path(folder), progress or ignore_progress
+    folder = Path(folder)
+    if resume and not folder.exists():
+        raise explain_missing(folder)
+    with lock_folder(folder):
+        return run_locked(options, folder, resume=resume, report=progress or ignore_progress)
+
+
+def run_locked(
+    options: TextPretrainOptions | ImagePretrainOptions, folder: Path, *, resume: bool, report: ProgressCallback
+) -> Run:
+    """Do what `run` does in a folder that the caller has locked."""
     refuse_other_runs(folder, resume=resume)
     if resume:
         options = resume_options(read_settings(folder), asdict(options), folder)
@@ -106,14 +117,9 @@ def load_run(folder: Path) -> Run | None:
 
 
 def refuse_other_runs(folder: Path, *, resume: bool) -> None:
-    """Raise OutputError for a folder that cannot be written, or holds a run that would be lost."""
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{folder} is a file, expected a folder to write a run to")
-        finished = (folder / SUMMARY).exists()
-        started = finished or (folder / MODEL).exists() or bool(list_checkpoints(folder))
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    """Raise OutputError for a folder that holds a run that would be lost."""
+    finished = (folder / SUMMARY).exists()
+    started = finished or (folder / MODEL).exists() or bool(list_checkpoints(folder))
     if finished and resume:
         raise OutputError(f"{folder} holds a finished run, nothing to resume; choose another folder with -o")
     if started and not resume:
@@ -122,7 +128,6 @@ def refuse_other_runs(folder: Path, *, resume: bool) -> None:
 
 def _start_folder(folder: Path, options: TextPretrainOptions | ImagePretrainOptions, *, resume: bool) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         write_settings(options, folder)
         if not resume:
             (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint

@@ -44,22 +44,23 @@ def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
         fields = {OLD_NAMES.get(name, name): value for name, value in stored.items()}
         return kind(**{name: value for name, value in fields.items() if name not in foreign})
     except FileNotFoundError:
-        raise DataUnavailableError(_explain_missing(folder)) from None
+        raise explain_missing(folder) from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
         raise TrainingError(
             f"{path} cannot be read ({type(error).__name__}: {error}); start the run again in another folder"
         ) from None
 
 
-def _explain_missing(folder: Path) -> str:
+def explain_missing(folder: Path) -> DataUnavailableError:
+    """The error for a folder that holds no run to resume."""
     if not folder.exists():
-        return f"there is no folder {folder} to resume; start the run without --resume"
+        return DataUnavailableError(f"there is no folder {folder} to resume; start the run without --resume")
     if any(folder.glob(f"*/{FILE}")):
-        return (
+        return DataUnavailableError(
             f"{folder} holds several runs; give the folder of one run, or repeat the whole command of the comparison "
             "with --resume"
         )
-    return f"{folder} holds no run to resume: there is no {FILE}; start it without --resume"
+    return DataUnavailableError(f"{folder} holds no run to resume: there is no {FILE}; start it without --resume")
 
 
 def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind:

@@ -18,11 +18,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopOnSignal(TrainerCallback):
     """Saves and stops at the end of the step in which a signal arrives; calls `tell` when it arrives.
 
-    A second signal raises KeyboardInterrupt, and so does one before or after training.
+    A second signal, and one before or after training, goes to the handler that was there before, or raises
+    KeyboardInterrupt if there was none.
     """
 
     def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
         self.requested, self._training, self._tell = False, False, tell
+        self._before: dict[int, Any] = {}
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -30,15 +32,19 @@ class StopOnSignal(TrainerCallback):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
         try:
+            for number in SIGNALS:
+                signal.signal(number, self._on_signal)
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in self._before.items():
                 signal.signal(number, handler)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal's own signature
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested or not self._training:
+            if callable(self._before[number]):
+                self._before[number](number, frame)
             raise KeyboardInterrupt
         self.requested = True
         self._tell()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from errno import EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from attngeo.reporting.toml_lines import Place, name_of
 from attngeo.reporting.workplace import Workplace
 from attngeo.scores.conditions import Outcome
 from attngeo.small_files import read_small_text
-from attngeo.tables.atomic import atomic_write
+from attngeo.tables.lock import lock_folder
 from attngeo.tables.write import write_table
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 PAGE, SUMMARY, PROVENANCE, TABLES = "index.html", "report.md", "provenance.json", "tables"
 SUFFIXES = (".csv", ".parquet")
+# The folder in which a new report is written before its files take the places of the former one's.
+NEW = ".new"
 
 
 @dataclass(frozen=True)
@@ -57,33 +61,17 @@ def build_report(
     `tables/`. If `folder` has an unfinished report, it is resumed. The same inputs give the same bytes, except for the
     date; SOURCE_DATE_EPOCH sets that. A model, figure or table that fails is listed in the report.
     Raises DataUnavailableError or UsageError for the recipe, OutputError if `folder` cannot be written, and the first
-    failure if all results fail.
+    failure if all results fail. Raises FolderInUseError if another process makes a report in `folder`.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _read_date()
-    existed = folder.exists()
-    _create(folder)
     place = Workplace(base=file.path.parent, folder=folder, offline=offline, progress=progress or ignore_progress)
-    try:
+    with lock_folder(folder):
         results = collect_results(file, place)
-    except BaseException:
-        if not existed:
-            with suppress(OSError):
-                folder.rmdir()  # succeeds only if there is no part to resume from
-        raise
-    content, tables = _build_content(file, results, place, date)
-    _write(folder, content, tables)
-    if not results.failures:
-        remove_parts(folder)
+        content, tables = _build_content(file, results, place, date)
+        _write(folder, content, tables)
+        if not results.failures:
+            remove_parts(folder)
     return Report(folder, content.checks, results.failures)
-
-
-def _create(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error}); expected a folder") from None
-    if not os.access(folder, os.W_OK):
-        raise OutputError(f"{folder}: no permission to write there")
 
 
 def _build_content(
@@ -135,32 +123,46 @@ def _read_date() -> str:
 
 
 def _write(folder: Path, content: ReportContent, tables: dict[str, pd.DataFrame]) -> None:
-    """Write the tables first and the page last: a page exists only if all that it links to exists."""
-    _remove_former(folder)
-    for name, rows in tables.items():
-        for suffix in SUFFIXES:
-            write_table(rows.reset_index(drop=True), folder / TABLES / f"{name}{suffix}")
-    for name, text in (
-        (PROVENANCE, json.dumps(content.provenance, indent=2, default=str) + "\n"),
-        (SUMMARY, render_markdown(content)),
-        (PAGE, render_page(content)),
-    ):
-        with atomic_write(folder / name) as partial:
-            partial.write_text(text, "utf-8")
-
-
-def _remove_former(folder: Path) -> None:
-    """Remove the page of a former report in this folder and the tables that it lists, and nothing else."""
+    """Write all files in full, then put them in place, the page last: until then a former report stays as it was."""
+    new, former = folder / NEW, _list_former(folder)
     try:
-        names = json.loads(read_small_text(folder / PROVENANCE))["tables"]
-        former = [str(name) for name in names if re.fullmatch(FILE_NAME, str(name))]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        former = []
-    try:
-        (folder / TABLES).mkdir(exist_ok=True)
-        (folder / PAGE).unlink(missing_ok=True)
-        for name in former:
+        shutil.rmtree(new, ignore_errors=True)  # of a process that was killed
+        (new / TABLES).mkdir(parents=True)
+        for name, rows in tables.items():
+            for suffix in SUFFIXES:
+                write_table(rows.reset_index(drop=True), new / TABLES / f"{name}{suffix}")
+        for name, text in (
+            (PROVENANCE, json.dumps(content.provenance, indent=2, default=str) + "\n"),
+            (SUMMARY, render_markdown(content)),
+            (PAGE, render_page(content)),
+        ):
+            (new / name).write_text(text, "utf-8")
+        _put_in_place(new, folder)
+        for name in former - tables.keys():
             for suffix in SUFFIXES:
                 (folder / TABLES / f"{name}{suffix}").unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _put_in_place(new: Path, folder: Path) -> None:
+    """Move the files of a report to its folder. Raises OSError before the first move if a folder is in the way."""
+    (folder / TABLES).mkdir(exist_ok=True)
+    written = [*sorted((new / TABLES).iterdir()), *(new / name for name in (PROVENANCE, SUMMARY, PAGE))]
+    moves = {path: folder / path.relative_to(new) for path in written}
+    for target in moves.values():
+        if target.is_dir():
+            raise IsADirectoryError(EISDIR, f"{target.relative_to(folder)} is a folder")
+    for path, target in moves.items():
+        path.replace(target)
+
+
+def _list_former(folder: Path) -> set[str]:
+    """The names of the tables of a former report in this folder."""
+    try:
+        names = json.loads(read_small_text(folder / PROVENANCE))["tables"]
+        return {str(name) for name in names if re.fullmatch(FILE_NAME, str(name))}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     The old file stays until the new one is complete. If the block fails, the temporary file is removed.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # A random name, because processes in two containers, or threads of one process, have the same id.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield partial
         partial.replace(path)

@@ -323,3 +323,24 @@ def test_another_broken_pipe_is_an_error_of_its_own(inside: Command, monkeypatch
 
     monkeypatch.setattr(scoring, "score", broken)
     assert_fails(inside("score", "demo:encoder"), NetworkError.exit_code, "Broken pipe")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score", "x" * 3000],
+        ["score", "./" + "long/" * 700],
+        ["score", "demo:encoder", "--layers", "9" * 5000],
+        ["score", "demo:encoder", "-o", "y" * 200 + ".csv/" + "z" * 3000],
+        ["score", "demo:encoder", "--fail-if", "symmetry.median < " + "w " * 4000],
+        ["plot", "k" * 5000, "demo:encoder", "-o", "f.html"],
+        ["pretrain", "--model", "m" * 5000],
+        ["no-such-command" * 300],
+    ],
+    ids=lambda arguments: arguments[0][:20] + arguments[-1][:6],
+)
+def test_a_message_is_short_however_long_its_names_and_values_are(arguments: list[str], inside: Command) -> None:
+    done = inside(*arguments)
+    assert done.returncode != 0
+    assert done.stderr.count("\n") == 1
+    assert 20 < len(done.stderr) < 1400

@@ -205,6 +205,36 @@ def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Si
     assert len(list((tmp_path / "run").glob("checkpoint-*/attngeo.json"))) == 1
 
 
+@pytest.mark.parametrize("moment", ["at once", "when it is saved"])
+def test_more_interrupts_end_a_run_without_a_traceback(moment: str, tmp_path: Path) -> None:
+    """While it stops, and while Python ends."""
+    options = small_options(tmp_path, steps=100_000, log_every=50, save_every=100_000)
+    process = start(
+        tmp_path, options, tmp_path / "run", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    )
+    wait_for(tmp_path / "run/geometry.parquet", process)
+    assert process.stderr is not None
+    while "/100,000" not in process.stderr.readline():  # until the first log of the training
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    if moment == "when it is saved":
+        wait_for_line(process, "--resume")
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    out, err = process.communicate()
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert out == ""
+    assert [line for line in err.splitlines() if not line.startswith("attngeo: ")] == []
+
+
+def wait_for_line(process: subprocess.Popen[str], part: str) -> None:
+    """Read stderr up to a line that has this part."""
+    assert process.stderr is not None
+    while part not in (line := process.stderr.readline()):
+        assert line, "stderr has ended"
+
+
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
     options = small_options(tmp_path, lr=1e30, warmup=0, steps=50)
     with pytest.raises(TrainingError, match=r"(NaN|infinite) by step 5.*1e\+30"):

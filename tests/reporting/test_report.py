@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -185,3 +189,37 @@ def test_the_page_lists_every_option(recipe: Path, tmp_path: Path) -> None:
     page = build_report(recipe, tmp_path / "out").page.read_text()
     assert "gamma 0.0" in page
     assert "convention corrected" in page
+
+
+@pytest.mark.parametrize("failing", ["table", "page", "place"])
+def test_a_report_that_cannot_be_written_leaves_the_former_one(
+    failing: str, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at a table or at the page, or a folder has the name of a file."""
+    build_report(recipe, tmp_path / "out")
+    change(recipe, 'title = "Demo"', 'title = "Changed"')
+    if failing == "place":
+        change(recipe, 'show = "summary"', "where = { layer = 1 }")
+        (tmp_path / "out/tables/scores-1.csv").mkdir()
+    former = read_files(tmp_path / "out")
+    written, most = [], {"table": 3, "page": 8, "place": 100}[failing]
+    replace, write_text = Path.replace, Path.write_text
+
+    def limited(function: Callable[..., Any]) -> Callable[..., Any]:
+        def write(path: Path, *args: Any, **kwargs: Any) -> Any:
+            if ".lock" not in path.name:
+                written.append(path)
+            if len(written) > most:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return function(path, *args, **kwargs)
+
+        return write
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", limited(replace))
+        patch.setattr(Path, "write_text", limited(write_text))
+        with pytest.raises(OutputError):
+            build_report(recipe, tmp_path / "out")
+    now = read_files(tmp_path / "out")
+    assert {name: now[name] for name in former} == former
+    assert not [name for name in now.keys() - former.keys() if not name.startswith(".parts/")]

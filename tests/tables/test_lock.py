@@ -1,0 +1,162 @@
+"""The lock of a folder: who has it, and that it ends with its process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from support.locks import locked_elsewhere
+from support.messages import assert_fails, refuses
+from support.runs import small_options
+
+from attngeo.errors import FolderInUseError, OutputError
+from attngeo.pretrain import compare, run
+from attngeo.pretrain.options import ComparisonOptions
+from attngeo.pretrain.settings_file import write_settings
+from attngeo.reporting import build_report
+from attngeo.tables import lock
+from attngeo.tables.lock import HOLDER, LOCK, lock_folder
+
+RECIPE = 'title = "t"\n[[results]]\nname = "a"\ncommand = "score"\nmodels = ["demo:encoder"]\n'
+COMPARED = ComparisonOptions(compare=("default", "symmetric"), seeds=1)
+
+
+def test_the_second_is_refused_with_the_process_and_the_time_of_the_first(tmp_path: Path) -> None:
+    with locked_elsewhere(tmp_path / "run") as holder:
+        started = json.loads((tmp_path / "run" / HOLDER).read_text())["started"]
+        with refuses(FolderInUseError, holder.pid, started, tmp_path / "run"), lock_folder(tmp_path / "run"):
+            pass
+        age = datetime.now(UTC) - datetime.strptime(started, "%Y-%m-%d %H:%M:%S %Z").replace(tzinfo=UTC)
+        assert timedelta() <= age < timedelta(minutes=1)
+    with lock_folder(tmp_path / "run"):
+        pass
+
+
+def test_a_lock_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    for name in ("old", "new", "with"):
+        with lock_folder(tmp_path / name):
+            assert {path.name for path in (tmp_path / name).iterdir()} == {LOCK, HOLDER}
+            if name == "with":
+                (tmp_path / name / "file").touch()
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["old", "with", "with/file"]
+
+
+@pytest.mark.parametrize("with_worker", [False, True])
+def test_a_lock_ends_with_its_process_however_it_ends(with_worker: bool, tmp_path: Path) -> None:
+    """Even if a process that it forked lives on; and what it wrote of itself refuses nobody."""
+    with locked_elsewhere(tmp_path, with_worker=with_worker) as holder:
+        holder.kill()
+        holder.wait()
+        stale = (tmp_path / HOLDER).read_text()
+        with lock_folder(tmp_path):
+            assert (tmp_path / HOLDER).read_text() != stale
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 999999999, "host": "", "started": "x"}', None]
+)
+def test_a_holder_that_does_not_say_who_it_is(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that has not said so yet: the file names a process that was killed."""
+    monkeypatch.setattr(lock, "PATIENCE", 0)
+    monkeypatch.setattr(lock, "node", lambda: "")
+    with locked_elsewhere(tmp_path):
+        (tmp_path / HOLDER).unlink()
+        if text is not None:
+            (tmp_path / HOLDER).write_text(text)
+        with refuses(FolderInUseError, "another process"), lock_folder(tmp_path):
+            pass
+
+
+def test_a_holder_on_another_machine_is_named(tmp_path: Path) -> None:
+    with locked_elsewhere(tmp_path):
+        (tmp_path / HOLDER).write_text('{"pid": 999999999, "host": "elsewhere", "started": "today"}')
+        with refuses(FolderInUseError, 999999999, "elsewhere", "today"), lock_folder(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file", "folder in the way", "link"])
+def test_a_folder_that_cannot_be_locked(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    if kind in ("file", "below a file"):
+        folder.touch()
+        folder = folder / "y" if kind == "below a file" else folder
+    else:
+        folder.mkdir()
+        if kind == "link":
+            (folder / LOCK).symlink_to(tmp_path / "other")
+        else:
+            (folder / LOCK).mkdir()
+    with refuses(OutputError, folder), lock_folder(folder):
+        pass
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_other_processes_of_a_run_lock_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with locked_elsewhere(tmp_path):
+        monkeypatch.setenv("RANK", "1")
+        with lock_folder(tmp_path):
+            pass
+        assert (tmp_path / HOLDER).is_file()
+
+
+def do_run(folder: Path, place: Path) -> None:
+    run(small_options(folder), place)
+
+
+def do_resume(folder: Path, place: Path) -> None:
+    run(small_options(folder), place, resume=True)
+
+
+def do_compare(folder: Path, place: Path) -> None:
+    compare(small_options(folder), place, comparison=COMPARED)
+
+
+def do_report(folder: Path, place: Path) -> None:
+    (folder / "r.toml").write_text(RECIPE)
+    build_report(folder / "r.toml", place)
+
+
+LIBRARY = {"pretrain": do_run, "resume": do_resume, "compare": do_compare, "report": do_report}
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_library_refuses_a_folder_that_is_in_use(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    with locked_elsewhere(place) as holder:
+        before = sorted(place.rglob("*"))
+        with refuses(FolderInUseError, holder.pid, place):
+            LIBRARY[name](tmp_path, place)
+        assert sorted(place.rglob("*")) == before
+
+
+def test_a_comparison_locks_the_folders_of_all_its_runs(tmp_path: Path) -> None:
+    """From the start, also of those that come later."""
+    place = tmp_path / "out"
+    with locked_elsewhere(place / "mlm-symmetric-seed0") as holder:
+        with refuses(FolderInUseError, holder.pid, place / "mlm-symmetric-seed0"):
+            do_compare(tmp_path, place)
+        assert [path.name for path in place.iterdir()] == ["mlm-symmetric-seed0"]
+
+
+@pytest.mark.parametrize("command", ["pretrain", "resume", "compare", "report"])
+def test_the_commands_refuse_a_folder_that_is_in_use(
+    command: str, inside: Callable[..., CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "r.toml").write_text(RECIPE)
+    arguments = {
+        "pretrain": ["pretrain"], "resume": ["pretrain", "--resume"], "report": ["report", "r.toml"],
+        "compare": ["pretrain", "--compare", "default,symmetric"],
+    }[command]  # fmt: skip
+    with locked_elsewhere(tmp_path / "out") as holder:
+        if command == "resume":
+            write_settings(small_options(tmp_path), tmp_path / "out")
+        done = inside(*arguments, "-o", "out", cwd=tmp_path)
+        assert_fails(done, FolderInUseError.exit_code, "out", holder.pid)
