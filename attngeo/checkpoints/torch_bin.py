@@ -115,7 +115,7 @@ class TorchFile:
         data = self._read_record("data.pkl", self._records["data.pkl"])
         try:
             check_opcodes(data, OPCODES)
-            state = _Unpickler(io.BytesIO(data), encoding="utf-8").load()
+            state = _TorchUnpickler(io.BytesIO(data), encoding="utf-8").load()
         except UnsafeCheckpointError as error:
             raise UnsafeCheckpointError(
                 f"{self.path}: refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
@@ -189,7 +189,7 @@ class TorchFile:
         self._file.close()
 
 
-class _Unpickler(pickle.Unpickler):
+class _TorchUnpickler(pickle.Unpickler):
     """Makes SavedTensors, and records of everything else. Calls nothing that the file names."""
 
     def find_class(self, module: str, name: str) -> Any:

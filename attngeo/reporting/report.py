@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import OutputError, UsageError
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
@@ -23,7 +24,6 @@ from attngeo.reporting.results import CollectedResults, ReportFailure, collect_r
 from attngeo.reporting.toml_lines import Place, name_of
 from attngeo.reporting.workplace import Workplace
 from attngeo.scores.conditions import Outcome
-from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.write import write_table
 

@@ -16,8 +16,8 @@ from support.checkpoints import write_config, write_sharded, write_single
 from support.vectors import checkpoint
 
 import attngeo
+from attngeo.bounds.small_files import read_small_bytes, read_small_text
 from attngeo.errors import AttnGeoError
-from attngeo.small_files import read_small_bytes, read_small_text
 
 
 def read_configuration(folder: Path) -> object:
@@ -165,7 +165,7 @@ def test_no_other_function_reads_a_small_file() -> None:
         for line in path.read_text("utf-8").splitlines()
         if re.search(r"\.read_(text|bytes)\(", line) and "files(" not in line and '"/proc/' not in line
     }
-    assert calls == {'memory.py: limits.append(int(Path(path).read_text("ascii")))'}
+    assert calls == {'bounds/memory.py: limits.append(int(Path(path).read_text("ascii")))'}
 
 
 @pytest.mark.parametrize(
