@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
+from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.reference import local_path
 from attngeo.embeddings.rows import LeftOut
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
-from attngeo.small_files import read_small_text
 
 # A hundred times the largest set that is known; a million take a gigabyte of memory.
 MOST_QUESTIONS = 1_000_000

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from attngeo.bounds.small_files import MOST_INDEX_BYTES, read_small_text
 from attngeo.checkpoints.formats import require_format
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, first_line
-from attngeo.small_files import MOST_INDEX_BYTES, read_small_text
 
 LONGEST_NAME = 200
 # A thousand times the bytes of the largest models that are known.

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attngeo.bounds.memory import require_memory
 from attngeo.errors import CorruptCheckpointError
-from attngeo.memory import require_memory
 
 
 class RegularFile:

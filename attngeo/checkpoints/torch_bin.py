@@ -115,10 +115,10 @@ class TorchFile:
         data = self._read_record("data.pkl", self._records["data.pkl"])
         try:
             check_opcodes(data, OPCODES)
-            state = _Unpickler(io.BytesIO(data), encoding="utf-8").load()
+            state = _TorchUnpickler(io.BytesIO(data), encoding="utf-8").load()
         except UnsafeCheckpointError as error:
             raise UnsafeCheckpointError(
-                f"{self.path}: refused: it names {str(error)[:80]}, which is not part of a plain state dict, and "
+                f"{self.path}: refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
                 "loading it could run code; use safetensors weights"
             ) from None
         except Exception as error:  # a forged pickle can raise anything
@@ -136,9 +136,9 @@ class TorchFile:
         """Raise CorruptCheckpointError unless the record exists and is as long as the pickle says."""
         record = self._records.get(storage.record)
         if record is None:
-            raise self._broken(f"it has no record {storage.record}")
+            raise self._broken(f"it has no record {storage.record[:80]!r}")
         if record.file_size != storage.nbytes:
-            raise self._broken(f"{storage.record} has {record.file_size:,} bytes, expected {storage.nbytes:,}")
+            raise self._broken(f"{storage.record[:80]!r} has {record.file_size:,} bytes, expected {storage.nbytes:,}")
 
     def _start(self, name: str, record: zipfile.ZipInfo) -> int:
         """The place in the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
@@ -148,7 +148,7 @@ class TorchFile:
         start = record.header_offset + LOCAL_HEADER + names + extra
         stored = header[:4] == ZIP and header[8:10] == b"\0\0"
         if not stored or own != record.orig_filename.encode() or start + record.file_size > self._file.size:
-            raise self._broken(f"record {record.orig_filename[:80]} differs from the list of records")
+            raise self._broken(f"record {record.orig_filename[:80]!r} differs from the list of records")
         return start
 
     def _read_record(self, name: str, record: zipfile.ZipInfo) -> bytes:
@@ -189,7 +189,7 @@ class TorchFile:
         self._file.close()
 
 
-class _Unpickler(pickle.Unpickler):
+class _TorchUnpickler(pickle.Unpickler):
     """Makes SavedTensors, and records of everything else. Calls nothing that the file names."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -338,12 +338,12 @@ def _list_records(path: Path) -> dict[str, zipfile.ZipInfo]:
         raise CorruptCheckpointError(f"{path}: a record is listed twice; download it again")
     for name, record in records.items():
         if not record.orig_filename.startswith(folder):
-            raise CorruptCheckpointError(f"{path}: record {name[:80]} is not in {folder[:80]}; download it again")
+            raise CorruptCheckpointError(f"{path}: record {name[:80]!r} is not in {folder[:80]!r}; download it again")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise CorruptCheckpointError(
-                f"{path}: record {name[:80]} is compressed, expected records as torch.save stores them; read it with "
+                f"{path}: record {name[:80]!r} is compressed, expected records as torch.save stores them; read it with "
                 "torch.load(weights_only=True) and save it again"
             )
         if record.flag_bits & ENCRYPTED:
-            raise CorruptCheckpointError(f"{path}: record {name[:80]} is encrypted; save it again")
+            raise CorruptCheckpointError(f"{path}: record {name[:80]!r} is encrypted; save it again")
     return records

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from attngeo.bounds.memory import require_memory
 from attngeo.checkpoints.pickles import Record, check_opcodes
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
-from attngeo.memory import require_memory
 
 FLOATS = ("f2", "f4", "f8")
 # Classes whose objects are kept as records. They hold what gensim saves beside the vectors, which is not read.

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from attngeo.bounds.memory import require_memory
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import CorruptCheckpointError
-from attngeo.memory import require_memory
 
 Values = np.ndarray[Any, np.dtype[np.float32]]
 # The matrix grows by this share of its size, so that little of its memory is unused at the end.

@@ -99,7 +99,7 @@ def _split_blocks(stream: Stream) -> Iterator[list[bytes]]:
 
 def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
     """Add lines: at once those that stand together and are a word and numbers with single spaces between them."""
-    run = Run([], [], [])
+    run = LineRun([], [], [])
     for number, line in zip(numbers, lines, strict=True):
         word, _, text = line.strip(b"\r\n ").replace(b"\t", b" ").partition(b" ")
         if word and text.count(b" ") == rows.width - 1:
@@ -108,12 +108,12 @@ def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
             run.numbers.append(number)
         elif word or line.strip():
             _add_run(rows, run)
-            run = Run([], [], [])
+            run = LineRun([], [], [])
             _add_line(rows, line, number)
     _add_run(rows, run)
 
 
-class Run(NamedTuple):
+class LineRun(NamedTuple):
     """Lines: the word, the numbers as text and the number of each line."""
 
     words: list[bytes]
@@ -121,7 +121,7 @@ class Run(NamedTuple):
     numbers: list[int]
 
 
-def _add_run(rows: RowCollector, run: Run) -> None:
+def _add_run(rows: RowCollector, run: LineRun) -> None:
     """Add lines at once; if one has text in place of a number, halve them until they are few."""
     if len(run.words) <= FEW:
         for word, text, number in zip(*run, strict=True):
@@ -132,8 +132,8 @@ def _add_run(rows: RowCollector, run: Run) -> None:
     except ValueError:
         pass
     half = len(run.words) // 2
-    _add_run(rows, Run(*(part[:half] for part in run)))  # type: ignore[arg-type]  # three lists
-    return _add_run(rows, Run(*(part[half:] for part in run)))  # type: ignore[arg-type]
+    _add_run(rows, LineRun(*(part[:half] for part in run)))  # type: ignore[arg-type]  # three lists
+    return _add_run(rows, LineRun(*(part[half:] for part in run)))  # type: ignore[arg-type]
 
 
 def _parse(texts: list[bytes], width: int) -> Values:

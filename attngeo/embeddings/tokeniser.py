@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.silence import silence_transformers
 from attngeo.embeddings.words import MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
-from attngeo.small_files import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"

@@ -14,8 +14,8 @@ import huggingface_hub
 from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
-from attngeo.small_files import read_small_text
 
 HUB_REFERENCE = re.compile(
     r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[^@#]+))?(?:@(?P<revision>[^#]+))?(?:#(?P<split>.+))?", re.ASCII

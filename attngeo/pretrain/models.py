@@ -21,11 +21,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.choices import Objective
 from attngeo.errors import UsageError, first_line
 from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
 from attngeo.pretrain.presets import PRESETS
-from attngeo.small_files import read_small_text
 
 HEADS = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 MAPPINGS = {"mlm": MODEL_FOR_MASKED_LM_MAPPING, "clm": MODEL_FOR_CAUSAL_LM_MAPPING}

@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.embeddings.silence import silence_transformers
 from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, first_line
 from attngeo.pretrain.arguments import CHECKPOINTS_KEPT, build_arguments
@@ -31,7 +32,6 @@ from attngeo.pretrain.trainer import RunTrainer
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import statistic
-from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.lock import lock_folder
 

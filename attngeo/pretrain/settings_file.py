@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import options_of
 from attngeo.pretrain.options import PATHS, ImagePretrainOptions, PretrainOptions, TextPretrainOptions, make_absolute
-from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
 
 FILE = "settings.json"

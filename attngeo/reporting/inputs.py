@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import FigureSpec, FrameName
 from attngeo.figures.options import PlotOptions
 from attngeo.progress import ProgressCallback
 from attngeo.scores.spec import number_columns
-from attngeo.small_files import read_small_text
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.analogies.options import GOOGLE
+from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import InterruptedTrainingError, OutputError
 from attngeo.pretrain.options import INITS, PATHS, make_options, separate_comparison
@@ -19,7 +20,6 @@ from attngeo.provenance import software
 from attngeo.reporting.schema import AnalogyRequest, FileRequest, PretrainRequest, Request, ScoreRequest
 from attngeo.reporting.workplace import Workplace, describe_files, resolve_reference
 from attngeo.scores.spec import number_columns
-from attngeo.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.read import read_results
 

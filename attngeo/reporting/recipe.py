@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from attngeo.bounds.small_files import read_small_bytes
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.reporting.recipe_columns import find_unknown_columns
 from attngeo.reporting.recipe_errors import describe_problem, find_contradictions
 from attngeo.reporting.schema import Recipe
 from attngeo.reporting.toml_lines import Place, line_of, name_of
-from attngeo.small_files import read_small_bytes
 
 
 class RecipeFile:

@@ -14,6 +14,7 @@ from errno import EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import OutputError, UsageError
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
@@ -25,7 +26,6 @@ from attngeo.reporting.results import CollectedResults, ReportFailure, collect_r
 from attngeo.reporting.toml_lines import Place, name_of
 from attngeo.reporting.workplace import Workplace
 from attngeo.scores.conditions import Outcome
-from attngeo.small_files import read_small_text
 from attngeo.tables.lock import lock_folder
 from attngeo.tables.write import write_table
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from platform import node
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import FolderInUseError, OutputError
-from attngeo.small_files import read_small_text
 from attngeo.tables.atomic import atomic_write
 
 # The system releases the lock of LOCK when its process ends, however it ends. HOLDER says who has it: a file of its

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
-from attngeo.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
 
 if TYPE_CHECKING:
     import pandas as pd

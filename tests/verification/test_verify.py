@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from support.messages import refuses
 
 import attngeo
-from attngeo import memory
+from attngeo.bounds import memory
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, UsageError
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import make_fused

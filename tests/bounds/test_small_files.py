@@ -16,8 +16,8 @@ from support.checkpoints import write_config, write_sharded, write_single
 from support.vectors import checkpoint
 
 import attngeo
+from attngeo.bounds.small_files import read_small_bytes, read_small_text
 from attngeo.errors import AttnGeoError
-from attngeo.small_files import read_small_bytes, read_small_text
 
 
 def read_configuration(folder: Path) -> object:
@@ -158,7 +158,7 @@ def test_a_file_is_read_whole_and_only_up_to_its_limit(tmp_path: Path) -> None:
 
 def test_no_other_function_reads_a_small_file() -> None:
     """The files of the package itself, and those of the system, are the only others."""
-    system = {"memory.py"}
+    system = {"bounds/memory.py"}
     package = Path(attngeo.__file__).parent
     calls = {
         f"{path.relative_to(package)}: {line.strip()}"
