@@ -43,12 +43,12 @@ class _Log(logging.Handler):
 class Bar:
     """A progress bar: the current step, the amount done, the time left. Silent if quiet or not on a terminal.
 
-    Training takes long, so it prints a line at each log even without a terminal. If verbose, the log records of the
-    library are printed, too.
+    Training takes long, so it prints a line at each log even without a terminal. Warnings of the library are printed
+    unless it is quiet, and all its log records if it is verbose.
     """
 
     def __init__(self, name: str, *, quiet: bool, verbose: bool) -> None:
-        self._log = _Log() if verbose else None
+        self._log = _Log(logging.INFO if verbose else logging.CRITICAL if quiet else logging.WARNING)
         console = Console(stderr=True)
         self._quiet, self._silent = quiet, quiet or not console.is_terminal
         self._name = name
@@ -67,9 +67,8 @@ class Bar:
 
             disable_progress_bars()
             hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        if self._log is not None:
-            LOGGER.addHandler(self._log)
-            LOGGER.setLevel(logging.INFO)
+        LOGGER.addHandler(self._log)
+        LOGGER.setLevel(self._log.level)
         return self
 
     def __call__(self, progress: Progress) -> None:
@@ -99,6 +98,5 @@ class Bar:
     ) -> None:
         if self._task is not None:  # some versions of rich print an empty line when a bar stops
             self._bar.stop()
-        if self._log is not None:
-            LOGGER.removeHandler(self._log)
-            LOGGER.setLevel(logging.NOTSET)
+        LOGGER.removeHandler(self._log)
+        LOGGER.setLevel(logging.NOTSET)

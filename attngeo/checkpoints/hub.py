@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,13 @@ class _Repository:
         self.offline = offline or constants.is_offline_mode()
 
     def download(self, file: str) -> Path | None:
-        """The path of `file` in the cache, downloaded if needed; None if the repository has no such file."""
-        from huggingface_hub import errors, hf_hub_download
+        """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it."""
+        from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
+
+        from attngeo.checkpoints.downloads import verify_download
 
         with self._errors():
+            cached = try_to_load_from_cache(self.ref.name, file, revision=self.revision)
             try:
                 path = hf_hub_download(
                     self.ref.name, file, revision=self.revision, local_files_only=self.offline, library_name="attngeo"
@@ -81,6 +84,8 @@ class _Repository:
                 if self.offline and file != "config.json":
                     return None
                 raise
+            if path != cached:
+                verify_download(Path(path), self.ref.text)
         return Path(path)
 
     def has(self, file: str) -> bool:
@@ -149,9 +154,12 @@ class _Repository:
     def _errors(self) -> Iterator[None]:
         from huggingface_hub import constants, errors
 
+        from attngeo.checkpoints.downloads import require_answers
+
         ref, endpoint = self.ref.text, constants.ENDPOINT
         try:
-            yield
+            with nullcontext() if self.offline else require_answers(ref):
+                yield
         except errors.GatedRepoError:
             raise AccessError(
                 f"{ref}: the model is gated; accept its terms at {endpoint}/{self.ref.name} "

@@ -15,6 +15,7 @@ from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
 
 from attngeo.bounds.small_files import read_small_text
+from attngeo.checkpoints.downloads import require_answers
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
 
 HUB_REFERENCE = re.compile(
@@ -56,10 +57,10 @@ def check_cached_revision(reference: str, builder: Any, name: str, revision: str
 def explain_errors(reference: str) -> Iterator[None]:
     """Turn an error of `datasets` into a DataUnavailableError or DataError that names the data set in one line.
 
-    Inside the block, `datasets` and huggingface_hub print nothing.
+    Inside the block, `datasets` and huggingface_hub print nothing, and wait for no server for long.
     """
     try:
-        with silence_libraries():
+        with silence_libraries(), require_answers(reference):
             yield
     except AttnGeoError:
         raise

@@ -38,8 +38,8 @@ class StopOnSignal(TrainerCallback):
                 signal.signal(number, self._on_signal)
             yield
         finally:
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
+            for own, handler in self._before.items():
+                signal.signal(own, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested or not self._training:

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 from conftest import Command
 from support.checkpoints import CONFIG, write_config, write_sharded, write_single
-from support.hub_server import COMMIT, Hub, serve
+from support.hub_server import COMMIT, Fault, Hub, git_hash, serve, sha256
 from support.messages import assert_states
 from support.vectors import word_piece, write_questions
 
@@ -212,11 +213,114 @@ def test_a_model_that_does_not_fit_in_memory_is_not_downloaded(
     assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
 
 
-@pytest.mark.parametrize("commit", ["../..", "../../../../x", "/etc", "a/../../.."])
-def test_a_commit_that_leads_out_of_the_cache_is_refused(
-    commit: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+@pytest.fixture
+def impatient(online: dict[str, str]) -> dict[str, str]:
+    """The environment of a client whose time-outs are a second."""
+    return online | {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
+
+
+def flip(content: bytes) -> bytes:
+    """The content with its last byte changed."""
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "announce"),
+    [
+        ("config.json", flip, git_hash),
+        ("model.safetensors", flip, sha256),
+        ("model.safetensors", lambda content: content[:-8], sha256),
+        ("model.safetensors", lambda content: content + bytes(8), sha256),
+    ],
+    ids=["small", "large", "truncated", "overlong"],
+)
+def test_a_file_that_is_not_the_announced_one_is_refused_and_removed(
+    file: str, change: Callable[[bytes], bytes], announce: Callable[[bytes], str],
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path,
+) -> None:  # fmt: skip
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.faults[file] = Fault(change=change, announce=announce)
+    announced = announce((tmp_path / "remote" / file).read_bytes())
+    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name: ", file, announced])
+    assert not list((tmp_path / "home").rglob(file)) + list((tmp_path / "home").rglob(announced))
+    hub.faults[file] = Fault(announce=announce)
+    repaired = attngeo("score", "org/name", **online)
+    assert repaired.returncode == 0, repaired.stderr
+
+
+def test_a_file_is_verified_once(hub: Hub, online: dict[str, str], tmp_path: Path) -> None:
+    """Not each time it is opened; what is no hash is not compared."""
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.faults["model.safetensors"] = Fault(announce=lambda _: "5d41402abc4b2a76b9719d911017c592-3")
+    code = (
+        "import attngeo\nfrom attngeo.checkpoints import downloads\nreal = downloads.verify_download\n"
+        "downloads.verify_download = lambda path, ref: (print(path.name), real(path, ref))\n"
+        "attngeo.score('org/name'); print('again'); attngeo.score('org/name')"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | online, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["config.json", "model.safetensors", "again"]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (503, {"Retry-After": "99999999"}),
+        (429, {"RateLimit": f'"api";r=0;t={"9" * 5000}'}),
+        (429, {"RateLimit": '"api";r=0;t=99999999', "Retry-After": "1"}),
+    ],
+    ids=["busy", "digits", "limit"],
+)
+def test_a_server_that_asks_to_wait_for_years_is_not_waited_for(
+    status: int, headers: dict[str, str], hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
-    hub.repositories["org/name"], hub.commit = write_single(tmp_path / "remote"), commit
-    before = set(tmp_path.rglob("config.json"))
-    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name", hub.url])
-    assert not {path for path in tmp_path.rglob("config.json") if "snapshots" not in path.parts} - before
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.faults["config.json"] = Fault(status=status, headers=headers)
+    assert_one_line(attngeo("score", "org/name", **impatient), 3, ["org/name: ", hub.url, "asks to wait"])
+
+
+def test_a_cached_model_needs_no_server_that_is_busy(
+    hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    first = attngeo("score", "org/name", "--format", "csv", **impatient)
+    hub.faults["config.json"] = Fault(status=429, headers={"Retry-After": "99999999"})
+    again = attngeo("score", "org/name", "--format", "csv", **impatient)
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+
+
+@pytest.mark.parametrize("options", [(), ("--quiet",)])
+def test_a_short_wait_is_announced(
+    options: tuple[str, ...], hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.faults["config.json"] = Fault(status=429, headers={"Retry-After": "1"}, times=2)
+    run = attngeo("score", "org/name", *options, **impatient)
+    assert run.returncode == 0, run.stderr
+    assert hub.faults["config.json"].times == 0
+    if options:
+        assert run.stderr == ""
+    else:
+        assert_states(run.stderr.splitlines()[0], "org/name", hub.url, "wait 1 seconds")
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_server_that_never_answers_is_given_up(
+    file: str, hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.faults[file] = Fault(silent=True)
+    assert_one_line(attngeo("score", "org/name", **impatient), 3, ["org/name: ", hub.url])
+
+
+@pytest.mark.parametrize("fault", [{"commit": "../.."}, {"commit": "x" * 5000}, {"announce": lambda _: "../../../up"}])
+def test_a_name_that_would_leave_the_cache_is_refused(
+    fault: dict[str, Any], hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.faults["config.json"] = Fault(**fault)
+    before = sorted(tmp_path.rglob("*"))
+    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name: ", hub.url])
+    assert sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts) == before
+    assert not list((tmp_path / "home").rglob("up"))

@@ -9,11 +9,12 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -24,6 +25,33 @@ LIST = re.compile(
 )
 
 
+def sha256(content: bytes) -> str:
+    """The hash that the Hub announces for a large file."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def git_hash(content: bytes) -> str:
+    """The hash that the Hub announces for a small file."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@dataclass
+class Fault:
+    """What is wrong with the answers for one file.
+
+    silent: there is none. status, headers: of a refusal, for the first `times` requests, or for all if that is None.
+    change: of the content. announce: the ETag of the unchanged content. commit: that is named instead.
+    """
+
+    silent: bool = False
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    times: int | None = None
+    change: Callable[[bytes], bytes] = bytes
+    announce: Callable[[bytes], str] = sha256
+    commit: str = ""
+
+
 @dataclass
 class Hub:
     """What the server offers, and the requests it got, as (method, file, range, authorization)."""
@@ -31,8 +59,10 @@ class Hub:
     url: str = ""
     repositories: dict[str, Path] = field(default_factory=dict)
     gated: dict[str, str] = field(default_factory=dict)
-    commit: str | None = None  # what it states instead of its commit
     requests: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
+    # File → the fault of its answer, if it has one.
+    faults: dict[str, Fault] = field(default_factory=dict)
+    closing: threading.Event = field(default_factory=threading.Event)
 
     @property
     def downloaded(self) -> list[str]:
@@ -80,7 +110,16 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
             path = folder / found["file"]  # type: ignore[index]
             if not path.is_file():
                 return self.refuse(404, "EntryNotFound")
-            return self.send(path.read_bytes(), part, send_body=send_body)
+            fault = hub.faults.get(found["file"], Fault())  # type: ignore[index]
+            if fault.silent:
+                hub.closing.wait()
+                return None
+            if fault.status and (fault.times is None or fault.times > 0):
+                fault.times = None if fault.times is None else fault.times - 1
+                return self.refuse(fault.status, "Busy", fault.headers)
+            self.commit = fault.commit or self.commit
+            content = path.read_bytes()
+            return self.send(fault.change(content), part, send_body=send_body, etag=fault.announce(content))
 
         def list(self, root: Path, what: str | None, folder: str, repo: str) -> None:
             """The answers for HfApi.dataset_info and HfApi.list_repo_tree. The tree is always the whole one."""
@@ -98,22 +137,24 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 ]  # fmt: skip
             return self.send(json.dumps(answer).encode(), None, send_body=True)
 
-        def send(self, body: bytes, part: str | None, *, send_body: bool) -> None:
+        def send(self, body: bytes, part: str | None, *, send_body: bool, etag: str = "none") -> None:
             self.send_response(206 if part else 200)
             if part:
                 first, last = (int(n or len(body)) for n in part.removeprefix("bytes=").split("-"))
                 self.send_header("Content-Range", f"bytes {first}-{min(last, len(body) - 1)}/{len(body)}")
                 body = body[first : last + 1]
-            self.send_header("X-Repo-Commit", hub.commit or self.commit)
-            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+            self.send_header("X-Repo-Commit", self.commit)
+            self.send_header("ETag", f'"{etag}"')
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if send_body:
                 self.wfile.write(body)
 
-        def refuse(self, status: int, code: str) -> None:
+        def refuse(self, status: int, code: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
             body = json.dumps({"error": code}).encode()
             self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.send_header("X-Error-Code", code)
             self.send_header("X-Repo-Commit", self.commit)
             self.send_header("Content-Length", str(len(body)))
@@ -131,6 +172,7 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
     try:
         yield hub
     finally:
+        hub.closing.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -11,6 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from attngeo.checkpoints.downloads import require_answers
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
@@ -62,7 +63,7 @@ def _load(reference: str) -> PreTrainedTokenizerBase:
     if ref.kind not in ("folder", "hub"):
         raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, a Hub id, or train")
     try:
-        with silence_libraries():
+        with silence_libraries(), require_answers(reference):
             # Without the last argument, transformers asks on the terminal whether it may run a tokeniser's own code.
             return AutoTokenizer.from_pretrained(ref.name, revision=ref.revision or "main", trust_remote_code=False)
     except Exception as error:

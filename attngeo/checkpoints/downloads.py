@@ -1,0 +1,170 @@
+"""What is required of a server of the Hub: that it answers in time, and that a file has the announced hash."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants, get_session
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
+
+from attngeo.errors import NetworkError
+
+log = logging.getLogger(__name__)
+
+# Seconds that a server may ask to wait, in total before it answers; the Hub counts requests over five minutes.
+LONGEST_WAIT = 300
+# Stands for a number of seconds that is none.
+NEVER = 10**9
+# A server that has answered nothing for so many time-outs in a row is given up.
+MOST_TIMEOUTS = 6
+# The statuses for which huggingface_hub tries again.
+TOO_MANY_REQUESTS = 429
+BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
+COMMIT = re.compile("[0-9a-f]{40}")
+# A hash becomes the name of a file in the cache.
+ETAG = re.compile(r'(?:W/)?"?[\w.:+=-]{1,200}"?', re.ASCII)
+
+
+@contextmanager
+def require_answers(ref: str) -> Iterator[None]:
+    """Inside the block, huggingface_hub waits for no server for long.
+
+    Logs a warning for each wait that a server asks for. Raises NetworkError if it asks for more than LONGEST_WAIT
+    seconds, if it does not answer, and if it names a commit or hash that is none. If the file is in the cache,
+    huggingface_hub takes that instead.
+    """
+    rules = _Rules(ref)
+    own: dict[str, Callable[..., Any]] = {"request": rules.check_request, "response": rules.check_response}
+    get_session().event_hooks = {name: [*hooks, own[name]] for name, hooks in get_session().event_hooks.items()}
+    try:
+        yield
+    except (HfHubHTTPError, OSError) as error:
+        if rules.refusal is not None:
+            raise NetworkError(rules.refusal) from error
+        raise
+    finally:
+        get_session().event_hooks = {
+            name: [hook for hook in hooks if hook != own[name]] for name, hooks in get_session().event_hooks.items()
+        }
+
+
+class _Rules:
+    """The hooks of huggingface_hub's HTTP client, httpx2, and what they have counted."""
+
+    def __init__(self, ref: str) -> None:
+        self.refusal: str | None = None
+        self._ref, self._waited = ref, 0
+        self._unanswered_since: float | None = None
+
+    def check_request(self, request: Any) -> None:
+        """Give every request a time-out. Raises NetworkError if the server has answered nothing for long."""
+        limit = max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
+        now = time.monotonic()
+        self._unanswered_since = self._unanswered_since or now
+        if now - self._unanswered_since > MOST_TIMEOUTS * limit:
+            raise NetworkError(
+                f"{self._ref}: {constants.ENDPOINT} has not answered for {now - self._unanswered_since:.0f} seconds; "
+                "check the connection, HF_ENDPOINT and proxies, or give a folder"
+            )
+        given = request.extensions.get("timeout") or {}
+        request.extensions["timeout"] = {
+            name: min(given.get(name) or limit, limit) for name in ("connect", "read", "write", "pool")
+        }
+
+    def check_response(self, response: Any) -> None:
+        """Announce a wait. Raises HfHubHTTPError if it is too long, NetworkError for a name that is none."""
+        self._unanswered_since = None
+        if response.status_code in BUSY:
+            self._check_wait(response)
+        else:
+            self._waited, self.refusal = 0, None
+        commit, etag = (response.headers.get(name) for name in ("X-Repo-Commit", "ETag"))
+        linked = response.headers.get("X-Linked-Etag")
+        if commit is None:  # no server of a Hub, but of its files
+            return
+        for name, value, form in (("commit", commit, COMMIT), ("hash", etag, ETAG), ("hash", linked, ETAG)):
+            if value is not None and not form.fullmatch(value):
+                raise NetworkError(
+                    f"{self._ref}: {constants.ENDPOINT} answers with the {name} {value!r:.100}, which is none; check "
+                    "HF_ENDPOINT"
+                )
+
+    def _check_wait(self, response: Any) -> None:
+        asked = _read_wait(response)
+        if asked is None:
+            return
+        self._waited += asked
+        if self._waited <= LONGEST_WAIT:
+            log.warning("%s: %s asks to wait %d seconds", self._ref, constants.ENDPOINT, asked)
+            return
+        self.refusal = (
+            f"{self._ref}: {constants.ENDPOINT} asks to wait {asked:,} seconds, expected at most {LONGEST_WAIT} in "
+            "total; try again later"
+        )
+        raise HfHubHTTPError(self.refusal, response=response)  # which lets huggingface_hub look into its cache
+
+
+def _read_wait(response: Any) -> int | None:
+    """The seconds that a busy server asks to wait, as huggingface_hub reads them; None if it does not say."""
+    asked = response.headers.get("Retry-After", "").strip()
+    try:
+        limits = parse_ratelimit_headers(response.headers) if response.status_code == TOO_MANY_REQUESTS else None
+        if limits is not None and limits.remaining == 0:
+            return limits.reset_in_seconds
+        return int(asked[:20]) if asked.isdigit() else None
+    except ValueError:  # thousands of digits, or such as ²: huggingface_hub would fail
+        return NEVER
+
+
+def verify_download(path: Path, ref: str) -> None:
+    """Compare a file that was downloaded into the cache with the hash that the server announced, the name of its blob.
+
+    The hash is the SHA-256 of a large file and the hash of git of a small one; other servers may announce the SHA-1,
+    or what is no hash, which is not checked. A file that differs, or whose check is interrupted, is removed from the
+    cache. Raises NetworkError.
+    """
+    if not path.is_symlink():  # a cache without links, on Windows: the hash is not known any more
+        return
+    blob = path.parent / path.readlink()
+    announced = blob.name
+    try:
+        found = _hash_file(path, announced)
+        if announced in found or not found:
+            return
+    except BaseException:
+        _remove(path, blob)
+        raise
+    _remove(path, blob)
+    raise NetworkError(
+        f"{ref}: {path.name} is damaged: its hash is {found[0]}, expected {announced}, which {constants.ENDPOINT} "
+        "announced; it is removed from the cache; try again"
+    )
+
+
+def _hash_file(path: Path, announced: str) -> list[str]:
+    """The hashes of a file of the kinds that an announced hash may be; none if it is no hash."""
+    if re.fullmatch("[0-9a-f]{64}", announced):
+        kinds: list[Callable[[], hashlib._Hash]] = [hashlib.sha256]
+    elif re.fullmatch("[0-9a-f]{40}", announced):
+        size = path.stat().st_size
+        kinds = [lambda: hashlib.sha1(b"blob %d\0" % size), hashlib.sha1]
+    else:
+        return []
+    found = []
+    for kind in kinds:
+        with path.open("rb") as file:
+            found.append(hashlib.file_digest(file, kind).hexdigest())
+    return found
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
