@@ -7,7 +7,7 @@ checkpoint, for example one whose index lost a shard.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from attngeo.layouts.heads import fitting_fields
@@ -16,6 +16,8 @@ from attngeo.layouts.names import MOST_LAYERS, NUMBER, join
 
 # Fields that state the number of layers; a prefix such as `decoder_` tells the stack.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "depth")
+# The last word of what repeats for each layer, and not for each stage or tower.
+LAYER = re.compile(r"(^|[._])(layers?|blocks?|h|resblocks)$")
 
 # Model type → layers that its configuration counts and that have no weights of their own.
 # https://github.com/huggingface/transformers/blob/main/src/transformers/models/mask2former/modeling_mask2former.py
@@ -33,14 +35,12 @@ def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> dict[
         prefix, number = _split(name)
         if prefix in stacks:
             present[prefix].add(number)
-    longest: dict[int, int] = defaultdict(int)
-    for prefix, module in stacks.items():
-        longest[id(module.section)] = max(longest[id(module.section)], max(present[prefix]) + 1)
+    sharing = Counter(id(module.section) for module in stacks.values())
     absent = {}
     for prefix, module in stacks.items():
         last, stated = max(present[prefix]), _count_stated(module)
-        # A number that one stack of a section has may not be meant for the shorter ones.
-        announced = 0 if longest[id(module.section)] >= stated else stated
+        # A number of a section with several stacks, or for stages, may be meant for others, or for all together.
+        announced = stated if sharing[id(module.section)] == 1 and LAYER.search(prefix) and stated > last + 1 else 0
         why = f"config.json announces {announced} layers" if announced else f"layer {last} comes after it"
         for number in range(min(max(announced, last + 1), MOST_LAYERS)):
             if number not in present[prefix]:

@@ -272,6 +272,7 @@ def test_a_file_is_verified_once(hub: Hub, online: dict[str, str], tmp_path: Pat
     ],
     ids=["busy", "digits", "limit"],
 )
+@pytest.mark.slow  # huggingface_hub tries several times
 def test_a_server_that_asks_to_wait_for_years_is_not_waited_for(
     status: int, headers: dict[str, str], hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
@@ -290,6 +291,7 @@ def test_a_cached_model_needs_no_server_that_is_busy(
     assert (again.returncode, again.stdout) == (0, first.stdout)
 
 
+@pytest.mark.slow  # it waits
 @pytest.mark.parametrize("options", [(), ("--quiet",)])
 def test_a_short_wait_is_announced(
     options: tuple[str, ...], hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
@@ -305,6 +307,7 @@ def test_a_short_wait_is_announced(
         assert_states(run.stderr.splitlines()[0], "org/name", hub.url, "wait 1 seconds")
 
 
+@pytest.mark.slow  # huggingface_hub tries several times
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
 def test_a_server_that_never_answers_is_given_up(
     file: str, hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path

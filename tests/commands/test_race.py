@@ -18,6 +18,7 @@ from support.vectors import write_text as write_vectors
 
 from attngeo.errors import FolderInUseError
 
+pytestmark = pytest.mark.slow  # each test starts two processes
 RUN = ["--steps", 4, "--batch-size", 4, "--grad-accum", 1, "--seq-len", 16, "--warmup", 1, "--vocab-size", 120,
        "--log-every", 2, "--save-every", 4]  # fmt: skip
 RECIPE = (

@@ -42,6 +42,15 @@ def test_a_gap_is_listed_whatever_the_configuration_announces(tmp_path: Path) ->
     assert attngeo.score(folder).attrs["skipped"] == {"model.layers.2": f"{ABSENT}, but layer 4 comes after it"}
 
 
+@pytest.mark.parametrize("stack", ["encoder.stages", "backbone"])
+def test_a_number_of_layers_is_not_that_of_stages(stack: str, tmp_path: Path) -> None:
+    folder = write_single(
+        tmp_path, {name.replace("model.layers", stack): tensor for name, tensor in weights(2).items()},
+        CONFIG | {"model_type": "mystery", "num_hidden_layers": 6},
+    )  # fmt: skip
+    assert list_absent(folder) == []
+
+
 @pytest.mark.parametrize("stated", [True, "2", 10**30, -1, 0, None, {}, [2], 1])
 def test_a_number_of_layers_that_is_none_changes_nothing(stated: object, tmp_path: Path) -> None:
     folder = write_single(tmp_path)
