@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attngeo.escape import dump_json
+from attngeo.bounds.escape import dump_json
 from attngeo.options import RESULTS
 
 if TYPE_CHECKING:

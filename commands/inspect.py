@@ -6,7 +6,7 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from attngeo.escape import dump_json
+from attngeo.bounds.escape import dump_json
 
 from .options import FindingsFormat, Model, Offline, Quiet, Verbose
 

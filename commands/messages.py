@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-from attngeo.escape import printable
+from attngeo.bounds.escape import printable
 
 from .shorten import shorten
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from attngeo.analogies.options import NearestOptions
-from attngeo.escape import printable
+from attngeo.bounds.escape import printable
 
 from .declare import take_options
 from .messages import say

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question
+from attngeo.bounds.escape import in_utf8
 from attngeo.choices import Candidates, Case, Compose
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError
-from attngeo.escape import in_utf8
 from attngeo.progress import ProgressCallback
 
 Tokens = tuple[int, ...]

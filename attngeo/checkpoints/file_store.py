@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from attngeo.bounds.escape import in_utf8
 from attngeo.checkpoints.formats import TensorFile, open_weights
 from attngeo.checkpoints.metadata import Index
 from attngeo.checkpoints.tensor import TensorInfo
 from attngeo.errors import CorruptCheckpointError
-from attngeo.escape import in_utf8
 
 Header = Mapping[str, TensorInfo]
 

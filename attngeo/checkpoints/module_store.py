@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from attngeo.bounds.escape import in_utf8
 from attngeo.checkpoints.tensor import TensorInfo, info_of
 from attngeo.errors import CorruptCheckpointError
-from attngeo.escape import in_utf8
 
 
 class ModuleStore:

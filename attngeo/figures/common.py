@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 import plotly.graph_objects as go
 
-from attngeo.escape import printable
+from attngeo.bounds.escape import printable
 from attngeo.figures.options import LOSS
 from attngeo.figures.palette import GUIDE
 from attngeo.scores.spec import SCORES

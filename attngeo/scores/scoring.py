@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attngeo.bounds.escape import in_utf8
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
-from attngeo.escape import in_utf8
 from attngeo.geometry.factors import FormStatistics, form_statistics, head_statistics, layer_factors
 from attngeo.geometry.scale import rescale
 from attngeo.layouts.sites import AttentionSite

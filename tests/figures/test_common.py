@@ -28,7 +28,7 @@ def test_ticks_are_whole_numbers_and_about_twenty_at_most() -> None:
 
 
 def test_names_are_plain_and_short() -> None:
-    assert escape_name("a\u202eb\nc") == "a\ufffdb\ufffdc"
+    assert escape_name("a\u202eb\nc") == r"a\u202eb\nc"
     assert len(escape_name("x" * 61)) == 60
     assert escape_name("x" * 60) == "x" * 60
     assert escape_name("<b>&{") == "&lt;b&gt;&amp;&#123;"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,8 @@ def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Si
     options = small_options(tmp_path, steps=100_000, log_every=50, save_every=100_000)
     process = start(tmp_path, options, tmp_path / "run")
     wait_for(tmp_path / "run/geometry.parquet", process)
-    while not pd.read_parquet(tmp_path / "run/geometry.parquet")["step"].max():  # until the first log of the training
+    # Until the first log of the training. pandas opens a file twice, and the run may replace it in between.
+    while not pd.read_parquet(BytesIO((tmp_path / "run/geometry.parquet").read_bytes()))["step"].max():
         assert process.poll() is None, process.communicate()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
