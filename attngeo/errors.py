@@ -10,13 +10,13 @@
     │   ├── AccessError                  private, or gated and without a valid token
     │   └── NetworkError                 no connection, or offline mode
     ├── DataUnavailableError         3   a data set or a tokeniser cannot be found or reached
-    ├── NotEnoughMemoryError         4   the whole model does not fit in memory
     ├── QuestionError                4   a question set is empty, or every model lacks some word of it
     ├── DataError                    4   a data set was found, but cannot be trained on
     ├── TrainingError                4   training failed, for example the loss is not a number
     ├── InterruptedTrainingError   130   training was interrupted; its checkpoint is saved
     └── CheckpointError              4   found, but cannot be scored
         ├── CorruptCheckpointError       truncated, inconsistent or malformed files
+        ├── NotEnoughMemoryError         what has to be in memory at once does not fit
         ├── UnsafeCheckpointError        reading the file would run code
         ├── ShapeError                   a tensor does not have the shape that its configuration requires
         └── UnsupportedModelError        no attention, or an unsupported family or quantisation

@@ -20,7 +20,7 @@ OPTION_NAME = re.compile(r"(?<![\w'/.-])[a-z]+_[a-z_]+(?![\w'/.-])")
 
 def say(text: str) -> None:
     """Print one line on stderr, without control characters that a terminal would execute."""
-    sys.stderr.write(f"attngeo: {printable(shorten(text))}\n")
+    sys.stderr.write(f"attngeo: {shorten(printable(text))}\n")
 
 
 def write_flags(message: str, flags: Mapping[str, str]) -> str:

@@ -79,19 +79,18 @@ def score(
     outputs, figures = output or [], plot or []
     conditions = _check(outputs, figures, fail_if or [], options)
     to_people, per_head = format is OutputFormat.table, options.per_head
-    frames: list[pd.DataFrame] = []
+    scored: list[tuple[str, pd.DataFrame]] = []
     failures: list[Failure] = []
     for model in models:
         try:
-            frames.append(
-                _score_one(model, options, offline=offline, quiet=quiet, verbose=verbose, to_people=to_people)
-            )
+            frame = _score_one(model, options, offline=offline, quiet=quiet, verbose=verbose, to_people=to_people)
+            scored.append((model, frame))
         except Exception as error:
             if len(models) == 1 or os.environ.get(TRACEBACK):
                 raise
             failures.append(Failure.of(error, model))
-    verified = _verify_all(frames, failures, offline=offline, quiet=quiet, verbose=verbose) if verify else []
-    failed = False
+    verified = _verify_all(scored, failures, offline=offline, quiet=quiet, verbose=verbose) if verify else []
+    frames, failed = [frame for _, frame in scored], False
     if frames:
         _deliver(frames, outputs, format, per_head=per_head, quiet=quiet)
         _draw(frames, figures)
@@ -151,7 +150,7 @@ def _score_one(
 
 
 def _verify_all(
-    frames: list[pd.DataFrame], failures: list[Failure], *, offline: bool, quiet: bool, verbose: bool
+    scored: list[tuple[str, pd.DataFrame]], failures: list[Failure], *, offline: bool, quiet: bool, verbose: bool
 ) -> list[pd.DataFrame]:
     """The verification of each model that was scored.
 
@@ -163,8 +162,7 @@ def _verify_all(
     from .progress import Bar
 
     verified = []
-    for frame in frames:
-        model = frame.attrs["model"]
+    for model, frame in scored:
         try:
             with Bar(model, quiet=quiet, verbose=verbose) as progress:
                 found = verify(model, offline=offline, progress=progress)

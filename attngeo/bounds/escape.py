@@ -1,7 +1,7 @@
 """Names from outside, made safe to show: a model's author controls them, and a terminal or a page would act on some.
 
-Results keep names as they are, if they are UTF-8. Every output passes them through one of these functions, and each
-shows all of a name.
+Results keep names as they are, if they are UTF-8. Every output passes them through one of these functions. Each shows
+all of a name, except that white space is one space in Markdown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def in_utf8(text: str) -> str:
 
 
 def escape_markdown(text: object) -> str:
-    r"""A name that Markdown shows letter for letter, inside a line or a cell of a table.
+    r"""A name that Markdown shows letter for letter, inside a line or a cell of a table; white space becomes one space.
 
     >>> escape_markdown("a_b|<img> $x$ https://c")
     'a\\_b\\|&lt;img&gt; &#36;x&#36; https&#58;//c'

@@ -28,7 +28,7 @@ STYLE = (
 
 def to_csv(frame: pd.DataFrame) -> str:
     """Comma-separated values with a header; missing scores are empty. Texts are made printable."""
-    return str(_map_texts(frame, printable).to_csv(index=False, lineterminator="\n"))
+    return str(_print_texts(frame).to_csv(index=False, lineterminator="\n"))
 
 
 def to_json(frame: pd.DataFrame) -> str:
@@ -54,8 +54,10 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
     """A Markdown table; scores have `digits` digits."""
     shown = format_for_people(frame, digits)
-    sides = ["right" if numeric else "left" for numeric in numeric_columns(frame, shown)]
-    shown = _map_texts(shown, escape_markdown).rename(columns=escape_markdown)
+    numeric = numeric_columns(frame, shown)
+    sides = ["right" if each else "left" for each in numeric]
+    texts = [name for name, each in zip(shown.columns, numeric, strict=True) if not each]
+    shown = shown.assign(**{name: shown[name].map(escape_markdown) for name in texts}).rename(columns=escape_markdown)
     return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 
 
@@ -103,11 +105,11 @@ def format_for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: b
     return type(frame)(columns)
 
 
-def _map_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """The frame with its texts changed, and everything else as it is."""
+def _print_texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with its texts made printable, and everything else as it is."""
     texts = [name for name in frame.columns if frame[name].dtype.kind not in "iufb"]
     return frame.assign(
-        **{name: [change(value) if isinstance(value, str) else value for value in frame[name]] for name in texts}
+        **{name: [printable(value) if isinstance(value, str) else value for value in frame[name]] for name in texts}
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +19,7 @@ from support.checkpoints import CONFIG, write_single
 import attngeo as library
 from attngeo.bounds.escape import in_utf8
 from attngeo.reporting import build_report
-from attngeo.tables.write import SUFFIXES, write_table
+from attngeo.tables.write import SUFFIXES, to_markdown, write_table
 
 Command = Callable[..., Any]
 
@@ -75,6 +76,23 @@ def test_scores_of_a_hostile_model_are_printed(hostile: Path, format: str, insid
         assert json.loads(done.stdout)[0]["model_type"] == in_utf8(MODEL_TYPE)
     if format == "markdown":
         assert_no_markdown(done.stdout, set())
+
+
+def test_a_hostile_folder_is_verified(saved: Callable[[str], Path], inside: Command, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved("bert"), tmp_path / FOLDER.removeprefix(NOT_UTF8))
+    done = inside("score", folder, "--verify", "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    assert "all 2 sites agree" in done.stderr
+    assert_plain(done.stdout + done.stderr)
+
+
+def test_transformers_does_not_open_a_folder_that_is_not_utf_8(
+    saved: Callable[[str], Path], inside: Command, tmp_path: Path
+) -> None:
+    done = inside("score", shutil.copytree(saved("bert"), tmp_path / FOLDER), "--verify", "--format", "csv")
+    assert (done.returncode, "transformers cannot load it" in done.stderr) == (4, True)
+    assert len(done.stdout.splitlines()) == 1 + 2
+    assert_plain(done.stdout + done.stderr)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--format", "json")])
@@ -146,6 +164,15 @@ def test_a_report_about_a_hostile_model(tmp_path: Path) -> None:
     assert_plain(text)
     assert_no_markdown(text, {"h1", "h2", "strong", "strong_open", "strong_close", "em", "em_open", "em_close", "ul",
                               "li", "code", "code_inline"})  # fmt: skip
+
+
+def test_markdown_writes_numbers_as_they_are() -> None:
+    assert "1e+07" in to_markdown(pd.DataFrame({"norm": [1e7], "name": ["1e+07"]}))
+    assert r"1e\+07" in to_markdown(pd.DataFrame({"norm": [1e7], "name": ["1e+07"]}))
+
+
+def test_an_error_stays_short_with_its_escapes(inside: Command, tmp_path: Path) -> None:
+    assert len(inside("score", str(tmp_path / ("\u202e" * 80)) + "/x" * 700).stderr) < 1400
 
 
 def test_hostile_tokens_are_shown(tmp_path: Path, inside: Command) -> None:
