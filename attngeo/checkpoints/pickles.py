@@ -1,28 +1,26 @@
-"""Pickles of others, without running any code of them: a check of the opcodes, and a stand-in for objects.
+"""Pickles of others, read without running any code of them.
 
-Python's unpickler trusts numbers in the file: an entry of its memo with the number 2³⁰ makes it reserve gigabytes, and
-so does the stated length of a text. `check_opcodes` refuses such numbers before the unpickler sees them.
+Python's fast unpickler trusts its file. A pickle of a hundred bytes makes it reserve gigabytes, by the number of an
+entry of its memo; hash for centuries, by a key of tuples in tuples; overflow the stack; or change the functions that
+stand in for those that it names. So the unpickler in Python is used, which reserves nothing, with the opcodes that
+build plain values only, and with plain keys.
 """
 
 from __future__ import annotations
 
+import pickle
 import pickletools
-import re
-from collections import defaultdict
-from functools import cache
-from mmap import mmap
-from typing import Any, NamedTuple
+import reprlib
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
-LENGTH_BYTES = {
-    pickletools.TAKEN_FROM_ARGUMENT1: 1,
-    pickletools.TAKEN_FROM_ARGUMENT4: 4,
-    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
-    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
-}
-PUT, LONG_BINPUT, FRAME, STOP = b"pr\x95."
-# In a file that is as long, smaller numbers of entries of the memo need no check.
-LONG_FILE = 1 << 24
-SMALL_INDEX = rb"|r[\s\S]{3}\x00"
+# The types whose hash is short work and no chance for collisions; of whole numbers, those of at most 64 bits.
+KEYS = frozenset({str, bytes, int, float, bool, type(None)})
+LONGEST_KEY = 64
+# All but those that reserve memory or take objects from elsewhere.
+ALL = frozenset(opcode.name for opcode in pickletools.opcodes) - {
+    "BYTEARRAY8", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEXT_BUFFER", "READONLY_BUFFER", "PERSID", "BINPERSID",
+}  # fmt: skip
 
 
 class Record(dict[Any, Any]):
@@ -40,81 +38,75 @@ class Record(dict[Any, Any]):
             self.__dict__.update(state)
 
 
-class _Codes(NamedTuple):
-    """simple: a run of opcodes without anything to check. lengths: opcode → bytes of the length of its argument.
+def make_dict(pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
+    """A stand-in for OrderedDict: the dictionary of these pairs. Raises ValueError if a key is not plain."""
+    pairs = [(key, value) for key, value in pairs]
+    _check_keys([key for key, _ in pairs])
+    return dict(pairs)
 
-    lines: opcode → number of lines of its argument.
+
+class PlainUnpickler(pickle._Unpickler):
+    """Reads what a subclass allows in `find_class`. The state of an object that is no Record is left out.
+
+    Raises ValueError for an opcode that it does not know and for a key that is not plain, and whatever Python's
+    unpickler raises for a pickle that is broken.
     """
 
-    simple: re.Pattern[bytes]
-    lengths: dict[int, int]
-    lines: dict[int, int]
+    stack: list[Any]
+
+    def load_setitem(self) -> None:  # noqa: D102
+        _check_keys(self.stack[-2:-1])
+        super().load_setitem()  # type: ignore[misc]  # the methods of opcodes are not in the stubs
+
+    def load_setitems(self) -> None:  # noqa: D102
+        _check_keys(self.stack[::2])
+        super().load_setitems()  # type: ignore[misc]
+
+    def load_dict(self) -> None:  # noqa: D102
+        _check_keys(self.stack[::2])
+        super().load_dict()  # type: ignore[misc]
+
+    def load_additems(self) -> None:  # noqa: D102
+        _check_keys(self.stack)
+        super().load_additems()  # type: ignore[misc]
+
+    def load_frozenset(self) -> None:  # noqa: D102
+        _check_keys(self.stack)
+        super().load_frozenset()  # type: ignore[misc]
+
+    def load_build(self) -> None:  # noqa: D102
+        state = self.stack.pop()
+        if isinstance(self.stack[-1], Record):
+            self.stack[-1].__setstate__(state)
 
 
-def check_opcodes(data: bytes | mmap, allowed: frozenset[str] | None = None) -> None:
-    """Raise ValueError unless `data` starts with a whole pickle, in which every length and number fits the file.
-
-    allowed: the names of opcodes, as pickletools gives them; None means all.
-    """
-    codes, at, end = _list_codes(allowed, len(data) >= LONG_FILE), 0, len(data)
-    while True:
-        if (run := codes.simple.match(data, at)) is not None:
-            at = run.end()
-        if at >= end:
-            raise ValueError("the pickle is cut off")
-        code, at = data[at], at + 1
-        if code == STOP:
-            return
-        if code in codes.lengths:
-            at = _skip_counted(data, at, code, codes.lengths[code])
-        elif code in codes.lines:
-            at = _skip_lines(data, at, code, codes.lines[code])
-        else:
-            raise ValueError(f"its opcode {code:#04x} is unknown or not allowed")
-
-
-def _skip_counted(data: bytes | mmap, at: int, code: int, size: int) -> int:
-    """The place after an argument with a length of `size` bytes in front, or after the number of an entry."""
-    length, at = int.from_bytes(data[at : at + size], "little"), at + size
-    if code == LONG_BINPUT:
-        _check_index(length, len(data))
-        return at
-    if at + length > len(data):
-        raise ValueError(f"it states {length:,} bytes, and has {len(data) - at:,}")
-    return at if code == FRAME else at + length  # other opcodes follow in a frame
-
-
-def _skip_lines(data: bytes | mmap, at: int, code: int, count: int) -> int:
-    """The place after an argument of `count` lines."""
-    start = at
-    for _ in range(count):
-        at = data.find(b"\n", at) + 1
-        if not at:
-            raise ValueError("the pickle is cut off")
-    if code == PUT:
-        _check_index(int(data[start : min(at, start + 20)]), len(data))
-    return at
-
-
-def _check_index(index: int, size: int) -> None:
-    if index > size:
-        raise ValueError(f"entry {index:,} of the memo in a pickle of {size:,} bytes")
-
-
-@cache
-def _list_codes(allowed: frozenset[str] | None, is_long: bool) -> _Codes:
-    by_size: dict[int, bytes] = defaultdict(bytes)
-    lengths, lines = {LONG_BINPUT: 4, FRAME: 8}, {}
+def choose_opcodes(names: Collection[str]) -> dict[int, Callable[[Any], None]]:
+    """The `dispatch` of a PlainUnpickler that knows these opcodes only, by the names that pickletools gives them."""
+    known = _Known()
     for opcode in pickletools.opcodes:
-        code, size = ord(opcode.code), opcode.arg.n if opcode.arg else 0
-        if (allowed is not None and opcode.name not in allowed) or code in (STOP, *lengths):
-            continue
-        if size == pickletools.UP_TO_NEWLINE:
-            lines[code] = 2 if opcode.arg is pickletools.stringnl_noescape_pair else 1
-        elif size in LENGTH_BYTES:
-            lengths[code] = LENGTH_BYTES[size]
-        else:
-            by_size[size] += bytes([code])
-    runs = (b"[%s][\\s\\S]{%d}" % (re.escape(codes), size) for size, codes in by_size.items())
-    simple = b"(?:%s%s)*+" % (b"|".join(runs), SMALL_INDEX if is_long else b"")
-    return _Codes(re.compile(simple), lengths, lines)
+        if opcode.name in names:
+            method = pickle._Unpickler.dispatch[ord(opcode.code)]
+            known[ord(opcode.code)] = getattr(PlainUnpickler, method.__name__)
+    return known
+
+
+class _Known(dict[int, Callable[[Any], None]]):
+    def __missing__(self, code: int) -> Callable[[Any], None]:
+        raise ValueError(f"its opcode {code:#04x} is unknown or not allowed")
+
+
+def _check_keys(keys: list[Any]) -> None:
+    kinds = set(map(type, keys))
+    if odd := kinds - KEYS:
+        raise ValueError(f"a key is a {odd.pop().__name__}, expected a text or a number")
+    if int in kinds and any(type(key) is int and key.bit_length() > LONGEST_KEY for key in keys):
+        raise ValueError(f"a key is a number of more than {LONGEST_KEY} bits")
+
+
+def describe(value: Any) -> str:
+    """At most some hundred characters that say what this is, however deep and wide it is.
+
+    >>> describe(("storage", [[[[[[[["x"]]]]]]]]))
+    "('storage', [[[[[...]]]]])"
+    """
+    return reprlib.repr(value)

@@ -13,18 +13,16 @@ from __future__ import annotations
 import io
 import math
 import os
-import pickle
 import re
 import struct
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.pickles import Record, check_opcodes
+from attngeo.checkpoints.pickles import PlainUnpickler, Record, choose_opcodes, describe, make_dict
 from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.tensor import DTYPE_NAMES, TensorInfo
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError, first_line
@@ -114,7 +112,6 @@ class TorchFile:
             raise self._broken("its numbers are not little-endian; save it again")
         data = self._read_record("data.pkl", self._records["data.pkl"])
         try:
-            check_opcodes(data, OPCODES)
             state = _TorchUnpickler(io.BytesIO(data), encoding="utf-8").load()
         except UnsafeCheckpointError as error:
             raise UnsafeCheckpointError(
@@ -189,8 +186,10 @@ class TorchFile:
         self._file.close()
 
 
-class _TorchUnpickler(pickle.Unpickler):
+class _TorchUnpickler(PlainUnpickler):
     """Makes SavedTensors, and records of everything else. Calls nothing that the file names."""
+
+    dispatch = choose_opcodes(OPCODES)
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
@@ -208,7 +207,7 @@ class _TorchUnpickler(pickle.Unpickler):
         match saved:
             case ("storage", torch.dtype() as dtype, str(key), str(), int(count)) if _is_size(count):
                 return SavedStorage(f"data/{key}", dtype, count * dtype.itemsize)
-        raise ValueError(f"{str(saved)[:80]} is no storage")
+        raise ValueError(f"{describe(saved)} is no storage")
 
 
 def _rebuild(
@@ -245,7 +244,7 @@ def _rebuild_from_type(function: Any, _: Any, arguments: Any, __: Any) -> Any:
 
 
 MADE: dict[str, Any] = {
-    "collections.OrderedDict": OrderedDict,
+    "collections.OrderedDict": make_dict,
     "torch._utils._rebuild_tensor": _rebuild,
     "torch._utils._rebuild_tensor_v2": _rebuild,
     "torch._utils._rebuild_tensor_v3": _rebuild_of_dtype,
@@ -268,7 +267,7 @@ def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> S
             if storage is None or end * dtype.itemsize <= storage.nbytes:
                 return saved
             raise ValueError(f"a tensor needs {end * dtype.itemsize:,} bytes of a storage of {storage.nbytes:,}")
-    raise ValueError(f"{str(tuple(saved)[1:])[:80]} is no tensor")
+    raise ValueError(f"{describe(tuple(saved)[1:])} is no tensor")
 
 
 def _is_size(value: Any) -> bool:

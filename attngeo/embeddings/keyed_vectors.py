@@ -8,7 +8,6 @@ objects of gensim become records without behaviour; a file that names anything e
 from __future__ import annotations
 
 import math
-import pickle
 import re
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from attngeo.bounds.memory import require_memory
-from attngeo.checkpoints.pickles import Record, check_opcodes
+from attngeo.checkpoints.pickles import ALL, PlainUnpickler, Record, choose_opcodes
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
@@ -70,7 +69,9 @@ STAND_INS: dict[tuple[str, str], Any] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(PlainUnpickler):
+    dispatch = choose_opcodes(ALL)
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in STAND_INS:
             return STAND_INS[module, name]
@@ -85,9 +86,9 @@ def read_keyed_vectors(path: Path, ref: str) -> Embedding:
     Raises UnsafeCheckpointError for a pickle that names other code, CorruptCheckpointError, UnsupportedModelError.
     """
     try:
+        # A map of the file never reserves what a forged length states.
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            check_opcodes(data)
-            saved = _Unpickler(file, encoding="latin1").load()
+            saved = _Unpickler(data, encoding="latin1").load()
     except UnsafeCheckpointError as error:
         raise UnsafeCheckpointError(
             f"{ref}: refused: it names {error}, which is not part of saved word vectors and could run code; "

@@ -8,10 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from support.checkpoints import weights, write_config
-from support.damage import Rebuilt, Storage, pickle_state, rewrite_zip, run_bounded, write_pickled, write_torch
+from support.damage import (
+    DEEP,
+    DOUBLING,
+    Rebuilt,
+    Storage,
+    pickle_state,
+    rewrite_zip,
+    run_bounded,
+    write_pickled,
+    write_torch,
+)
 from support.messages import refuses
 
 import attngeo
@@ -126,13 +137,19 @@ def test_a_torchscript_program_is_refused(tmp_path: Path) -> None:
         attngeo.score(path)
 
 
-# Small pickles that exhaust memory in Python's or in torch's unpickler.
+# Small pickles that exhaust memory, time or the stack in Python's or in torch's unpickler.
 BOMBS: dict[str, bytes] = {
     "an entry of the memo": b"\x80\x02N" + b"r\xff\xff\xff\x7f" + b".",
     "an entry of the memo in digits": b"\x80\x02Np99999999999\n.",
     "a long text": b"\x80\x02X\xff\xff\xff\xff.",
     "a bytearray": b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x10\x85R.",
     "an empty tensor": b"\x80\x02ctorch\nTensor\nJ\x00\x00\x10\x00J\x00\x00\x10\x00\x86R.",
+    "a key that doubles": b"\x80\x02}" + DOUBLING + b"Ns.",
+    "keys that double": b"\x80\x02}(" + DOUBLING + b"Nu.",
+    "a key of an ordered dictionary": b"\x80\x02ccollections\nOrderedDict\n" + b"]" + DOUBLING + b"N\x86a\x85R.",
+    "a deep key": b"\x80\x02}" + DEEP + b"Ns.",
+    "a long key": b"\x80\x02}\x8a\xff" + b"\1" * 255 + b"Ns.",
+    "a storage that doubles": b"\x80\x02" + DOUBLING + b"Q.",
     "a storage": b"\x80\x02ctorch\nFloatStorage\n\x8a\x05\x00\x00\x00\x00\x10\x85R.",
 }
 
@@ -141,6 +158,16 @@ def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
     paths = [write_pickled(tmp_path / f"{number}.bin", data) for number, data in enumerate(BOMBS.values())]
     for case, outcome in zip(BOMBS, run_bounded("attngeo.score(place)", *paths), strict=True):
         assert outcome.kind in ("CorruptCheckpointError", "UnsafeCheckpointError"), (case, outcome)
+
+
+def test_a_pickle_does_not_change_how_others_are_read(path: Path, tmp_path: Path) -> None:
+    """A state for the function that makes a tensor would replace the defaults of its arguments."""
+    scores = attngeo.score(path)
+    (tmp_path / "bad").mkdir()
+    bad = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN}X\x0c\0\0\0__defaults__Ns\x86b."
+    with refuses(CorruptCheckpointError):
+        attngeo.score(write_pickled(tmp_path / "bad" / "pytorch_model.bin", bad))
+    pd.testing.assert_frame_equal(attngeo.score(path), scores)
 
 
 def truncate_at(path: Path, size: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.damage import run_bounded
+from support.damage import DEEP, DOUBLING, run_bounded
 from support.vectors import keyed, words, write_text
 
 from attngeo.embeddings.opening import open_embedding
@@ -66,6 +66,11 @@ BOMBS = {
     "a frame": b"\x80\x04\x95\xff\xff\xff\xff\x7f\0\0\0N.",
     "a text": b"\x80\x04\x8d\xff\xff\xff\xff\x7f\0\0\0N.",
     "a bytearray": b"\x80\x05\x96\xff\xff\xff\xff\x7f\0\0\0N.",
+    "a key that doubles": b"\x80\x02}" + DOUBLING + b"Ns.",
+    "an old dictionary": b"\x80\x02(" + DOUBLING + b"Nd.",
+    "a member of a set": b"\x80\x04\x8f(" + DOUBLING + b"\x90.",
+    "a member of a frozen set": b"\x80\x04(" + DOUBLING + b"\x91.",
+    "a deep key": b"\x80\x02}" + DEEP + b"Ns.",
     "no end": b"\x80\x04" + b"N" * 100,
     "an unknown opcode": b"\x80\x04\xff.",
 }
@@ -76,7 +81,7 @@ def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
     for place, content in zip(places, BOMBS.values(), strict=True):
         place.write_bytes(content)
     for case, outcome in zip(BOMBS, run_bounded(OPEN, *places, memory=2**29), strict=True):
-        assert outcome.kind == "CorruptCheckpointError", (case, outcome)
+        assert outcome.kind in ("CorruptCheckpointError", "UnsupportedModelError"), (case, outcome)
 
 
 def test_an_array_that_is_not_as_long_as_it_says_is_refused(tmp_path: Path) -> None:

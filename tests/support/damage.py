@@ -104,6 +104,12 @@ class Storage(NamedTuple):
     count: int
 
 
+# A tuple of two times the same tuple, which is another such tuple, and so on: its hash and its text take centuries.
+DOUBLING = b")" + b"".join(b"q%ch%c\x86" % (number, number) for number in range(60))
+# A tuple in a tuple, and so on: its hash overflows the stack.
+DEEP = b")" + b"\x85" * 3_000_000
+
+
 def pickle_state(state: Mapping[str, Any]) -> bytes:
     """The data.pkl of a state dict, with `Storage` in place of storages of float32."""
 
