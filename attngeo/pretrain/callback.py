@@ -21,11 +21,14 @@ from attngeo.scores.scoring import INTEGERS, score_site
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.tables import write as tables
+from attngeo.tables.parquet import read_parquet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILE = "geometry.parquet"
+# The columns that are no scores.
+KEYS = ("step", "stack", "layer", "head", "loss")
 # Trackers with one run per process: a second instance must join it, and neither begin nor end it.
 ONE_RUN = ("TrackioCallback", "WandbCallback")
 
@@ -182,10 +185,10 @@ def _read_rows(path: Path, step: int) -> list[dict[str, Any]]:
     if not step or not path.is_file():
         return []
     try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
+        frame = read_parquet(path)
+        kept: list[dict[str, Any]] = frame[frame["step"] <= step].to_dict("records")  # type: ignore[assignment]
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise TrainingError(
             f"{path} cannot be read ({first_line(error)}); move it away to resume without it"
         ) from error
-    kept: list[dict[str, Any]] = frame[frame["step"] <= step].to_dict("records")  # type: ignore[assignment]
     return kept

@@ -18,9 +18,17 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.embeddings.silence import silence_transformers
-from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, first_line
+from attngeo.errors import (
+    DataError,
+    DataUnavailableError,
+    InterruptedTrainingError,
+    OutputError,
+    TrainingError,
+    first_line,
+)
 from attngeo.pretrain.arguments import CHECKPOINTS_KEPT, build_arguments
 from attngeo.pretrain.callback import FILE as GEOMETRY
+from attngeo.pretrain.callback import KEYS as GEOMETRY_KEYS
 from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.checkpoints import find_last_checkpoint, list_checkpoints, remove_broken, step_of
 from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
@@ -30,10 +38,11 @@ from attngeo.pretrain.summary import summarise_run
 from attngeo.pretrain.tasks import TrainingTask, prepare_task
 from attngeo.pretrain.trainer import RunTrainer
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.scores.spec import SCORES
+from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import statistic
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.lock import lock_folder
+from attngeo.tables.read import read_results
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +120,9 @@ def load_run(folder: Path) -> Run | None:
         return None
     try:
         summary = json.loads(read_small_text(folder / SUMMARY))
-        return Run(folder, read_settings(folder), summary, pd.read_parquet(folder / GEOMETRY))
-    except (OSError, ValueError, RecursionError) as error:
+        geometry = read_results(folder / GEOMETRY, GEOMETRY_KEYS, "attngeo pretrain", numbers=score_names())
+        return Run(folder, read_settings(folder), summary, geometry)
+    except (OSError, ValueError, RecursionError, DataError, DataUnavailableError) as error:
         raise TrainingError(f"the run in {folder} cannot be read ({error}); train it again in another folder") from None
 
 

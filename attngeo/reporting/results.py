@@ -14,6 +14,7 @@ from attngeo.reporting.parts import plan_parts
 from attngeo.reporting.recipe import RecipeFile
 from attngeo.reporting.workplace import Workplace
 from attngeo.tables.atomic import atomic_write
+from attngeo.tables.parquet import read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,11 +96,9 @@ def remove_parts(folder: Path) -> None:
 
 def _load_or_make(path: Path, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """The part that the file keeps; if there is none, the part is made and kept."""
-    import pandas as pd
-
     if path.is_file():
         try:
-            kept = pd.read_parquet(path)
+            kept = read_parquet(path)
             log.info("%s: kept from the report that was interrupted", path.stem)
             return kept
         except (OSError, ValueError):

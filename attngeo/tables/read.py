@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
+from attngeo.tables.parquet import read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,12 +50,14 @@ def read_results(
 
     path = Path(path).expanduser()
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
-        ".csv": lambda file: pd.read_csv(io.BytesIO(_read(file)), keep_default_na=False, na_values=[""]),
+        ".csv": lambda file: pd.read_csv(
+            io.BytesIO(read_small_bytes(file, MOST_RESULTS_BYTES)), keep_default_na=False, na_values=[""]
+        ),
         ".json": lambda file: pd.DataFrame(json.loads(read_small_text(file, MOST_RESULTS_BYTES))),
         ".jsonl": lambda file: pd.DataFrame(
             [json.loads(line) for line in read_small_text(file, MOST_RESULTS_BYTES).split("\n") if line.strip()]
         ),
-        ".parquet": lambda file: pd.read_parquet(io.BytesIO(_read(file))),
+        ".parquet": read_parquet,
     }
     if path.suffix.lower() not in readers:
         raise DataError(f"{path}: expected a results file, with a name that ends in one of: {' '.join(SUFFIXES)}")
@@ -66,10 +69,6 @@ def read_results(
         reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it again with {made_by}") from error
     return _set_types(require_columns(frame, columns, str(path), made_by), str(path), numbers)
-
-
-def _read(path: Path) -> bytes:
-    return read_small_bytes(path, MOST_RESULTS_BYTES)
 
 
 def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.DataFrame:

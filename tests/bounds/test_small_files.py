@@ -11,8 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from support.checkpoints import write_config, write_sharded, write_single
+from support.damage import run_bounded
+from support.runs import small_options
 from support.vectors import checkpoint
 
 import attngeo
@@ -71,6 +76,16 @@ def same(folder: Path) -> Path:
     return folder
 
 
+def write_finished_run(folder: Path) -> Path:
+    """What a finished run leaves, but for its table."""
+    from attngeo.pretrain.settings_file import write_settings
+
+    same(folder)
+    write_settings(small_options(folder), folder)
+    (folder / "summary.json").write_text("{}")
+    return folder
+
+
 # Reader → how its folder is written, the small file in it, whether the reader gets the file, and the function.
 READERS: dict[str, tuple[Callable[[Path], object], str, bool, Callable[[Path], object]]] = {
     "configuration": (write_single, "config.json", False, read_configuration),
@@ -86,6 +101,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str, bool, Callable[[Path], o
     "questions": (same, "questions.txt", True, read_questions),
     "settings": (same, "settings.json", False, read_settings),
     "summary": (same, "summary.json", False, read_summary),
+    "geometry": (write_finished_run, "geometry.parquet", False, read_summary),
     "model to train": (same, "config.json", True, read_model_to_train),
 }
 PLACES: dict[str, Callable[[Path], object]] = {
@@ -205,3 +221,31 @@ def test_folders_with_deep_configurations_are_scored_and_written(tmp_path: Path)
         write_table(frame, tmp_path / f"scores{suffix}")
         assert (tmp_path / f"scores{suffix}").stat().st_size < 50_000
     shutil.rmtree(folder)
+
+
+def write_long_texts(path: Path) -> None:
+    """A text of a megabyte in each of ten thousand rows, which the file holds once."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int32()), pa.array(["x" * 2**20]))
+    parquet.write_table(pa.table({"model": texts}), path, compression="zstd")
+
+
+def write_many_rows(path: Path) -> None:
+    """A hundred million rows."""
+    parquet.write_table(pa.table({"layer": np.zeros(2**27 + 1, "int8")}), path, compression="zstd")
+
+
+def write_lists(path: Path) -> None:
+    """One row with a list of a hundred million numbers."""
+    lists = pa.ListArray.from_arrays(pa.array([0, 10**8], pa.int32()), pa.array(np.zeros(10**8, "int8")))
+    parquet.write_table(pa.table({"layer": lists}), path, compression="zstd")
+
+
+def test_small_tables_that_stand_for_gigabytes_are_refused(tmp_path: Path) -> None:
+    places = []
+    for write in (write_long_texts, write_many_rows, write_lists):
+        write(path := tmp_path / f"{write.__name__}.parquet")
+        assert path.stat().st_size < 10 * 2**20
+        places.append(path)
+    work = "from attngeo.tables.read import read_results\nread_results(place, (), 'attngeo score')"
+    for path, outcome in zip(places, run_bounded(work, *places, memory=3 * 2**30), strict=True):
+        assert outcome.kind == "DataError", (path.name, outcome)

@@ -1,0 +1,55 @@
+"""Parquet files of others as DataFrames: some kilobytes of them can stand for terabytes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A text that is repeated is stored once, so that a few rows can be long.
+ROWS_AT_ONCE = 1000
+MOST_VALUES = MOST_RESULTS_BYTES // 8
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """The table of a Parquet file, which as a whole fits the bound of other results files.
+
+    Raises OSError if the file cannot be read, or is no regular file; ValueError if it is no Parquet file, has columns
+    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_VALUES values when it is unfolded.
+    """
+    import pandas as pd
+
+    content = read_small_bytes(path, MOST_RESULTS_BYTES)
+    try:
+        _check_size(content)
+        return pd.read_parquet(io.BytesIO(content))
+    except MemoryError as error:
+        raise ValueError(f"it does not fit in memory ({error})") from None
+
+
+def _check_size(content: bytes) -> None:
+    """Unfold the table in parts, each forgotten at once. Raises ValueError if it is too large in total."""
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    file = parquet.ParquetFile(io.BytesIO(content))
+    nested = [name for place, name in enumerate(file.schema.names) if file.schema.column(place).max_repetition_level]
+    if nested:
+        raise ValueError(f"column {nested[0]!r} holds lists, expected one value in each row")
+    values = file.metadata.num_rows * file.metadata.num_columns
+    if values > MOST_VALUES:
+        raise ValueError(f"it has {values:,} values, expected at most {MOST_VALUES:,}")
+    nbytes = 0
+    for batch in file.iter_batches(ROWS_AT_ONCE):
+        nbytes += sum(_unfold(column).nbytes for column in batch.columns)
+        if nbytes > MOST_RESULTS_BYTES:
+            raise ValueError(f"it unfolds to more than {MOST_RESULTS_BYTES:,} bytes")
+
+
+def _unfold(column: Any) -> Any:
+    """The pyarrow array with each value in place of its number in a list of values."""
+    return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
