@@ -7,12 +7,14 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from huggingface_hub import constants, get_session
 from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
 from attngeo.errors import NetworkError
@@ -23,8 +25,10 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT = 300
 # Stands for a number of seconds that is none.
 NEVER = 10**9
-# A server that has answered nothing for so many time-outs in a row is given up.
+# A server that has answered nothing for so many time-outs in a row is given up, and so is one that then has sent less
+# than so many bytes for each second of them.
 MOST_TIMEOUTS = 6
+SLOWEST = 1000
 # The statuses for which huggingface_hub tries again.
 TOO_MANY_REQUESTS = 429
 BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
@@ -34,18 +38,18 @@ ETAG = re.compile(r'(?:W/)?"?[\w.:+=-]{1,200}"?', re.ASCII)
 
 
 @contextmanager
-def require_answers(ref: str) -> Iterator[None]:
+def require_answers(ref: str) -> Iterator[ServerRules]:
     """Inside the block, huggingface_hub waits for no server for long.
 
     Logs a warning for each wait that a server asks for. Raises NetworkError if it asks for more than LONGEST_WAIT
-    seconds, if it does not answer, and if it names a commit or hash that is none. If the file is in the cache,
-    huggingface_hub takes that instead.
+    seconds, if it does not answer or sends almost nothing, and if it names a commit or hash that is none. If the file
+    is in the cache, huggingface_hub takes that instead.
     """
-    rules = _Rules(ref)
+    rules = ServerRules(ref)
     own: dict[str, Callable[..., Any]] = {"request": rules.check_request, "response": rules.check_response}
     get_session().event_hooks = {name: [*hooks, own[name]] for name, hooks in get_session().event_hooks.items()}
     try:
-        yield
+        yield rules
     except (HfHubHTTPError, OSError) as error:
         if rules.refusal is not None:
             raise NetworkError(rules.refusal) from error
@@ -56,18 +60,26 @@ def require_answers(ref: str) -> Iterator[None]:
         }
 
 
-class _Rules:
-    """The hooks of huggingface_hub's HTTP client, httpx2, and what they have counted."""
+class ServerRules:
+    """The hooks of huggingface_hub's HTTP client, httpx2, and what they have seen.
+
+    refusal: why the server is given up, if it is. announced: the hash of the last file that the Hub answered about.
+    """
 
     def __init__(self, ref: str) -> None:
         self.refusal: str | None = None
+        self.announced: str | None = None
         self._ref, self._waited = ref, 0
         self._unanswered_since: float | None = None
 
+    @property
+    def _limit(self) -> float:
+        """The time-out that the user has set, in seconds."""
+        return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
     def check_request(self, request: Any) -> None:
         """Give every request a time-out. Raises NetworkError if the server has answered nothing for long."""
-        limit = max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
-        now = time.monotonic()
+        now, limit = time.monotonic(), self._limit
         self._unanswered_since = self._unanswered_since or now
         if now - self._unanswered_since > MOST_TIMEOUTS * limit:
             raise NetworkError(
@@ -80,8 +92,12 @@ class _Rules:
         }
 
     def check_response(self, response: Any) -> None:
-        """Announce a wait. Raises HfHubHTTPError if it is too long, NetworkError for a name that is none."""
+        """Announce a wait, and let the content come in time.
+
+        Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
+        """
         self._unanswered_since = None
+        response.stream = _PacedStream(response.stream, MOST_TIMEOUTS * self._limit, self._ref)
         if response.status_code in BUSY:
             self._check_wait(response)
         else:
@@ -96,6 +112,8 @@ class _Rules:
                     f"{self._ref}: {constants.ENDPOINT} answers with the {name} {value!r:.100}, which is none; check "
                     "HF_ENDPOINT"
                 )
+        if etag or linked:
+            self.announced = (linked or etag).removeprefix("W/").strip('"')
 
     def _check_wait(self, response: Any) -> None:
         asked = _read_wait(response)
@@ -112,6 +130,29 @@ class _Rules:
         raise HfHubHTTPError(self.refusal, response=response)  # which lets huggingface_hub look into its cache
 
 
+class _PacedStream(httpx2.SyncByteStream):
+    """The content of an answer. Raises NetworkError if, in `seconds` seconds, almost none of it has come."""
+
+    def __init__(self, stream: Any, seconds: float, ref: str) -> None:
+        self._stream, self._seconds, self._ref = stream, seconds, ref
+
+    def __iter__(self) -> Iterator[bytes]:
+        since, received = time.monotonic(), 0
+        for part in self._stream:
+            yield part
+            received += len(part)
+            if (now := time.monotonic()) - since > self._seconds:
+                if received < SLOWEST * (now - since):
+                    raise NetworkError(
+                        f"{self._ref}: {constants.ENDPOINT} has sent {received:,} bytes in {now - since:.0f} seconds; "
+                        "check the connection, or try again later"
+                    )
+                since, received = now, 0
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 def _read_wait(response: Any) -> int | None:
     """The seconds that a busy server asks to wait, as huggingface_hub reads them; None if it does not say."""
     asked = response.headers.get("Retry-After", "").strip()
@@ -124,17 +165,36 @@ def _read_wait(response: Any) -> int | None:
         return NEVER
 
 
-def verify_download(path: Path, ref: str) -> None:
-    """Compare a file that was downloaded into the cache with the hash that the server announced, the name of its blob.
+@contextmanager
+def note_unverified(model: str, file: str, *, cached: bool) -> Iterator[bool]:
+    """Whether a file has to be verified: it is not in the cache yet, or a process died before it had verified it.
 
-    The hash is the SHA-256 of a large file and the hash of git of a small one; other servers may announce the SHA-1,
-    or what is no hash, which is not checked. A file that differs, or whose check is interrupted, is removed from the
-    cache. Raises NetworkError.
+    Inside the block, a note in the cache says so, between the locks of huggingface_hub.
     """
-    if not path.is_symlink():  # a cache without links, on Windows: the hash is not known any more
+    folder = Path(constants.HF_HUB_CACHE, ".locks", repo_folder_name(repo_id=model, repo_type="model"))
+    note = folder / f"{hashlib.sha1(file.encode()).hexdigest()}.unverified"
+    if cached and not note.exists():
+        yield False
         return
-    blob = path.parent / path.readlink()
-    announced = blob.name
+    with suppress(OSError):  # a cache that cannot be written does not change, either
+        folder.mkdir(parents=True, exist_ok=True)
+        note.touch()
+    try:
+        yield True
+    finally:
+        with suppress(OSError):
+            note.unlink(missing_ok=True)
+
+
+def verify_download(path: Path, ref: str, announced: str | None) -> None:
+    """Compare a file that was downloaded into the cache with the hash that the server announced.
+
+    That is the name of its blob, or `announced` in a cache without links. It is the SHA-256 of a large file and the
+    hash of git of a small one; other servers may announce the SHA-1, or what is no hash, which is not checked. A file
+    that differs, or whose check is interrupted, is removed from the cache. Raises NetworkError.
+    """
+    blob = path.parent / path.readlink() if path.is_symlink() else path
+    announced = blob.name if path.is_symlink() else announced or ""
     try:
         found = _hash_file(path, announced)
         if announced in found or not found:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import SAFETENSORS, is_index, require_format, usual_names
@@ -28,6 +28,9 @@ from attngeo.errors import (
     UsageError,
     first_line,
 )
+
+if TYPE_CHECKING:
+    from attngeo.checkpoints.downloads import ServerRules
 
 log = logging.getLogger(__name__)
 
@@ -70,22 +73,24 @@ class _Repository:
         """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it."""
         from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
-        from attngeo.checkpoints.downloads import verify_download
+        from attngeo.checkpoints.downloads import note_unverified, verify_download
 
-        with self._errors():
-            cached = try_to_load_from_cache(self.ref.name, file, revision=self.revision)
-            try:
-                path = hf_hub_download(
-                    self.ref.name, file, revision=self.revision, local_files_only=self.offline, library_name="attngeo"
-                )
-            except errors.RemoteEntryNotFoundError:
-                return None
-            except errors.LocalEntryNotFoundError:
-                if self.offline and file != "config.json":
+        with self._errors() as rules:
+            cached = isinstance(try_to_load_from_cache(self.ref.name, file, revision=self.revision), str)
+            with note_unverified(self.ref.name, file, cached=cached) as unverified:
+                try:
+                    path = hf_hub_download(
+                        self.ref.name, file, revision=self.revision, local_files_only=self.offline,
+                        library_name="attngeo",
+                    )  # fmt: skip
+                except errors.RemoteEntryNotFoundError:
                     return None
-                raise
-            if path != cached:
-                verify_download(Path(path), self.ref.text)
+                except errors.LocalEntryNotFoundError:
+                    if self.offline and file != "config.json":
+                        return None
+                    raise
+                if unverified:
+                    verify_download(Path(path), self.ref.text, rules.announced if rules else None)
         return Path(path)
 
     def has(self, file: str) -> bool:
@@ -151,15 +156,16 @@ class _Repository:
         )
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[ServerRules | None]:
+        """Turn errors into attngeo's. Gives what the server has announced, unless offline."""
         from huggingface_hub import constants, errors
 
         from attngeo.checkpoints.downloads import require_answers
 
         ref, endpoint = self.ref.text, constants.ENDPOINT
         try:
-            with nullcontext() if self.offline else require_answers(ref):
-                yield
+            with nullcontext() if self.offline else require_answers(ref) as rules:
+                yield rules
         except errors.GatedRepoError:
             raise AccessError(
                 f"{ref}: the model is gated; accept its terms at {endpoint}/{self.ref.name} "

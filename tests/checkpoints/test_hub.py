@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -248,13 +249,42 @@ def test_a_file_that_is_not_the_announced_one_is_refused_and_removed(
     assert repaired.returncode == 0, repaired.stderr
 
 
+def test_a_file_is_verified_in_a_cache_without_links(
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.faults["model.safetensors"] = Fault(change=flip)
+    plain = online | {"HF_HUB_DISABLE_SYMLINKS": "1", "HF_HUB_DISABLE_SYMLINKS_WARNING": "1"}
+    assert_one_line(attngeo("score", "org/name", **plain), 3, ["org/name: ", "model.safetensors is damaged"])
+    assert not list((tmp_path / "home").rglob("model.safetensors"))
+    del hub.faults["model.safetensors"]
+    assert attngeo("score", "org/name", **plain).returncode == 0
+
+
+def test_a_file_is_verified_by_the_next_run_if_the_first_one_was_killed(
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    hub.faults["model.safetensors"] = Fault(change=flip)
+    code = (
+        "import attngeo, os, signal\nfrom attngeo.checkpoints import downloads\nreal = downloads.verify_download\n"
+        "def verify(path, *rest):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL) if path.name == 'model.safetensors' else real(path, *rest)\n"
+        "downloads.verify_download = verify\nattngeo.score('org/name')"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], env=os.environ | online, capture_output=True, check=False)
+    assert (killed.returncode, len(list((tmp_path / "home").rglob("model.safetensors")))) == (-signal.SIGKILL, 1)
+    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name: ", "model.safetensors is damaged"])
+    assert not list((tmp_path / "home").rglob("*.unverified"))
+
+
 def test_a_file_is_verified_once(hub: Hub, online: dict[str, str], tmp_path: Path) -> None:
     """Not each time it is opened; what is no hash is not compared."""
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults["model.safetensors"] = Fault(announce=lambda _: "5d41402abc4b2a76b9719d911017c592-3")
     code = (
         "import attngeo\nfrom attngeo.checkpoints import downloads\nreal = downloads.verify_download\n"
-        "downloads.verify_download = lambda path, ref: (print(path.name), real(path, ref))\n"
+        "downloads.verify_download = lambda path, *rest: (print(path.name), real(path, *rest))\n"
         "attngeo.score('org/name'); print('again'); attngeo.score('org/name')"
     )
     run = subprocess.run(
@@ -309,11 +339,12 @@ def test_a_short_wait_is_announced(
 
 @pytest.mark.slow  # huggingface_hub tries several times
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("fault", [Fault(silent=True), Fault(slow=True)], ids=["silent", "slow"])
 def test_a_server_that_never_answers_is_given_up(
-    file: str, hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
+    fault: Fault, file: str, hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
-    hub.faults[file] = Fault(silent=True)
+    hub.faults[file] = fault
     assert_one_line(attngeo("score", "org/name", **impatient), 3, ["org/name: ", hub.url])
 
 

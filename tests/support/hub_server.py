@@ -39,11 +39,13 @@ def git_hash(content: bytes) -> str:
 class Fault:
     """What is wrong with the answers for one file.
 
-    silent: there is none. status, headers: of a refusal, for the first `times` requests, or for all if that is None.
-    change: of the content. announce: the ETag of the unchanged content. commit: that is named instead.
+    silent: there is none. slow: it is sent byte by byte. status, headers: of a refusal, for the first `times` requests,
+    or for all if that is None. change: of the content. announce: the ETag of the unchanged content. commit: that is
+    named instead.
     """
 
     silent: bool = False
+    slow: bool = False
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     times: int | None = None
@@ -119,7 +121,8 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 return self.refuse(fault.status, "Busy", fault.headers)
             self.commit = fault.commit or self.commit
             content = path.read_bytes()
-            return self.send(fault.change(content), part, send_body=send_body, etag=fault.announce(content))
+            etag = fault.announce(content)
+            return self.send(fault.change(content), part, send_body=send_body, etag=etag, slow=fault.slow)
 
         def list(self, root: Path, what: str | None, folder: str, repo: str) -> None:
             """The answers for HfApi.dataset_info and HfApi.list_repo_tree. The tree is always the whole one."""
@@ -137,7 +140,9 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 ]  # fmt: skip
             return self.send(json.dumps(answer).encode(), None, send_body=True)
 
-        def send(self, body: bytes, part: str | None, *, send_body: bool, etag: str = "none") -> None:
+        def send(
+            self, body: bytes, part: str | None, *, send_body: bool, etag: str = "none", slow: bool = False
+        ) -> None:
             self.send_response(206 if part else 200)
             if part:
                 first, last = (int(n or len(body)) for n in part.removeprefix("bytes=").split("-"))
@@ -147,6 +152,9 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
             self.send_header("ETag", f'"{etag}"')
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            while send_body and slow and body and not hub.closing.wait(0.1):
+                self.wfile.write(body[:1])
+                body = body[1:]
             if send_body:
                 self.wfile.write(body)
 
