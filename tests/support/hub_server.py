@@ -40,7 +40,8 @@ class Fault:
     """What is wrong with the answers for one file.
 
     silent: there is none. status, headers: of a refusal, for the first `times` requests, or for all if that is None.
-    change: of the content. announce: the ETag of the unchanged content. commit: that is named instead.
+    change: of the content. announce: the ETag of the unchanged content. linked: that of a file in another place.
+    commit: that is named instead.
     """
 
     silent: bool = False
@@ -49,6 +50,7 @@ class Fault:
     times: int | None = None
     change: Callable[[bytes], bytes] = bytes
     announce: Callable[[bytes], str] = sha256
+    linked: str = ""
     commit: str = ""
 
 
@@ -119,7 +121,9 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 return self.refuse(fault.status, "Busy", fault.headers)
             self.commit = fault.commit or self.commit
             content = path.read_bytes()
-            return self.send(fault.change(content), part, send_body=send_body, etag=fault.announce(content))
+            return self.send(
+                fault.change(content), part, send_body=send_body, etag=fault.announce(content), linked=fault.linked
+            )
 
         def list(self, root: Path, what: str | None, folder: str, repo: str) -> None:
             """The answers for HfApi.dataset_info and HfApi.list_repo_tree. The tree is always the whole one."""
@@ -137,7 +141,7 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 ]  # fmt: skip
             return self.send(json.dumps(answer).encode(), None, send_body=True)
 
-        def send(self, body: bytes, part: str | None, *, send_body: bool, etag: str = "none") -> None:
+        def send(self, body: bytes, part: str | None, *, send_body: bool, etag: str = "none", linked: str = "") -> None:
             self.send_response(206 if part else 200)
             if part:
                 first, last = (int(n or len(body)) for n in part.removeprefix("bytes=").split("-"))
@@ -145,6 +149,8 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 body = body[first : last + 1]
             self.send_header("X-Repo-Commit", self.commit)
             self.send_header("ETag", f'"{etag}"')
+            if linked:
+                self.send_header("X-Linked-Etag", f'"{linked}"')
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if send_body:
