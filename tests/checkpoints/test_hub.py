@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -243,6 +244,10 @@ def impatient(online: dict[str, str]) -> dict[str, str]:
     return online | {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
 
 
+# Several times the seconds of a command that gives a server up.
+HANGS = 90
+
+
 def flip(content: bytes) -> bytes:
     """The content with its last byte changed."""
     return content[:-1] + bytes([content[-1] ^ 1])
@@ -317,7 +322,8 @@ def test_a_server_that_asks_to_wait_for_years_is_not_waited_for(
 ) -> None:
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults["config.json"] = Fault(status=status, headers=headers)
-    assert_one_line(attngeo("score", "org/name", **impatient), 3, ["org/name: ", hub.url, "asks to wait"])
+    run = attngeo("score", "org/name", timeout=HANGS, **impatient)
+    assert_one_line(run, 3, ["org/name: ", hub.url, "asks to wait"])
 
 
 def test_a_cached_model_needs_no_server_that_is_busy(
@@ -326,7 +332,7 @@ def test_a_cached_model_needs_no_server_that_is_busy(
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     first = attngeo("score", "org/name", "--format", "csv", **impatient)
     hub.faults["config.json"] = Fault(status=429, headers={"Retry-After": "99999999"})
-    again = attngeo("score", "org/name", "--format", "csv", **impatient)
+    again = attngeo("score", "org/name", "--format", "csv", timeout=HANGS, **impatient)
     assert (again.returncode, again.stdout) == (0, first.stdout)
 
 
@@ -351,9 +357,15 @@ def test_a_short_wait_is_announced(
 def test_a_server_that_never_answers_is_given_up(
     file: str, hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
+    """After six time-outs of a second in a row; huggingface_hub downloads a file of weights only once."""
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults[file] = Fault(silent=True)
-    assert_one_line(attngeo("score", "org/name", **impatient), 3, ["org/name: ", hub.url])
+    run = attngeo("score", "org/name", timeout=HANGS, **impatient)
+    assert_one_line(run, 3, ["org/name: ", hub.url])
+    if file == "config.json":
+        waited = re.search(r"not answered for (\d+) seconds", run.stderr)
+        assert waited is not None
+        assert 6 <= int(waited[1]) < 20
 
 
 @pytest.mark.parametrize(
