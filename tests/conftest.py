@@ -44,13 +44,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def attngeo() -> Command:
-    """Run the installed command with the given arguments; keywords are added to its environment."""
+    """Run the installed command with the given arguments; keywords are added to its environment.
+
+    timeout: seconds after which a command that hangs fails its test.
+    """
     executable = Path(sys.executable).with_name("attngeo")
 
-    def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: object, cwd: Path | None = None, timeout: float = 600, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [executable, *map(str, arguments)],
-            capture_output=True, text=True, check=False, cwd=cwd,
+            capture_output=True, text=True, check=False, cwd=cwd, timeout=timeout,
             env={**os.environ, "COLUMNS": "80", "HF_HUB_OFFLINE": "1", **environment},
         )  # fmt: skip
 

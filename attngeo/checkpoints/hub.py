@@ -112,7 +112,7 @@ class _Repository:
         with self._errors():
             try:
                 found = parse_safetensors_file_metadata(self.ref.name, file, revision=self.revision).tensors
-            except (errors.SafetensorsParsingError, ValueError) as error:
+            except (errors.SafetensorsParsingError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise CorruptCheckpointError(
                     f"{self.ref.text}: {file}: its header is not readable ({first_line(error)})"
                 ) from None

@@ -9,6 +9,7 @@ import pytest
 from support.messages import assert_states, refuses
 from support.vectors import write_questions
 
+from attngeo.analogies import questions
 from attngeo.analogies.questions import as_questions, load_questions
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
@@ -77,6 +78,25 @@ def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
     with refuses(ModelNotFoundError, tmp_path / "none.txt", "google"):
         load_questions(tmp_path / "none.txt")
     with refuses(QuestionError, tmp_path, ".txt"):
+        load_questions(tmp_path)
+
+
+def test_more_questions_than_any_set_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BATS has a question for each two pairs of a file: 1,100 pairs, some kilobytes, would make more than a million."""
+    (tmp_path / "pairs.txt").write_text("".join(f"a{number}\tb\n" for number in range(1100)))
+    with refuses(QuestionError, tmp_path / "pairs.txt", "1,210,000", "1,000,000"):
+        load_questions(tmp_path)
+    monkeypatch.setattr(questions, "MOST_QUESTIONS", 10)
+    path = write_questions(tmp_path / "q.txt", {"own": ["a b c d"] * 12})
+    with refuses(QuestionError, path, 11, 10):
+        load_questions(path)
+
+
+def test_the_questions_of_all_files_of_bats_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "MOST_QUESTIONS", 10)
+    for name in ("1", "2"):
+        (tmp_path / f"{name}.txt").write_text("a\tb\nc\td\ne\tf\n")
+    with refuses(QuestionError, tmp_path / "2.txt", 15, 10):
         load_questions(tmp_path)
 
 

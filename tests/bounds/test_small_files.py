@@ -165,6 +165,8 @@ def test_a_file_is_read_whole_and_only_up_to_its_limit(tmp_path: Path) -> None:
     assert read_small_text(path, encoding="utf-8-sig") == "ab"
     with pytest.raises(ValueError, match="5 bytes, expected at most 4"):
         read_small_bytes(path, 4)
+    with pytest.raises(IsADirectoryError):
+        read_small_bytes(tmp_path)
     with pytest.raises(ValueError, match="more bytes than its size"):
         read_small_bytes(Path("/proc/self/status"))
     path.write_bytes(b"ab\xff")

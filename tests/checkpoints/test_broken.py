@@ -123,6 +123,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
         CorruptCheckpointError,
         ("model.safetensors", "4,611,686,018,427,387,904 bytes"),
     ),
+    "a header longer than any": (
+        lambda f: truncate(write_header(write_config(f) / "model.safetensors", {}, length=100_000_001), 200_000_000),
+        CorruptCheckpointError,
+        ("model.safetensors", "100,000,001 bytes"),
+    ),
     "a header that is not JSON": (
         lambda f: write_header(write_config(f) / "model.safetensors", b"\xff\xfe{"),
         CorruptCheckpointError,

@@ -16,6 +16,7 @@ from attngeo.checkpoints.safetensors import SafetensorsFile
 from attngeo.errors import CorruptCheckpointError
 
 ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+HALF = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 GOOD = {"x": ENTRY}
 TEXT = json.dumps(GOOD)
 
@@ -54,6 +55,12 @@ HEADERS: dict[str, bytes] = {
     "a size beyond 64 bits": with_entry(shape=[2**64, 0]),
     "sizes with a product beyond 64 bits": with_entry(shape=[2**39] * 40),
     "very many sizes": with_entry(shape=[2**39] * 100_000),
+    "a size beyond 64 bits in a tensor without bytes": json.dumps(
+        GOOD | {"y": {"dtype": "F32", "shape": [2**64, 0], "data_offsets": [16, 16]}}
+    ).encode(),
+    "two tensors in one place": json.dumps({"x": HALF, "y": HALF}).encode(),
+    "tensors that overlap": json.dumps({"x": HALF, "y": HALF | {"data_offsets": [4, 12]}}).encode(),
+    "bytes behind the last tensor": json.dumps({"x": HALF}).encode(),
     "a text as metadata": json.dumps({"__metadata__": "pt"} | GOOD).encode(),
     "numbers as metadata": json.dumps({"__metadata__": {"a": 1}} | GOOD).encode(),
     "null in the metadata": json.dumps({"__metadata__": {"a": None}} | GOOD).encode(),

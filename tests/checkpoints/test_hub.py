@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,10 +16,12 @@ from typing import Any
 
 import pytest
 from conftest import Command
-from support.checkpoints import CONFIG, write_config, write_sharded, write_single
+from support.checkpoints import CONFIG, write_config, write_header, write_sharded, write_single
 from support.hub_server import COMMIT, Fault, Hub, git_hash, serve, sha256
 from support.messages import assert_states
 from support.vectors import word_piece, write_questions
+
+from attngeo.checkpoints.downloads import verify_download
 
 
 @pytest.fixture
@@ -95,6 +99,27 @@ def test_inspect_reads_headers_only(hub: Hub, online: dict[str, str], attngeo: C
     assert run.returncode == 0, run.stderr
     assert [site["key_heads"] for site in json.loads(run.stdout)["sites"]] == [2, 2]
     assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
+
+
+ENTRY = {"dtype": "F32", "shape": [24, 24], "data_offsets": [0, 2304]}
+BAD_HEADERS: dict[str, object] = {
+    "an unknown dtype": {"own.weight": ENTRY | {"dtype": "F31"}},
+    "offsets that do not fit": {"own.weight": ENTRY | {"data_offsets": [0, 99]}},
+    "null for offsets": {"own.weight": ENTRY | {"data_offsets": None}},
+    "a list": ["own.weight"],
+    "nested too deep": b'{"own.weight":' * 20_000,
+}
+
+
+@pytest.mark.parametrize("case", BAD_HEADERS)
+def test_a_header_that_is_read_remotely_is_checked(
+    case: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    folder = hub.repositories["org/name"] = write_config(tmp_path / "remote")
+    write_header(folder / "model.safetensors", BAD_HEADERS[case], b"\0" * 2304)
+    facts = ["org/name: ", "model.safetensors", *(["'own.weight'"] if "dtype" in case or "fit" in case else [])]
+    assert_one_line(attngeo("inspect", "org/name", **online), 4, facts)
+    assert "model.safetensors" not in hub.downloaded
 
 
 def test_a_token_opens_a_gated_model(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
@@ -220,6 +245,10 @@ def impatient(online: dict[str, str]) -> dict[str, str]:
     return online | {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
 
 
+# Several times the seconds of a command that gives a server up.
+HANGS = 90
+
+
 def flip(content: bytes) -> bytes:
     """The content with its last byte changed."""
     return content[:-1] + bytes([content[-1] ^ 1])
@@ -229,11 +258,12 @@ def flip(content: bytes) -> bytes:
     ("file", "change", "announce"),
     [
         ("config.json", flip, git_hash),
+        ("config.json", flip, lambda content: hashlib.sha1(content).hexdigest()),
         ("model.safetensors", flip, sha256),
         ("model.safetensors", lambda content: content[:-8], sha256),
         ("model.safetensors", lambda content: content + bytes(8), sha256),
     ],
-    ids=["small", "large", "truncated", "overlong"],
+    ids=["small", "SHA-1", "large", "truncated", "overlong"],
 )
 def test_a_file_that_is_not_the_announced_one_is_refused_and_removed(
     file: str, change: Callable[[bytes], bytes], announce: Callable[[bytes], str],
@@ -278,6 +308,20 @@ def test_a_file_is_verified_by_the_next_run_if_the_first_one_was_killed(
     assert not list((tmp_path / "home").rglob("*.unverified"))
 
 
+def test_a_file_whose_check_is_interrupted_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next command downloads and checks it again."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / ("0" * 64)).touch()
+    (tmp_path / "model.safetensors").symlink_to("0" * 64)
+    monkeypatch.setattr("hashlib.file_digest", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        verify_download(tmp_path / "model.safetensors", "org/name", None)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_is_verified_once(hub: Hub, online: dict[str, str], tmp_path: Path) -> None:
     """Not each time it is opened; what is no hash is not compared."""
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
@@ -308,7 +352,8 @@ def test_a_server_that_asks_to_wait_for_years_is_not_waited_for(
 ) -> None:
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults["config.json"] = Fault(status=status, headers=headers)
-    assert_one_line(attngeo("score", "org/name", **impatient), 3, ["org/name: ", hub.url, "asks to wait"])
+    run = attngeo("score", "org/name", timeout=HANGS, **impatient)
+    assert_one_line(run, 3, ["org/name: ", hub.url, "asks to wait"])
 
 
 def test_a_cached_model_needs_no_server_that_is_busy(
@@ -317,7 +362,7 @@ def test_a_cached_model_needs_no_server_that_is_busy(
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     first = attngeo("score", "org/name", "--format", "csv", **impatient)
     hub.faults["config.json"] = Fault(status=429, headers={"Retry-After": "99999999"})
-    again = attngeo("score", "org/name", "--format", "csv", **impatient)
+    again = attngeo("score", "org/name", "--format", "csv", timeout=HANGS, **impatient)
     assert (again.returncode, again.stdout) == (0, first.stdout)
 
 
@@ -343,12 +388,27 @@ def test_a_short_wait_is_announced(
 def test_a_server_that_never_answers_is_given_up(
     fault: Fault, file: str, hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
+    """After six time-outs of a second in a row; huggingface_hub downloads a file of weights only once."""
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults[file] = fault
-    assert_one_line(attngeo("score", "org/name", **impatient), 3, ["org/name: ", hub.url])
+    run = attngeo("score", "org/name", timeout=HANGS, **impatient)
+    assert_one_line(run, 3, ["org/name: ", hub.url])
+    if file == "config.json" and fault.silent:
+        waited = re.search(r"not answered for (\d+) seconds", run.stderr)
+        assert waited is not None
+        assert 6 <= int(waited[1]) < 20
 
 
-@pytest.mark.parametrize("fault", [{"commit": "../.."}, {"commit": "x" * 5000}, {"announce": lambda _: "../../../up"}])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"commit": "../.."},
+        {"commit": "x" * 5000},
+        {"commit": COMMIT[:12]},
+        {"announce": lambda _: "../../../up"},
+        {"linked": "../../../up"},
+    ],
+)
 def test_a_name_that_would_leave_the_cache_is_refused(
     fault: dict[str, Any], hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:

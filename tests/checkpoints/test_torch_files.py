@@ -26,9 +26,10 @@ from support.damage import (
 from support.messages import refuses
 
 import attngeo
+from attngeo.checkpoints import torch_bin
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.torch_bin import TorchFile
-from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError
+from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 BYTES = 24 * 24 * 4
@@ -91,6 +92,109 @@ def test_a_record_that_is_listed_twice_is_refused(path: Path) -> None:
         attngeo.score(path)
 
 
+def edit_list(path: Path, record: str, offset: int, changed: bytes) -> None:
+    """Change bytes of a record's entry in the list at the end of the file, and leave its own header as it is."""
+    content = path.read_bytes()
+    place = content.rindex(record.encode()) - 46 + offset
+    path.write_bytes(content[:place] + changed + content[place + len(changed) :])
+
+
+@pytest.mark.parametrize(
+    ("offset", "changed", "fact"),
+    [
+        (10, struct.pack("<H", zipfile.ZIP_DEFLATED), "compressed"),
+        (20, struct.pack("<L", BYTES - 4), "compressed"),
+        (8, struct.pack("<H", 1), "encrypted"),
+    ],
+    ids=["method", "size", "flag"],
+)
+def test_a_list_that_does_not_say_stored_is_refused(offset: int, changed: bytes, fact: str, path: Path) -> None:
+    edit_list(path, "pytorch_model/data/1", offset, changed)
+    with refuses(CorruptCheckpointError, path.name, "data/1", fact):
+        attngeo.score(path)
+
+
+def test_a_record_does_not_extend_beyond_the_file(tmp_path: Path) -> None:
+    """Its first rows, too, would be bytes of other records."""
+    data = pickle_state({Q0: Rebuilt(Storage("0", 64 * 64), (64, 64), (64, 1))})
+    path = write_pickled(tmp_path / "x.bin", data, {"data/0": b"\0" * 16})
+    edit_list(path, "archive/data/0", 20, struct.pack("<2L", 64 * 256, 64 * 256))
+    with refuses(CorruptCheckpointError, path.name, "data/0"):
+        TorchFile(path).read(Q0, slice(0, 1))
+
+
+def put_at_end(content: bytes, offset: int, number: int) -> bytes:
+    """The archive with another number of two bytes in its last entry."""
+    place = len(content) - 22 + offset
+    return content[:place] + struct.pack("<H", number) + content[place + 2 :]
+
+
+ENDS: dict[str, Callable[[bytes], bytes]] = {
+    "two archives": lambda content: content + content,
+    "a comment": lambda content: put_at_end(content, 20, 1) + b"x",
+    "another disk": lambda content: put_at_end(content, 4, 1),
+    "another first disk": lambda content: put_at_end(content, 6, 1),
+    "more records on the disk": lambda content: put_at_end(content, 8, 99),
+    "more records": lambda content: put_at_end(put_at_end(content, 8, 99), 10, 99),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_an_end_that_does_not_fit_the_list_of_records_is_refused(case: str, path: Path) -> None:
+    path.write_bytes(ENDS[case](path.read_bytes()))
+    with refuses(CorruptCheckpointError, path.name, "zip"):
+        attngeo.score(path)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model/DATA/1", "elsewhere/data/1"])
+def test_a_record_that_other_readers_may_take_for_another_is_refused(name: str, path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, b"\0" * BYTES)
+    with refuses(CorruptCheckpointError, path.name, "twice" if "DATA" in name else "elsewhere/data/1"):
+        attngeo.score(path)
+
+
+def test_an_archive_without_a_pickle_is_refused(tmp_path: Path) -> None:
+    path = write_config(tmp_path) / "x.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/version", b"3\n")
+    with refuses(CorruptCheckpointError, path.name, "data.pkl"):
+        attngeo.score(path)
+
+
+def test_a_pickle_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_bin, "LONGEST", 2000)
+    path = write_pickled(tmp_path / "x.bin", pickle_state({"a" * 3000: Rebuilt(Storage("0", 1), (1, 1), (1, 1))}))
+    with refuses(CorruptCheckpointError, path.name, "data.pkl", "2,000"):
+        attngeo.score(path)
+
+
+def test_numbers_of_another_byte_order_are_refused(path: Path) -> None:
+    rewrite_zip(path, lambda name, content: b"big" if name.endswith("byteorder") else content)
+    with refuses(CorruptCheckpointError, path.name, "little-endian"):
+        attngeo.score(path)
+
+
+def test_tensors_with_other_values_than_their_bytes_are_refused(tmp_path: Path) -> None:
+    """PyTorch saves a conjugated or negated tensor as its bytes and a mark."""
+    for number, dtype in enumerate((torch.complex64, torch.uint16)):
+        torch.save({"a": torch._neg_view(torch.ones(3).to(dtype))}, tmp_path / f"{number}.bin")
+        with refuses(CorruptCheckpointError, f"{number}.bin", "negated"):
+            TorchFile(tmp_path / f"{number}.bin")
+
+
+def test_a_dtype_that_cannot_be_read_is_listed(tmp_path: Path) -> None:
+    class Quantised(Rebuilt):
+        def __reduce__(self) -> Any:
+            return torch._utils._rebuild_tensor_v3, (*self.arguments, torch.qint8)
+
+    data = pickle_state({"a": Quantised(Storage("0", 4), (4, 4), (4, 1))})
+    file = TorchFile(write_pickled(tmp_path / "x.bin", data, {"data/0": b"\0" * 16}))
+    assert file.tensors["a"].shape == (4, 4)
+    with refuses(UnsupportedModelError, "x.bin", "qint8"):
+        file.read("a")
+
+
 # What a pickle states of a tensor whose storage has 4 numbers.
 FORGED = {
     "more rows than its storage": Rebuilt(Storage("0", 4), (24, 24), (24, 1)),
@@ -100,6 +204,8 @@ FORGED = {
     "negative sizes": Rebuilt(Storage("0", 4), (-2, -2), (2, 1)),
     "negative strides": Rebuilt(Storage("0", 4), (2, 2), (-2, 1)),
     "sizes that are no numbers": Rebuilt(Storage("0", 4), (True, 2.0), (2, 1)),  # type: ignore[arg-type]
+    "a size beyond any tensor": Rebuilt(Storage("0", 4), (0, 2**63), (1, 1)),
+    "fewer strides than sizes": Rebuilt(Storage("0", 4), (0, 3), ()),
     "a number of numbers below zero": Rebuilt(Storage("0", -4), (2, 2), (2, 1)),
 }
 

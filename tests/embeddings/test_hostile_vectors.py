@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.damage import DEEP, DOUBLING, run_bounded
+from support.messages import refuses
 from support.vectors import keyed, words, write_text
 
+from attngeo.bounds import memory
 from attngeo.embeddings.opening import open_embedding
-from attngeo.errors import CorruptCheckpointError
+from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError
 
 OPEN = "from attngeo.embeddings.opening import open_embedding\nreturn len(open_embedding(place).labels)"
 LINE = b"word 0.5 1.5\n"
@@ -43,6 +46,46 @@ def test_millions_of_lines_take_seconds(tmp_path: Path) -> None:
     for (case, (_, expected)), outcome in zip(FILES.items(), outcomes, strict=True):
         refused = outcome.kind == "CorruptCheckpointError"
         assert outcome == ("done", str(expected)) if expected else refused, (case, outcome)
+
+
+def test_a_file_of_bad_lines_is_refused_before_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    path.write_bytes(LINE + b"a b c\n" * 150_000)
+    with refuses(CorruptCheckpointError, path, "100,001", "1 kept"):
+        open_embedding(path)
+
+
+def test_a_file_with_more_good_lines_than_bad_ones_is_read(tmp_path: Path) -> None:
+    """Also if it has very many bad ones, or starts with them."""
+    path = tmp_path / "v.txt"
+    for content, expected in (
+        (write_rows(100_003) + LINE * 100_002, 100_004),
+        (b"a x 2\na x 2\n" + write_rows(10), 10),
+    ):
+        path.write_bytes(content)
+        embedding = open_embedding(path)
+        assert len(embedding.labels) == expected
+        assert len(embedding.notes) == 1
+
+
+def test_a_note_lists_the_first_of_many_lines_only(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    path.write_bytes(write_rows(200) + b"a b c\n" * 150)
+    (note,) = open_embedding(path).notes
+    assert re.findall(r"\d+", note) == ["150", "150", *map(str, range(201, 221))]
+
+
+@pytest.mark.parametrize("form", ["text", "array"])
+def test_a_table_larger_than_memory_is_refused(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "v.kv"
+    if form == "text":
+        write_text(path, words(50), np.ones((50, 4)))
+    else:
+        keyed(words(50), np.ones((50, 4))).save(str(path), sep_limit=1)
+    monkeypatch.setattr(memory, "UNCHECKED", 100)
+    monkeypatch.setattr(memory, "available_memory", lambda: 100)
+    with refuses(NotEnoughMemoryError, path):
+        open_embedding(path)
 
 
 def test_binary_vectors_beyond_those_announced_are_noted(tmp_path: Path) -> None:

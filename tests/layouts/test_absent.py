@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.checkpoints import CONFIG, weights, write_config, write_index, write_sharded, write_single
 from support.ghosts import expand_tensors, load_published, write_ghost
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
+from attngeo.layouts.names import MOST_LAYERS
 from attngeo.scores.projections import sites_of
 
 ABSENT = "the checkpoint has no tensor of it"
@@ -56,6 +58,22 @@ def test_a_number_of_layers_that_is_none_changes_nothing(stated: object, tmp_pat
     folder = write_single(tmp_path)
     write_config(folder, CONFIG | {"num_hidden_layers": stated})
     assert list_absent(folder) == []
+
+
+def test_a_layer_without_weights_of_its_own_is_counted_by_some_configurations(tmp_path: Path) -> None:
+    """The decoder of Mask2Former has one layer less than its configuration states."""
+    tensors = {
+        f"model.transformer_module.decoder.layers.{layer}.self_attn.{name}_proj.weight": torch.randn(8, 8)
+        for layer in (0, 1) for name in "qk"
+    }  # fmt: skip
+    for stated, absent in ((3, []), (4, ["model.transformer_module.decoder.layers.2"])):
+        config = {"model_type": "mask2former", "hidden_dim": 8, "num_attention_heads": 2, "decoder_layers": stated}
+        assert list_absent(write_single(tmp_path, tensors, config)) == absent
+
+
+def test_the_number_in_a_name_does_not_make_a_list_endless(tmp_path: Path) -> None:
+    tensors = {name.replace("layers.1", "layers.30000"): tensor for name, tensor in weights().items()}
+    assert len(list_absent(write_single(tmp_path, tensors))) == MOST_LAYERS - 1
 
 
 @pytest.mark.parametrize("name", load_published())

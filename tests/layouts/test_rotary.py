@@ -121,6 +121,13 @@ def test_parameters_of_a_type_of_layer_come_before_those_of_all() -> None:
         assert got[1].item() == pytest.approx(base**-0.25)
 
 
+def test_null_states_nothing_for_a_type_of_layer() -> None:
+    rope = {"rope_theta": None, "full_attention": {"rope_theta": 1e6, "rope_type": "default"}}
+    section = LLAMA | {"layer_types": ["sliding_attention"], "rope_parameters": rope}
+    got = rotary_frequencies(section, FAMILIES["llama"], 8, 0, "here")
+    assert got[1].item() == pytest.approx(1e6**-0.25)
+
+
 @pytest.mark.parametrize("value", [True, "10000", [1e4]], ids=str)
 @pytest.mark.parametrize(
     ("family", "section", "field"),

@@ -174,11 +174,25 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
         projections("layers.0.encoder_attn", 32),
         {"cross": (1, 4, 4, 8)},
     ),
+    # google/pix2struct-base: the name of the cross-attention has no "cross".
+    "pix2struct_text_model": (
+        {"model_type": "pix2struct_text_model", "hidden_size": 32, "num_heads": 4, "d_kv": 8},
+        projections("decoder.layer.0.self_attention.attention", 32, q="query", k="key")
+        | projections("decoder.layer.0.encoder_decoder_attention.attention", 32, q="query", k="key"),
+        {"decoder": (1, 4, 4, 8), "cross": (1, 4, 4, 8)},
+    ),
+    # CohereLabs/cohere-transcribe-03-2026: a layer numbers its parts; the second one attends to the encoder.
+    "cohere_asr": (
+        {"model_type": "cohere_asr", "hidden_size": 32, "num_attention_heads": 4},
+        projections("decoder.layers.0.first_sub_layer", 32, q="query_net", k="key_net")
+        | projections("decoder.layers.0.second_sub_layer", 32, q="query_net", k="key_net"),
+        {"decoder": (1, 4, 4, 8), "cross": (1, 4, 4, 8)},
+    ),
     # facebook/sam2-hiera-tiny: the heads of a block are those of its stage.
     "sam2_hiera_det_model": (
-        {"model_type": "sam2_hiera_det_model", "blocks_per_stage": [1, 1], "embed_dim_per_stage": [16, 32],
+        {"model_type": "sam2_hiera_det_model", "blocks_per_stage": [2, 1], "embed_dim_per_stage": [16, 32],
          "num_attention_heads_per_stage": [1, 2], "num_attention_heads": 1},
-        {"blocks.1.attn.qkv.weight": filled(96, 16)},
+        {"blocks.2.attn.qkv.weight": filled(96, 16)},
         {"encoder": (1, 2, 2, 16)},
     ),
     # xlnet/xlnet-base-cased: parameters [d_model, heads, head_dim].

@@ -144,6 +144,15 @@ def test_a_report_made_again_leaves_nothing_of_the_former(recipe: Path, tmp_path
     assert {path.name for path in (tmp_path / "out/tables").iterdir()} == {"scores.csv", "scores.parquet", "mine.csv"}
 
 
+def test_what_a_killed_process_left_is_no_part_of_a_report(recipe: Path, tmp_path: Path) -> None:
+    build_report(recipe, tmp_path / "out")
+    expected = set(read_files(tmp_path / "out"))
+    (tmp_path / "out/.new/tables").mkdir(parents=True)
+    (tmp_path / "out/.new/tables/half.csv").write_text("model,la")
+    build_report(recipe, tmp_path / "out")
+    assert set(read_files(tmp_path / "out")) == expected
+
+
 def test_a_report_removes_nothing_outside_its_tables(recipe: Path, tmp_path: Path) -> None:
     """Whatever the provenance beside it lists."""
     build_report(recipe, tmp_path / "out")
@@ -200,7 +209,7 @@ def test_a_report_that_cannot_be_written_leaves_the_former_one(
     change(recipe, 'title = "Demo"', 'title = "Changed"')
     if failing == "place":
         change(recipe, 'show = "summary"', "where = { layer = 1 }")
-        (tmp_path / "out/tables/scores-1.csv").mkdir()
+        (tmp_path / "out/tables/scores-1.parquet").mkdir()
     former = read_files(tmp_path / "out")
     written, most = [], {"table": 3, "page": 8, "place": 100}[failing]
     replace, write_text = Path.replace, Path.write_text

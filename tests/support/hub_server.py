@@ -40,8 +40,8 @@ class Fault:
     """What is wrong with the answers for one file.
 
     silent: there is none. slow: it is sent byte by byte. status, headers: of a refusal, for the first `times` requests,
-    or for all if that is None. change: of the content. announce: the ETag of the unchanged content. commit: that is
-    named instead.
+    or for all if that is None. change: of the content. announce: the ETag of the unchanged content. linked: that of a
+    file in another place. commit: that is named instead.
     """
 
     silent: bool = False
@@ -51,6 +51,7 @@ class Fault:
     times: int | None = None
     change: Callable[[bytes], bytes] = bytes
     announce: Callable[[bytes], str] = sha256
+    linked: str = ""
     commit: str = ""
 
 
@@ -121,8 +122,8 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 return self.refuse(fault.status, "Busy", fault.headers)
             self.commit = fault.commit or self.commit
             content = path.read_bytes()
-            etag = fault.announce(content)
-            return self.send(fault.change(content), part, send_body=send_body, etag=etag, slow=fault.slow)
+            etag, body = fault.announce(content), fault.change(content)
+            return self.send(body, part, send_body=send_body, etag=etag, linked=fault.linked, slow=fault.slow)
 
         def list(self, root: Path, what: str | None, folder: str, repo: str) -> None:
             """The answers for HfApi.dataset_info and HfApi.list_repo_tree. The tree is always the whole one."""
@@ -141,8 +142,9 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
             return self.send(json.dumps(answer).encode(), None, send_body=True)
 
         def send(
-            self, body: bytes, part: str | None, *, send_body: bool, etag: str = "none", slow: bool = False
-        ) -> None:
+            self, body: bytes, part: str | None, *, send_body: bool, etag: str = "none", linked: str = "",
+            slow: bool = False,
+        ) -> None:  # fmt: skip
             self.send_response(206 if part else 200)
             if part:
                 first, last = (int(n or len(body)) for n in part.removeprefix("bytes=").split("-"))
@@ -150,6 +152,8 @@ def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
                 body = body[first : last + 1]
             self.send_header("X-Repo-Commit", self.commit)
             self.send_header("ETag", f'"{etag}"')
+            if linked:
+                self.send_header("X-Linked-Etag", f'"{linked}"')
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             while send_body and slow and body and not hub.closing.wait(0.1):

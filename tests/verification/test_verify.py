@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -247,3 +249,13 @@ def test_the_limit_of_a_container_counts(
     monkeypatch.setattr(memory, "GROUPS", tmp_path)
     found = memory.available_memory()
     assert found == left if left is not None else found > unlimited / 2
+
+
+def test_the_limit_of_address_space_counts() -> None:
+    pytest.importorskip("resource")
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))\n"
+        "from attngeo.bounds.memory import available_memory; print(available_memory())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 2**31
