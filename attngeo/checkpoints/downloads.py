@@ -116,7 +116,7 @@ class ServerRules:
             self.announced = (linked or etag).removeprefix("W/").strip('"')
 
     def _check_wait(self, response: Any) -> None:
-        asked = _read_wait(response)
+        asked = read_wait(response)
         if asked is None:
             return
         self._waited += asked
@@ -153,7 +153,7 @@ class _PacedStream(httpx2.SyncByteStream):
         self._stream.close()
 
 
-def _read_wait(response: Any) -> int | None:
+def read_wait(response: Any) -> int | None:
     """The seconds that a busy server asks to wait, as huggingface_hub reads them; None if it does not say."""
     asked = response.headers.get("Retry-After", "").strip()
     try:

@@ -13,6 +13,7 @@ from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import INDEX_SUFFIX, is_index, require_format, usual_names
 from attngeo.checkpoints.known_models import DEMOS
 from attngeo.checkpoints.metadata import read_config, read_index, refuse_shard
+from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.suggest import did_you_mean
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError
 
@@ -61,18 +62,18 @@ def _open(folder: Path, name: str, ref: str, config: Mapping[str, Any]) -> FileS
     if not is_index(name):
         require_format(name, ref)
         refuse_shard(name, ref)
-        return FileStore(ref, config, [name], lambda file: folder / file, main_file=name, other=other)
+        return FileStore(ref, config, [name], lambda file: RegularFile(folder / file), main_file=name, other=other)
     index = read_index(folder / name, ref)
 
-    def locate(file: str) -> Path:
+    def open_shard(file: str) -> RegularFile:
         if not (folder / file).is_file():
             present = sum((folder / shard).is_file() for shard in index.files)
             raise CorruptCheckpointError(
                 f"{ref}: shard {file} is missing, {present} of {len(index.files)} shards found; download it again"
             )
-        return folder / file
+        return RegularFile(folder / file)
 
-    return FileStore(ref, config, index.files, locate, main_file=name, index=index, other=other)
+    return FileStore(ref, config, index.files, open_shard, main_file=name, index=index, other=other)
 
 
 def _find_only_weights(folder: Path, ref: str) -> str:

@@ -7,6 +7,7 @@ with it, is imported when the first file of that format is opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from attngeo.checkpoints.source import ByteSource
     from attngeo.checkpoints.tensor import TensorInfo
 
 # The end of the name of an index: the JSON file that tells which file of a sharded checkpoint holds which tensor.
@@ -33,6 +35,10 @@ class TensorFile(Protocol):
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """One tensor, or rows of its first dimension, on the CPU in the file's dtype."""
+        ...
+
+    def hold(self, reads: Mapping[str, slice]) -> AbstractContextManager[None]:
+        """Inside the block, these rows of these tensors are read soon: a remote file asks for all of them at once."""
         ...
 
     def close(self) -> None:
@@ -55,22 +61,22 @@ class Format:
     name: str
     suffixes: tuple[str, ...]
     usual_stem: str = ""
-    open: Callable[[Path], TensorFile] | None = None
+    open: Callable[[ByteSource], TensorFile] | None = None
     read_config: Callable[[Path, str], dict[str, Any]] | None = None
     not_weights: tuple[str, ...] = ()
     advice: str = ""
 
 
-def _open_safetensors(path: Path) -> TensorFile:
+def _open_safetensors(source: ByteSource) -> TensorFile:
     from attngeo.checkpoints.safetensors import SafetensorsFile
 
-    return SafetensorsFile(path)
+    return SafetensorsFile(source)
 
 
-def _open_torch(path: Path) -> TensorFile:
+def _open_torch(source: ByteSource) -> TensorFile:
     from attngeo.checkpoints.torch_bin import TorchFile
 
-    return TorchFile(path)
+    return TorchFile(source)
 
 
 SAFETENSORS = Format(name="safetensors", suffixes=(".safetensors",), usual_stem="model", open=_open_safetensors)
@@ -120,11 +126,11 @@ def require_format(file: str, ref: str) -> Format:
     return found
 
 
-def open_weights(file: str, path: Path, ref: str) -> TensorFile:
-    """Open the file of weights at `path`, in the format that its name `file` tells. Raises CheckpointError."""
+def open_weights(file: str, source: ByteSource, ref: str) -> TensorFile:
+    """Open a file of weights, in the format that its name `file` tells. Raises CheckpointError."""
     opener = require_format(file, ref).open
     assert opener is not None  # require_format has refused the others
-    return opener(path)
+    return opener(source)
 
 
 def supported_suffixes() -> tuple[str, ...]:

@@ -7,18 +7,20 @@ config.json came from, so that a branch that moves cannot mix two versions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from attngeo.checkpoints.file_store import FileStore
-from attngeo.checkpoints.formats import SAFETENSORS, is_index, require_format, usual_names
+from attngeo.checkpoints.formats import is_index, usual_names
 from attngeo.checkpoints.metadata import Index, read_config, read_index
+from attngeo.checkpoints.ranges import Address, RemoteFile
 from attngeo.checkpoints.reference import ModelRef
-from attngeo.checkpoints.safetensors import check_entry
+from attngeo.checkpoints.regular_file import RegularFile
+from attngeo.checkpoints.source import ByteSource
 from attngeo.checkpoints.suggest import did_you_mean
-from attngeo.checkpoints.tensor import TensorInfo
 from attngeo.errors import (
     AccessError,
     CorruptCheckpointError,
@@ -35,13 +37,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def open_hub(ref: ModelRef, *, offline: bool = False) -> FileStore:
-    """Open a checkpoint on the Hub. Downloads config.json and the index now, each file of weights when it is needed.
+def open_hub(ref: ModelRef, *, offline: bool = False, download: bool = False) -> FileStore:
+    """Open a checkpoint on the Hub. Downloads config.json and the index; of the weights, ranges are read.
 
-    offline: use the cache only. Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or
-    CheckpointError.
+    offline: use the cache only. download: download each file of weights that is needed into the cache.
+    Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or CheckpointError.
     """
-    repository = _Repository(ref, offline)
+    repository = _Repository(ref, offline, download)
     config_path = repository.download("config.json")
     if config_path is None:
         raise ModelNotFoundError(
@@ -63,11 +65,11 @@ def open_hub(ref: ModelRef, *, offline: bool = False) -> FileStore:
 class _Repository:
     """One repository at one revision. Turns huggingface_hub's errors into attngeo's."""
 
-    def __init__(self, ref: ModelRef, offline: bool) -> None:
+    def __init__(self, ref: ModelRef, offline: bool, download: bool) -> None:
         from huggingface_hub import constants
 
         self.ref, self.revision = ref, ref.revision
-        self.offline = offline or constants.is_offline_mode()
+        self.offline, self.download_whole = offline or constants.is_offline_mode(), download
 
     def download(self, file: str) -> Path | None:
         """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it."""
@@ -102,27 +104,34 @@ class _Repository:
         with self._errors():
             return not self.offline and file_exists(self.ref.name, file, revision=self.revision)
 
-    def header(self, file: str) -> Mapping[str, TensorInfo] | None:
-        """The table of contents of a safetensors file that is not in the cache, from its first bytes; else None."""
-        from huggingface_hub import errors, parse_safetensors_file_metadata, try_to_load_from_cache
+    def open(self, file: str) -> ByteSource:
+        """A file of weights: the one in the cache, or ranges of it on the Hub. Raises as `locate`."""
+        from huggingface_hub import try_to_load_from_cache
 
         cached = isinstance(try_to_load_from_cache(self.ref.name, file, revision=self.revision), str)
-        if cached or self.offline or require_format(file, self.ref.text) is not SAFETENSORS:
-            return None
+        if cached or self.offline or self.download_whole:
+            return RegularFile(self.locate(file))
+        return RemoteFile(self.ref.text, file, lambda: self._look_up(file))
+
+    def _look_up(self, file: str) -> Address:
+        """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""
+        from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
+
+        url = hf_hub_url(self.ref.name, file, revision=self.revision)
         with self._errors():
             try:
-                found = parse_safetensors_file_metadata(self.ref.name, file, revision=self.revision).tensors
-            except (errors.SafetensorsParsingError, ValueError, TypeError, AttributeError, RecursionError) as error:
-                raise CorruptCheckpointError(
-                    f"{self.ref.text}: {file}: its header is not readable ({first_line(error)})"
-                ) from None
-        where = f"{self.ref.text}: {file}"
-        return {
-            name: check_entry(
-                name, {"dtype": info.dtype, "shape": info.shape, "data_offsets": list(info.data_offsets)}, where
+                found = get_hf_file_metadata(url, library_name="attngeo", retry_on_errors=True)
+            except errors.EntryNotFoundError:
+                raise self._missing(file) from None
+        if found.commit_hash != self.revision or found.size is None:
+            raise NetworkError(
+                f"{self.ref.text}: {file} is of commit {found.commit_hash!r:.60}, expected {self.revision}, which "
+                "config.json is of; try again"
             )
-            for name, info in found.items()
-        }
+        own = urlsplit(found.location).netloc == urlsplit(url).netloc
+        headers = build_hf_headers(token=None if own else False, library_name="attngeo")
+        return Address(found.location, found.size, found.etag or "", headers)
 
     def locate(self, file: str) -> Path:
         """The path of a file that must exist, downloaded if needed. Raises NetworkError or CorruptCheckpointError."""
@@ -132,8 +141,11 @@ class _Repository:
                 f"{self.ref.text}: {file} is not in the cache, and offline mode is on; run once without it"
             )
         if path is None:
-            raise CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
+            raise self._missing(file)
         return path
+
+    def _missing(self, file: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
 
     def store(
         self, config: dict[str, Any], files: list[str], commit: str, main_file: str, index: Index | None = None
@@ -141,8 +153,8 @@ class _Repository:
         """The FileStore over these files of weights."""
         log.info("%s: commit %s, weights in %d files", self.ref.text, commit, len(files))
         return FileStore(
-            self.ref.text, config, files, self.locate, main_file=main_file, index=index,
-            revision=commit, remote_header=self.header, other=self.download, offline=self.offline,
+            self.ref.text, config, files, self.open, main_file=main_file, index=index,
+            revision=commit, other=self.download, offline=self.offline,
         )  # fmt: skip
 
     def no_weights(self) -> Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,10 @@ class ModuleStore:
                 f"{self.ref}: {name} is on the meta device and has no values; load the weights"
             )
         return (tensor[rows] if tensor.ndim else tensor).detach().cpu()
+
+    def read_all(self, reads: Mapping[str, slice]) -> dict[str, torch.Tensor]:
+        """Rows of each of these tensors."""
+        return {name: self.read(name, rows) for name, rows in reads.items()}
 
     def file(self, name: str) -> Path | None:  # noqa: ARG002 - the protocol's
         """None: a model in memory has no files."""

@@ -1,14 +1,17 @@
-"""Reads of exact ranges of bytes from one regular file."""
+"""Reads of exact ranges of bytes from one regular file: a ByteSource."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from attngeo.bounds.memory import require_memory
+from attngeo.checkpoints.source import Extent
 from attngeo.errors import CorruptCheckpointError
 
 
@@ -16,35 +19,36 @@ class RegularFile:
     """An open file. Raises CorruptCheckpointError if it is missing, not a regular file, or not readable."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.where = str(path)
         if not path.is_file():
             raise CorruptCheckpointError(f"{path}: no such file; download it again")
         try:
-            self.descriptor = os.open(path, os.O_RDONLY)
+            self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise CorruptCheckpointError(f"{path}: cannot be opened ({error.strerror})") from None
-        self.size = os.fstat(self.descriptor).st_size
+        self.size = os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """Bytes, uint8 [count], in new memory. name: the tensor that they belong to, for errors.
-
-        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
-        """
+        """Bytes, uint8 [count], in new memory; see `ByteSource`."""
         if offset < 0 or offset + count > self.size:
             raise self._cut_off(name)
-        require_memory(count, f"{self.path}: tensor {name!r}")
+        require_memory(count, f"{self.where}: tensor {name!r}")
         buffer = torch.empty(count, dtype=torch.uint8)
         view = memoryview(buffer.numpy().data)
         while view:
-            got = os.preadv(self.descriptor, [view], offset)
+            got = os.preadv(self._descriptor, [view], offset)
             if got == 0:  # it was truncated after it was opened
                 raise self._cut_off(name)
             view, offset = view[got:], offset + got
         return buffer
 
+    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
+        """Nothing: the operating system reads ahead."""
+        return nullcontext()
+
     def _cut_off(self, name: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self.path}: ends inside tensor {name!r}; download it again")
+        return CorruptCheckpointError(f"{self.where}: ends inside tensor {name!r}; download it again")
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""
-        os.close(self.descriptor)
+        os.close(self._descriptor)

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from attngeo.checkpoints.regular_file import RegularFile
+from attngeo.checkpoints.source import ByteSource, Extent
 from attngeo.checkpoints.tensor import DTYPE_BITS, DTYPES, TensorInfo
 from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.
 LONGEST_HEADER = 100_000_000
+# What is asked of a remote file first: a header of a hundred tensors.
+USUAL_HEADER = 10_000
 # More entries than a dimension of a real tensor has.
 LARGEST_SIZE = 2**40
 # As many as torch allows.
@@ -38,29 +39,29 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 class SafetensorsFile:
     """An open .safetensors file; `tensors` is its table of contents. Raises CorruptCheckpointError if it is broken."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = RegularFile(path)
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
         try:
-            self.data_start, header = self._read_header()
-            self.tensors = check_header(header, self._file.size - self.data_start, str(path))
+            with source.hold([Extent(0, min(USUAL_HEADER, source.size))]):
+                self.data_start, header = self._read_header()
+            self.tensors = check_header(header, source.size - self.data_start, source.where)
         except BaseException:
             self.close()
             raise
 
     def _read_header(self) -> tuple[int, Any]:
-        size, descriptor = self._file.size, self._file.descriptor
-        length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+        where, size = self._source.where, self._source.size
+        length = int.from_bytes(bytes(self._source.read(0, min(8, size), "header").numpy()), "little")
         if size < 8 or length > LONGEST_HEADER or 8 + length > size:
             raise CorruptCheckpointError(
-                f"{self.path}: not a complete safetensors file: its first 8 bytes announce a header of {length:,} "
+                f"{where}: not a complete safetensors file: its first 8 bytes announce a header of {length:,} "
                 f"bytes, but the file has {size:,}; download it again"
             )
         try:
-            return 8 + length, parse_header(os.pread(descriptor, length, 8))
+            return 8 + length, parse_header(bytes(self._source.read(8, length, "header").numpy()))
         except (ValueError, RecursionError) as error:
             raise CorruptCheckpointError(
-                f"{self.path}: the safetensors header is not readable JSON ({error}); download it again"
+                f"{where}: the safetensors header is not readable JSON ({error}); download it again"
             ) from None
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
@@ -70,15 +71,23 @@ class SafetensorsFile:
         larger than memory.
         """
         info = self.tensors[name]
-        first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
-        offset = self.data_start + info.offset + first * info.row_nbytes
-        buffer = self._file.read(offset, max(last - first, 0) * info.row_nbytes, name)
-        shape = (last - first, *info.shape[1:]) if info.shape else ()
+        buffer = self._source.read(*self._locate(name, rows), name)
+        shape = (len(range(info.shape[0])[rows]), *info.shape[1:]) if info.shape else ()
         return buffer.view(DTYPES[info.dtype]).reshape(shape)
+
+    def hold(self, reads: Mapping[str, slice]) -> AbstractContextManager[None]:
+        """Inside the block, these rows of these tensors are read soon."""
+        return self._source.hold(self._locate(name, rows) for name, rows in reads.items())
+
+    def _locate(self, name: str, rows: slice) -> Extent:
+        """The bytes of rows of a tensor."""
+        info = self.tensors[name]
+        first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
+        return Extent(self.data_start + info.offset + first * info.row_nbytes, max(last - first, 0) * info.row_nbytes)
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""
-        self._file.close()
+        self._source.close()
 
 
 def parse_header(text: bytes) -> Any:

@@ -42,11 +42,15 @@ class TensorStore(Protocol):
         ...
 
     def fetch(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-        """Download the files that hold these tensors, unless they are here. Calls `progress` with each file's name."""
+        """Open the files that hold these tensors. Calls `progress` with each file's name."""
         ...
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """One tensor, or rows of its first dimension, on the CPU in the checkpoint's dtype."""
+        ...
+
+    def read_all(self, reads: Mapping[str, slice]) -> dict[str, torch.Tensor]:
+        """Rows of each of these tensors, in this order. Takes less time than one by one if they are far away."""
         ...
 
     def file(self, name: str) -> Path | None:

@@ -12,28 +12,22 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import re
-import struct
-import zipfile
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attngeo.checkpoints.pickles import PlainUnpickler, Record, choose_opcodes, describe, make_dict
-from attngeo.checkpoints.regular_file import RegularFile
+from attngeo.checkpoints.source import ByteSource
 from attngeo.checkpoints.tensor import DTYPE_NAMES, TensorInfo
+from attngeo.checkpoints.torch_records import TorchRecords
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError, first_line
 
-# Bytes of the pickle that names the tensors, and of the list of records; 300 bytes a tensor are usual for both.
-LONGEST = 100_000_000
-ZIP, LOCAL_HEADER = b"PK\x03\x04", 30
-ENCRYPTED = 0x1
-# The last entry of an archive: mark, two numbers of disks, two of records, size and place of their list, comment.
-END = struct.Struct("<4s4H2IH")
-LONG_END = 76
+# What is read before any tensor.
+SMALL_RECORDS = ("data.pkl", "constants.pkl", "byteorder")
 STORAGES = {
     "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
@@ -76,6 +70,27 @@ class SavedTensor(NamedTuple):
     strides: tuple[int, ...]
 
 
+class _Part(NamedTuple):
+    """Rows of a tensor: so many numbers of a record, from `first` to the last one that the rows need."""
+
+    record: str
+    dtype: torch.dtype
+    first: int
+    numbers: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def start(self) -> int:
+        """The first byte in the record."""
+        return self.first * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes in the record."""
+        return self.numbers * self.dtype.itemsize
+
+
 class TorchFile:
     """An open state dict; `tensors` is its table of contents.
 
@@ -83,18 +98,17 @@ class TorchFile:
     a file that is broken or holds no tensors.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = RegularFile(path)
+    def __init__(self, source: ByteSource) -> None:
+        self._where, self._source = source.where, source
         try:
-            self._records = _list_records(path)
+            self._records = TorchRecords(source)
+            with self._records.hold(SMALL_RECORDS):
+                state = self._load()
             self._saved = {
-                name: value
-                for name, value in self._load().items()
-                if isinstance(name, str) and isinstance(value, SavedTensor)
+                name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, SavedTensor)
             }
             if not self._saved:
-                raise CorruptCheckpointError(f"{path}: holds no tensors, expected a state dict of name → tensor")
+                raise CorruptCheckpointError(f"{self._where}: holds no tensors, expected a state dict of name → tensor")
             for storage in {saved.storage for saved in self._saved.values() if saved.storage}:
                 self._check_record(storage)
         except BaseException:
@@ -103,55 +117,36 @@ class TorchFile:
         self.tensors = {name: _describe(name, saved) for name, saved in self._saved.items()}
 
     def _load(self) -> dict[Any, Any]:
-        if "data.pkl" not in self._records:
-            raise self._broken("it has no record data.pkl")
-        if "constants.pkl" in self._records:
-            raise UnsafeCheckpointError(f"{self.path}: refused: it is a TorchScript program; use safetensors weights")
-        order = self._records.get("byteorder")
-        if order is not None and self._read_record("byteorder", order) != b"little":
-            raise self._broken("its numbers are not little-endian; save it again")
-        data = self._read_record("data.pkl", self._records["data.pkl"])
+        records = self._records
+        if records.size("data.pkl") is None:
+            raise records.broken("it has no record data.pkl")
+        if records.size("constants.pkl") is not None:
+            raise UnsafeCheckpointError(f"{self._where}: refused: it is a TorchScript program; use safetensors weights")
+        if records.size("byteorder") is not None and records.read("byteorder") != b"little":
+            raise records.broken("its numbers are not little-endian; save it again")
+        data = records.read("data.pkl")
         try:
             state = _TorchUnpickler(io.BytesIO(data), encoding="utf-8").load()
         except UnsafeCheckpointError as error:
             raise UnsafeCheckpointError(
-                f"{self.path}: refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
+                f"{self._where}: refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
                 "loading it could run code; use safetensors weights"
             ) from None
         except Exception as error:  # a forged pickle can raise anything
-            raise self._broken(f"{type(error).__name__}: {first_line(error)}") from None
+            raise records.broken(f"{type(error).__name__}: {first_line(error)}") from None
         if not isinstance(state, dict) or isinstance(state, Record):
             raise CorruptCheckpointError(
-                f"{self.path}: holds a {type(state).__name__}, expected a state dict of name → tensor"
+                f"{self._where}: holds a {type(state).__name__}, expected a state dict of name → tensor"
             )
         return state
 
-    def _broken(self, why: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self.path}: not a readable PyTorch file ({why}); download it again")
-
     def _check_record(self, storage: SavedStorage) -> None:
         """Raise CorruptCheckpointError unless the record exists and is as long as the pickle says."""
-        record = self._records.get(storage.record)
-        if record is None:
-            raise self._broken(f"it has no record {storage.record[:80]!r}")
-        if record.file_size != storage.nbytes:
-            raise self._broken(f"{storage.record[:80]!r} has {record.file_size:,} bytes, expected {storage.nbytes:,}")
-
-    def _start(self, name: str, record: zipfile.ZipInfo) -> int:
-        """The place in the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
-        header = bytes(self._file.read(record.header_offset, LOCAL_HEADER, name).numpy())
-        names, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
-        own = bytes(self._file.read(record.header_offset + LOCAL_HEADER, names, name).numpy())
-        start = record.header_offset + LOCAL_HEADER + names + extra
-        stored = header[:4] == ZIP and header[8:10] == b"\0\0"
-        if not stored or own != record.orig_filename.encode() or start + record.file_size > self._file.size:
-            raise self._broken(f"record {record.orig_filename[:80]!r} differs from the list of records")
-        return start
-
-    def _read_record(self, name: str, record: zipfile.ZipInfo) -> bytes:
-        if record.file_size > LONGEST:
-            raise self._broken(f"{name} has {record.file_size:,} bytes, expected at most {LONGEST:,}")
-        return bytes(self._file.read(self._start(name, record), record.file_size, name).numpy())
+        size = self._records.size(storage.record)
+        if size is None:
+            raise self._records.broken(f"it has no record {storage.record[:80]!r}")
+        if size != storage.nbytes:
+            raise self._records.broken(f"{storage.record[:80]!r} has {size:,} bytes, expected {storage.nbytes:,}")
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """The tensor, or the given rows of its first dimension, in the file's dtype and in new memory.
@@ -159,31 +154,39 @@ class TorchFile:
         Raises CorruptCheckpointError for a tensor without values of its own, UnsupportedModelError for a dtype that
         torch cannot compute with.
         """
+        part = self._find_part(name, rows)
+        if part.numbers == 0:
+            return torch.empty(part.shape, dtype=part.dtype)
+        if math.prod(part.shape) > part.numbers:
+            raise CorruptCheckpointError(
+                f"{self._where}: {name} is {list(part.shape)}, but has only {part.numbers:,} numbers, which are "
+                "repeated; save it again after .contiguous()"
+            )
+        numbers = self._source.read(self._records.find(part.record) + part.start, part.nbytes, name).view(part.dtype)
+        return numbers.as_strided(part.shape, part.strides).contiguous()
+
+    def hold(self, reads: Mapping[str, slice]) -> AbstractContextManager[None]:
+        """Inside the block, these rows of these tensors are read soon."""
+        parts = (self._find_part(name, rows) for name, rows in reads.items())
+        return self._records.hold_parts((part.record, part.start, part.nbytes) for part in parts if part.numbers)
+
+    def _find_part(self, name: str, rows: slice) -> _Part:
         storage, dtype, offset, shape, strides = self._saved[name]
         if storage is None:
             raise CorruptCheckpointError(
-                f"{self.path}: {name} is on the meta device and has no values; save the model with its weights"
+                f"{self._where}: {name} is on the meta device and has no values; save the model with its weights"
             )
         if dtype not in DTYPE_NAMES:
-            raise UnsupportedModelError(f"{self.path}: {name} is stored as {dtype}, which cannot be read")
+            raise UnsupportedModelError(f"{self._where}: {name} is stored as {dtype}, which cannot be read")
         if shape:
             first, last, _ = rows.indices(shape[0])
             offset, shape = offset + first * strides[0], (max(last - first, 0), *shape[1:])
-        if 0 in shape:
-            return torch.empty(shape, dtype=dtype)
-        count, span = math.prod(shape), _count_spanned(shape, strides)
-        if count > span:
-            raise CorruptCheckpointError(
-                f"{self.path}: {name} is {list(shape)}, but has only {span:,} numbers, which are repeated; "
-                "save it again after .contiguous()"
-            )
-        start = self._start(storage.record, self._records[storage.record]) + offset * dtype.itemsize
-        numbers = self._file.read(start, span * dtype.itemsize, name).view(dtype)
-        return numbers.as_strided(shape, strides).contiguous()
+        count = 0 if 0 in shape else _count_spanned(shape, strides)
+        return _Part(storage.record, dtype, offset, count, shape, strides)
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""
-        self._file.close()
+        self._source.close()
 
 
 class _TorchUnpickler(PlainUnpickler):
@@ -284,65 +287,3 @@ def _describe(name: str, saved: SavedTensor) -> TensorInfo:
     if saved.storage is not None:  # a tensor may repeat its numbers
         nbytes = min(nbytes, saved.storage.nbytes)
     return TensorInfo(name, DTYPE_NAMES.get(saved.dtype, str(saved.dtype)), saved.shape, nbytes)
-
-
-def _check_end(end: tuple[Any, ...], records: int, at: int) -> None:
-    """Raise BadZipFile unless the end of an archive, which is at byte `at`, fits the list of records in front of it.
-
-    zipfile reads more than torch.save writes, such as lists that state another place or number of records.
-    """
-    mark, disk, first_disk, own, total, nbytes, start, comment = end
-    # An entry for long archives may be between; it has the numbers if these are the largest that they can be.
-    is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF
-    if mark != b"PK\x05\x06" or disk or first_disk or own != total or comment:
-        raise zipfile.BadZipFile("its last entry is not that of one whole archive")
-    if not is_long and (total != records or at - start - nbytes not in (0, LONG_END)):
-        raise zipfile.BadZipFile(f"it states {total:,} records, and has {records:,}")
-
-
-class _BoundedFile(io.FileIO):
-    """A file that is never read far: zipfile reads as many bytes as a forged directory states."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or size < 0:
-            size = LONGEST
-        if size > LONGEST:
-            raise zipfile.BadZipFile(f"its list of records states {size:,} bytes")
-        return super().read(size)
-
-
-def _list_records(path: Path) -> dict[str, zipfile.ZipInfo]:
-    """The records of the zip file by name, without the folder that all of them are in.
-
-    Raises CorruptCheckpointError if the file is no zip file, or if a record is compressed, encrypted or listed twice.
-    """
-    with _BoundedFile(path) as file:
-        if file.read(len(ZIP)) != ZIP:
-            raise CorruptCheckpointError(
-                f"{path}: not a PyTorch file in zip format; it is damaged, or was saved before PyTorch 1.6; save it "
-                "again as safetensors"
-            )
-        try:
-            with zipfile.ZipFile(file) as archive:
-                listed = archive.infolist()
-            file.seek(-END.size, os.SEEK_END)
-            _check_end(END.unpack(file.read(END.size)), len(listed), file.tell() - END.size)
-        except Exception as error:  # a forged directory can raise anything
-            raise CorruptCheckpointError(
-                f"{path}: not a whole zip file ({first_line(error)}); download it again"
-            ) from None
-    folder = listed[0].orig_filename.partition("/")[0] + "/" if listed else ""
-    records = {each.orig_filename.removeprefix(folder): each for each in listed}
-    if len({name.lower() for name in records}) < len(listed):
-        raise CorruptCheckpointError(f"{path}: a record is listed twice; download it again")
-    for name, record in records.items():
-        if not record.orig_filename.startswith(folder):
-            raise CorruptCheckpointError(f"{path}: record {name[:80]!r} is not in {folder[:80]!r}; download it again")
-        if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
-            raise CorruptCheckpointError(
-                f"{path}: record {name[:80]!r} is compressed, expected records as torch.save stores them; read it with "
-                "torch.load(weights_only=True) and save it again"
-            )
-        if record.flag_bits & ENCRYPTED:
-            raise CorruptCheckpointError(f"{path}: record {name[:80]!r} is encrypted; save it again")
-    return records

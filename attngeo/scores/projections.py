@@ -126,7 +126,7 @@ def select(
 
 def read(store: TensorStore, site: AttentionSite) -> dict[str, Tensor]:
     """The tensors of a site by name, in the dtype of the file."""
-    return {name: store.read(name, rows) for name, rows in site.reads.items()}
+    return store.read_all(site.reads)
 
 
 def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from support.checkpoints import write_header
 
+from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.safetensors import SafetensorsFile
 from attngeo.errors import CorruptCheckpointError
 
@@ -80,11 +81,11 @@ def test_headers_are_read_as_the_library_reads_them(case: str, tmp_path: Path) -
         expected = load_file(path)
     except (SafetensorError, UnicodeError, ValueError, OverflowError, KeyError):
         with pytest.raises(CorruptCheckpointError, match=r"model\.safetensors") as caught:
-            SafetensorsFile(path)
+            SafetensorsFile(RegularFile(path))
         assert len(str(caught.value)) < 1000
         assert not case.startswith("good")
         return
-    file = SafetensorsFile(path)
+    file = SafetensorsFile(RegularFile(path))
     assert set(file.tensors) == set(expected)
     for name, tensor in expected.items():
         assert torch.equal(file.read(name), tensor)

@@ -28,6 +28,7 @@ from support.messages import refuses
 import attngeo
 from attngeo.checkpoints import torch_bin
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.torch_bin import TorchFile
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
@@ -51,7 +52,7 @@ def test_tensors_of_every_kind_are_read_as_torch_reads_them(tmp_path: Path) -> N
     others = {"sparse": torch.eye(3).to_sparse(), "step": 3, "rng": [1, 2.5, None], "size": x.shape, "set": {1}}
     torch.save(torch.nn.Linear(2, 3).state_dict() | state | others, tmp_path / "x.bin")
     expected = torch.load(tmp_path / "x.bin", weights_only=True)
-    file = TorchFile(tmp_path / "x.bin")
+    file = TorchFile(RegularFile(tmp_path / "x.bin"))
     assert set(file.tensors) == {*state, "weight", "bias"}
     for name, info in file.tensors.items():
         assert (info.shape, info.nbytes) == (tuple(expected[name].shape), expected[name].nbytes)
@@ -120,7 +121,7 @@ def test_a_record_does_not_extend_beyond_the_file(tmp_path: Path) -> None:
     path = write_pickled(tmp_path / "x.bin", data, {"data/0": b"\0" * 16})
     edit_list(path, "archive/data/0", 20, struct.pack("<2L", 64 * 256, 64 * 256))
     with refuses(CorruptCheckpointError, path.name, "data/0"):
-        TorchFile(path).read(Q0, slice(0, 1))
+        TorchFile(RegularFile(path)).read(Q0, slice(0, 1))
 
 
 def put_at_end(content: bytes, offset: int, number: int) -> bytes:
@@ -319,7 +320,7 @@ def test_a_tensor_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path
         truncate_at(path, path.stat().st_size + 2**40)
     except OSError:  # some file systems have no files as long
         pytest.skip("no sparse files of 1 TB here")
-    file = SafetensorsFile(path)
+    file = SafetensorsFile(RegularFile(path))
     assert file.read("x", slice(0, 1)).shape == (1, 2**19)
     with pytest.raises(CheckpointError, match=r"model\.safetensors.*'x'.*1,099\.5 GB"):
         file.read("x")

@@ -1,0 +1,237 @@
+"""RemoteFile: a file on the Hub as a ByteSource, by requests of ranges: only the bytes that are asked for.
+
+The Hub answers a request for a file with the address of the server that has it, signed for some time. It is asked once
+for each file, and again when the address has expired. A token is sent to the Hub's host only. Each answer is checked:
+its range, its length and the size of the whole file. What a network breaks is asked for again, with growing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from threading import Lock
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import httpx2
+import torch
+from huggingface_hub import constants, get_session
+from huggingface_hub.errors import HfHubHTTPError
+from torch import Tensor
+
+from attngeo.bounds.memory import require_memory
+from attngeo.checkpoints.downloads import BUSY, ServerRules, read_wait
+from attngeo.checkpoints.source import Extent
+from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
+
+log = logging.getLogger(__name__)
+
+# Requests in flight, of all files together, and bytes of one of them: more than enough to fill a line.
+CONNECTIONS = 4
+PART = 16 * 2**20
+# Ranges are merged if the bytes between them are at most this share of theirs.
+GAP = 0.01
+# How often what is broken is asked for again, and the first wait in seconds; each next one is twice as long.
+RETRIES = 5
+FIRST_WAIT, LONGEST_PAUSE = 0.5, 8
+MOST_REDIRECTS = 5
+EXPIRED = (401, 403, 404, 410)
+PARTIAL, WHOLE = 206, 200
+RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a file is served. url: for some time. etag: of its content. headers: of each request for it."""
+
+    url: str
+    size: int
+    etag: str
+    headers: Mapping[str, str]
+
+
+class _BrokenError(Exception):
+    """An answer that may be right the next time. wait: the seconds that the server asks for, if it does."""
+
+    def __init__(self, why: str, wait: int | None = None) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+class _ExpiredError(_BrokenError):
+    """The address is not served any more."""
+
+
+class RemoteFile:
+    """A file on the Hub; see `ByteSource`. Each request is of the content that the Hub named first.
+
+    ref, file: its names. look_up: asks the Hub for its address. retries: how often a range is asked for again.
+
+    Raises NetworkError if the server does not serve ranges, or not in the end.
+    """
+
+    def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = RETRIES) -> None:
+        self.where, self._ref = f"{ref}: {file}", ref
+        self._look_up, self._retries = look_up, retries
+        self._address, self._lock = look_up(), Lock()
+        self.size = self._address.size
+        self._held: list[tuple[int, Tensor]] = []
+
+    def read(self, offset: int, count: int, name: str) -> Tensor:
+        """Bytes, uint8 [count], in new memory; see `ByteSource`."""
+        if offset < 0 or offset + count > self.size:
+            raise CorruptCheckpointError(f"{self.where}: ends inside tensor {name!r}")
+        for start, block in self._held:
+            if start <= offset and offset + count <= start + len(block):
+                return block[offset - start : offset - start + count].clone()
+        require_memory(count, f"{self.where}: tensor {name!r}")
+        return self._load([Extent(offset, count)])[0][1]
+
+    @contextmanager
+    def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
+        """Inside the block, these bytes are in memory, by as few requests as the ranges allow; see `ByteSource`."""
+        merged = merge(self._clip(extent) for extent in extents)
+        require_memory(2 * sum(extent.nbytes for extent in merged), self.where)
+        blocks = self._load(merged)
+        with self._lock:
+            self._held = [*self._held, *blocks]
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held = [held for held in self._held if not any(held is block for block in blocks)]
+
+    def close(self) -> None:
+        """Forget what is held."""
+        self._held = []
+
+    def _clip(self, extent: Extent) -> Extent:
+        offset = min(max(extent.offset, 0), self.size)
+        return Extent(offset, max(min(extent.nbytes, self.size - offset), 0))
+
+    def _load(self, extents: list[Extent]) -> list[tuple[int, Tensor]]:
+        """The bytes of each range with its offset; parts of them are asked for at once."""
+        blocks = [(offset, torch.empty(count, dtype=torch.uint8)) for offset, count in extents]
+        waiting: list[Future[None]] = []
+        for offset, block in blocks:
+            view = memoryview(block.numpy().data)
+            parts = range(0, len(view), PART)
+            waiting += [_connections().submit(self._receive, offset + at, view[at : at + PART]) for at in parts]
+        try:
+            for part in waiting:
+                part.result()
+        finally:
+            for part in waiting:
+                part.cancel()
+        return blocks
+
+    def _receive(self, offset: int, view: memoryview) -> None:
+        """Fill `view` with the bytes from `offset`. What has come is kept when the rest is asked for again."""
+        rules, done, failures = ServerRules(self._ref), 0, 0
+        while done < len(view):
+            address = self._address
+            try:
+                for part in _stream(address, Extent(offset + done, len(view) - done), self.size, rules):
+                    if len(part) > len(view) - done:
+                        raise _BrokenError(f"{len(part) + done:,} bytes came, expected {len(view):,}")
+                    view[done : done + len(part)] = part
+                    done += len(part)
+                if done < len(view):
+                    raise _BrokenError(f"{done:,} bytes came, expected {len(view):,}")
+            except (_BrokenError, httpx2.TransportError) as error:
+                failures += 1
+                if failures > self._retries:
+                    raise NetworkError(
+                        f"{self.where}: {urlsplit(address.url).netloc} has failed {failures} times "
+                        f"({first_line(error)}); try again later, or with --download"
+                    ) from None
+                self._recover(error, address, failures)
+
+    def _recover(self, error: Exception, failed: Address, failures: int) -> None:
+        """Wait, and renew an address that has expired, unless another request has renewed it already."""
+        wait = getattr(error, "wait", None)
+        pause = min(FIRST_WAIT * 2 ** (failures - 1), LONGEST_PAUSE)
+        log.info("%s: %s; asked again", self.where, first_line(error))
+        if not isinstance(error, _ExpiredError) or failures > 1:
+            time.sleep(pause if wait is None else wait)
+        if not isinstance(error, _ExpiredError):
+            return
+        with self._lock:
+            if self._address is failed:
+                renewed = self._look_up()
+                if (renewed.size, renewed.etag) != (failed.size, failed.etag):
+                    raise NetworkError(f"{self.where} has changed while it was read; try again")
+                self._address = renewed
+
+
+def merge(extents: Iterable[Extent]) -> list[Extent]:
+    """The ranges in order, with those merged that overlap or are close.
+
+    >>> merge([Extent(300, 100), Extent(0, 100), Extent(101, 100), Extent(350, 10)])
+    [Extent(offset=0, nbytes=201), Extent(offset=300, nbytes=100)]
+    """
+    merged: list[Extent] = []
+    for offset, count in sorted(extents):
+        if not count:
+            continue
+        if merged and offset - sum(merged[-1]) <= GAP * (merged[-1].nbytes + count):
+            start = merged[-1].offset
+            merged[-1] = Extent(start, max(sum(merged[-1]), offset + count) - start)
+        else:
+            merged.append(Extent(offset, count))
+    return merged
+
+
+def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> Iterator[bytes]:
+    """The bytes of a range as they come. Raises _BrokenError, an error of httpx2, or NetworkError."""
+    url, headers = address.url, dict(address.headers)
+    headers |= {"Range": f"bytes={extent.offset}-{sum(extent) - 1}", "Accept-Encoding": "identity"}
+    for _ in range(MOST_REDIRECTS + 1):
+        with get_session().stream("GET", url, headers=headers, follow_redirects=False, timeout=_timeout()) as response:
+            try:
+                rules.check_response(response)
+            except HfHubHTTPError:
+                raise NetworkError(str(rules.refusal)) from None
+            if not response.is_redirect:
+                _check_answer(response, extent, size)
+                yield from response.iter_raw()
+                return
+            following = urljoin(url, response.headers["Location"])
+            if urlsplit(following).netloc != urlsplit(url).netloc:
+                headers.pop("authorization", None)
+            url = following
+    raise _ExpiredError(f"more than {MOST_REDIRECTS} redirects")
+
+
+def _check_answer(response: Any, extent: Extent, size: int) -> None:
+    """Raise _BrokenError or NetworkError unless the answer is this range of a file of `size` bytes."""
+    status, host = response.status_code, urlsplit(str(response.url)).netloc
+    if status in BUSY:
+        raise _BrokenError(f"HTTP status {status}", read_wait(response))
+    if status in EXPIRED:
+        raise _ExpiredError(f"HTTP status {status}")
+    if status == WHOLE:
+        raise NetworkError(f"{host} sends whole files only; read this model with --download")
+    if status != PARTIAL:
+        raise NetworkError(f"{host} answers with HTTP status {status} to the request of a range; try --download")
+    stated = response.headers.get("Content-Range", "")
+    expected = (extent.offset, sum(extent) - 1, size)
+    if (found := RANGE.fullmatch(stated)) is None or tuple(map(int, found.groups())) != expected:
+        raise _BrokenError(f"the range {stated!r:.60} came, expected {expected[0]}-{expected[1]} of {size:,} bytes")
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise _BrokenError("the answer is compressed")
+
+
+def _timeout() -> float:
+    return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
+
+@cache
+def _connections() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="attngeo-range")

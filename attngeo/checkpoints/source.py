@@ -1,0 +1,41 @@
+"""ByteSource: where a format reads its bytes, a file on this machine or one on the Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Extent(NamedTuple):
+    """A range of bytes."""
+
+    offset: int
+    nbytes: int
+
+
+class ByteSource(Protocol):
+    """An open file of known size. The stores of bytes are `RegularFile` (a disk) and `RemoteFile` (the Hub).
+
+    where: the file, for errors. size: its bytes.
+    """
+
+    where: str
+    size: int
+
+    def read(self, offset: int, count: int, name: str) -> Tensor:
+        """Bytes, uint8 [count], in new memory. name: the tensor that they belong to, for errors.
+
+        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
+        """
+        ...
+
+    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:
+        """Inside the block, these bytes are read soon: a remote file asks for all of them at once, and keeps them."""
+        ...
+
+    def close(self) -> None:
+        """Close the file. A later `read` fails."""
+        ...
