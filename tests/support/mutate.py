@@ -92,17 +92,22 @@ def _place(rng: Random, data: bytes) -> int:
 
 
 def mutate_json(rng: Random, value: Any) -> bytes:
-    """JSON text of a value with one to three of its parts replaced, removed, renamed, added or swapped."""
-    value = json.loads(json.dumps(value))
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        _change_part(rng, value)
-    text = json.dumps(value)
+    """JSON text of a value with one to three of its parts changed, sometimes in another encoding or damaged."""
+    text = json.dumps(mutate_value(rng, value))
     kind = rng.random()
     if kind < 0.03:
         return text.encode(rng.choice(("utf-16", "utf-8-sig", "utf-32")))
     if kind < 0.06:
         return text.replace("{", '{"a": NaN, ', 1).encode()
     return mutate_bytes(rng, text.encode()) if kind < 0.25 else text.encode()
+
+
+def mutate_value(rng: Random, value: Any) -> Any:
+    """A copy of a JSON value with one to three of its parts replaced, removed, renamed, added or swapped."""
+    value = json.loads(json.dumps(value))
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        _change_part(rng, value)
+    return value
 
 
 def _change_part(rng: Random, value: Any) -> None:
