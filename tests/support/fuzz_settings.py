@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from attngeo.errors import AttnGeoError
 from attngeo.pretrain import make_options
 from attngeo.pretrain.settings_file import FILE, read_settings
-from support.mutate import JUNK, mutate_bytes, mutate_json, mutate_value
+from support.mutate import choose_junk, mutate_bytes, mutate_json, mutate_value
 from support.outcome import Wrong, check_error
 
 # Options of one task that a file of the other may hold: version 0.1 wrote both, and one of them under another name.
@@ -60,7 +60,7 @@ def mutate_settings(rng: Random, given: dict[str, Any]) -> bytes:
     """The bytes of settings: one value exchanged for any other, or any part changed."""
     match rng.choice(("value", "number", "parts", "json", "bytes")):
         case "value":
-            given = given | {rng.choice(list(given)): rng.choice(JUNK)}
+            given = given | {rng.choice(list(given)): choose_junk(rng)}
         case "number":
             name = rng.choice([name for name, value in given.items() if type(value) in (int, float)])
             given = given | {name: rng.choice((given[name] * 2, given[name] + 1, float(given[name]), 7, 0.25, True))}

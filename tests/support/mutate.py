@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import struct
@@ -118,7 +119,7 @@ def _change_part(rng: Random, value: Any) -> None:
     key = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
     match rng.choice(("replace", "replace", "replace", "remove", "rename", "add", "swap", "nudge")):
         case "replace":
-            holder[key] = rng.choice(JUNK)
+            holder[key] = choose_junk(rng)
         case "remove":
             del holder[key]
         case "rename" if isinstance(holder, dict):
@@ -130,8 +131,14 @@ def _change_part(rng: Random, value: Any) -> None:
             holder[key] += rng.choice((-1, 1, 4, 2304))
         case _ if isinstance(holder, dict):
             holder[str(rng.choice(("num_attention_heads", "head_dim", "rope_parameters", "x", "model_type")))] = (
-                rng.choice(JUNK)
+                choose_junk(rng)
             )
+
+
+def choose_junk(rng: Random) -> Any:
+    """A value that does not belong there; a copy, because the next change may be one of its parts."""
+    value = rng.choice(JUNK)
+    return value if value is NESTED else copy.deepcopy(value)
 
 
 def _list_holders(value: Any) -> Any:
