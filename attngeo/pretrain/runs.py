@@ -40,7 +40,7 @@ from attngeo.pretrain.trainer import RunTrainer
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import statistic
-from attngeo.tables.atomic import atomic_write
+from attngeo.tables.atomic import atomic_write, remove_unfinished
 from attngeo.tables.lock import lock_folder
 from attngeo.tables.read import read_results
 
@@ -207,8 +207,10 @@ def _save(trainer: RunTrainer, task: TrainingTask, folder: Path, summary: Mappin
         for name in task.others:
             (partial / name).rename(folder / name)
         partial.rename(folder / MODEL)
-    except Exception as error:
-        shutil.rmtree(partial, ignore_errors=True)
+    except BaseException as error:
+        remove_unfinished(partial)
+        if not isinstance(error, Exception):
+            raise
         raise OutputError(
             f"{folder / MODEL} cannot be written ({first_line(error)}); make room, then resume with --resume"
         ) from error

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError
-from attngeo.options import options_of
+from attngeo.options import options_of, type_of
 from attngeo.pretrain.options import PATHS, ImagePretrainOptions, PretrainOptions, TextPretrainOptions, make_absolute
 from attngeo.tables.atomic import atomic_write
 
@@ -42,13 +42,24 @@ def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
         kind = ImagePretrainOptions if images else TextPretrainOptions
         foreign = options_of(TextPretrainOptions if images else ImagePretrainOptions).keys() - options_of(kind).keys()
         fields = {OLD_NAMES.get(name, name): value for name, value in stored.items()}
-        return kind(**{name: value for name, value in fields.items() if name not in foreign})
+        own = {name: value for name, value in fields.items() if name not in foreign}
+        _check_types(kind, own)
+        return kind(**own)
     except FileNotFoundError:
         raise explain_missing(folder) from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
         raise TrainingError(
             f"{path} cannot be read ({type(error).__name__}: {error}); start the run again in another folder"
         ) from None
+
+
+def _check_types(kind: type[PretrainOptions], given: Mapping[str, Any]) -> None:
+    """Raise ValueError for a value that JSON may hold instead of a text or a truth value; options check numbers."""
+    for name in options_of(kind).keys() & given.keys():
+        expected = type_of(kind, name)
+        if expected in (str, bool) and not isinstance(given[name], expected):
+            wanted = "a text" if expected is str else "true or false"
+            raise ValueError(f"{name} is {given[name]!r:.60}, expected {wanted}")
 
 
 def explain_missing(folder: Path) -> DataUnavailableError:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from attngeo.tables.atomic import SIGNALS
 
 
 class StopOnSignal(TrainerCallback):

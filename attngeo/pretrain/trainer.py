@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from attngeo.errors import OutputError, TrainingError, first_line
 from attngeo.pretrain.checkpoints import CheckpointMark, is_checkpoint, read_mark, write_mark
+from attngeo.tables.atomic import remove_unfinished
 
 
 class RunTrainer(Trainer):
@@ -97,10 +97,12 @@ class RunTrainer(Trainer):
         self._started = time.perf_counter()
         try:
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        except Exception as error:
-            if self._unfinished is None:
+        except BaseException as error:
+            if self._unfinished is None or read_mark(self._unfinished) is not None:
                 raise
-            shutil.rmtree(self._unfinished, ignore_errors=True)
+            remove_unfinished(self._unfinished)
+            if not isinstance(error, Exception):
+                raise
             raise OutputError(
                 f"{self._unfinished} cannot be written ({first_line(error)}); make room, then resume from the last "
                 "checkpoint with --resume"

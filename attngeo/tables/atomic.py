@@ -5,10 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
+import signal
+import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from attngeo.errors import OutputError
+
+# The signals that interrupt a command.
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def check_writable(path: Path, suffixes: Collection[str]) -> None:
@@ -34,11 +40,28 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     # A random name, because processes in two containers, or threads of one process, have the same id.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    name = str(partial)
     try:
         yield partial
         partial.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
+    except BaseException as error:
+        # Python acts on a second Ctrl-C when a Python function begins, or after one of C. With the name at hand,
+        # neither happens before the file is gone.
+        try:  # noqa: SIM105
+            os.unlink(name)  # noqa: PTH108
+        except OSError:
+            pass
+        if isinstance(error, OSError):
+            raise OutputError(f"{path} cannot be written ({error.strerror or error})") from None
+        raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove a folder that was not finished, after an error or Ctrl-C. Another Ctrl-C does not stop this."""
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS} if main else {}
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -30,6 +30,8 @@ def read_parquet(path: Path) -> pd.DataFrame:
         return pd.read_parquet(io.BytesIO(content))
     except MemoryError as error:
         raise ValueError(f"it does not fit in memory ({error})") from None
+    except LookupError as error:
+        raise ValueError(f"its description for pandas is damaged ({error})") from None
 
 
 def _check_size(content: bytes) -> None:

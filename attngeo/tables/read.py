@@ -6,8 +6,9 @@ import io
 import json
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
@@ -21,6 +22,10 @@ WHOLE, NUMBERS, TEXTS = "whole numbers", "numbers", "texts"
 WHOLE_NUMBERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters", "step", "seed", "asked", "known")
 REAL_NUMBERS = ("frobenius_norm", "loss", "accuracy", "accuracy_low", "accuracy_high")
 NAMES = ("model", "stack")
+# Further texts: one such as 1e3 or 007 is not the number that it looks like.
+OTHER_TEXTS = ("other", "revision", "model_type", "level", "name", "questions", "objective", "init", "note")
+# From here on, a float cannot represent every whole number; pandas makes floats of a column with a missing number.
+LARGEST_EXACT = 2**53
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 # Formats for people, which are not read.
 NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
@@ -50,11 +55,9 @@ def read_results(
 
     path = Path(path).expanduser()
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
-        ".csv": lambda file: pd.read_csv(
-            io.BytesIO(read_small_bytes(file, MOST_RESULTS_BYTES)), keep_default_na=False, na_values=[""]
-        ),
-        ".json": lambda file: pd.DataFrame(json.loads(read_small_text(file, MOST_RESULTS_BYTES))),
-        ".jsonl": lambda file: pd.DataFrame(
+        ".csv": _read_csv,
+        ".json": lambda file: _frame_objects(json.loads(read_small_text(file, MOST_RESULTS_BYTES))),
+        ".jsonl": lambda file: _frame_objects(
             [json.loads(line) for line in read_small_text(file, MOST_RESULTS_BYTES).split("\n") if line.strip()]
         ),
         ".parquet": read_parquet,
@@ -65,10 +68,31 @@ def read_results(
         raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
     try:
         frame = readers[path.suffix.lower()](path)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it again with {made_by}") from error
     return _set_types(require_columns(frame, columns, str(path), made_by), str(path), numbers)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """The cells of a CSV file; a name that looks like a number stays as it is written."""
+    import pandas as pd
+
+    texts: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
+    content = io.BytesIO(read_small_bytes(path, MOST_RESULTS_BYTES))
+    frame = pd.read_csv(content, keep_default_na=False, na_values=[""], dtype=texts)
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the first cells as the index, and moves the others
+        raise ValueError("a row has more cells than the header has names")
+    return frame
+
+
+def _frame_objects(rows: object) -> pd.DataFrame:
+    """A frame of objects of JSON; their values stay as they are, so that none is rounded."""
+    import pandas as pd
+
+    if not isinstance(rows, list):
+        raise TypeError(f"expected a list of objects, got {type(rows).__name__}")
+    return pd.DataFrame(rows, dtype=object)
 
 
 def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.DataFrame:
@@ -80,16 +104,32 @@ def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.D
         values, kind = frame[name], _type_of(str(name), numbers)
         if name in NAMES and values.isna().any():
             raise DataError(f"{path}: a row has no {name}, expected a {name} in every row")
-        if kind is TEXTS and (isinstance(values.dtype, pd.StringDtype) or values.dtype.kind in "iufb"):
-            columns[name] = values
-        elif kind is TEXTS:
-            columns[name] = values.where(values.isna(), values.map(str)).astype("str")
-        else:
-            try:
-                columns[name] = pd.to_numeric(values).astype("Int64" if kind is WHOLE else "float64")
-            except (ValueError, TypeError, OverflowError) as error:
-                raise DataError(f"{path}: column {name}: {first_line(error)}; expected {kind}") from None
+        try:
+            columns[name] = _to_texts(values, str(name)) if kind is TEXTS else _to_numbers(values, kind)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise DataError(f"{path}: column {name}: {first_line(error)}; expected {kind}") from None
     return pd.DataFrame(columns)
+
+
+def _to_texts(values: pd.Series, name: str) -> pd.Series:
+    """The texts of a column; if its name is unknown, its numbers stay numbers."""
+    if name not in (*NAMES, *OTHER_TEXTS) and (known := values.infer_objects()).dtype.kind in "iufb":
+        return known
+    return values.where(values.isna(), values.map(str)).astype("str")
+
+
+def _to_numbers(values: pd.Series, kind: str) -> pd.Series:
+    """The numbers of a column, none of them rounded. Raises ValueError or TypeError, also for true and false."""
+    import pandas as pd
+
+    if values.dtype.kind in "bO":
+        for value in values[values.notna()]:
+            if isinstance(value, bool) or not isinstance(value, Real | str):
+                raise TypeError(f"{value!r:.60} is no number")
+    numbers = pd.to_numeric(values)
+    if kind is WHOLE and numbers.dtype.kind == "f" and (numbers.abs() >= LARGEST_EXACT).any():
+        raise ValueError(f"{numbers.abs().max():.4g} is too large")
+    return numbers.astype("Int64" if kind is WHOLE else "float64")
 
 
 def _type_of(name: str, numbers: Collection[str]) -> str:

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 import torch
 from support.runs import small_options, write_config, write_text
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 import attngeo
 from attngeo.errors import (
@@ -269,6 +269,28 @@ def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
     assert "--resume" in err.splitlines()[-1]
     assert "Traceback" not in err
     assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("name", ["checkpoint-20", ".model.partial"])
+def test_an_interrupt_while_a_folder_is_written_leaves_nothing_of_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a second Ctrl-C. The run is resumed from the checkpoint before."""
+    options = small_options(tmp_path)
+    save = PreTrainedModel.save_pretrained
+
+    def interrupt(model: PreTrainedModel, folder: str, **given: Any) -> None:
+        save(model, folder, **given)
+        if Path(folder).name == name:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PreTrainedModel, "save_pretrained", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(options, tmp_path / "run")
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == {"settings.json", "geometry.parquet", "checkpoint-10", "checkpoint-20"} - {name}
+    assert run(options, tmp_path / "run", resume=True).geometry["step"].max() == 20
 
 
 def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

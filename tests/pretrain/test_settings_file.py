@@ -70,3 +70,12 @@ def test_a_broken_file_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(content)
     with pytest.raises(TrainingError, match=FILE):
         read_settings(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("pack", "false"), ("space_characters", 1), ("data", 5), ("init", None)])
+def test_a_value_of_another_type_is_refused(name: str, value: object, tmp_path: Path) -> None:
+    write_settings(make_options("bert-mini"), tmp_path)
+    stored = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(stored | {name: value}))
+    with pytest.raises(TrainingError, match=f"{name} is {value!r}"):
+        read_settings(tmp_path)

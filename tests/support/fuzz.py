@@ -33,7 +33,11 @@ from torch import Tensor
 import attngeo
 from attngeo.errors import AttnGeoError
 from support.checkpoints import CONFIG, weights, write_config, write_sharded, write_single
+from support.fuzz_recipes import fuzz_recipes
+from support.fuzz_results import fuzz_results, save_results
+from support.fuzz_settings import fuzz_settings, list_settings
 from support.mutate import mutate_bytes, mutate_json, mutate_zip
+from support.outcome import Wrong, check_error
 from support.vectors import words
 
 SECONDS, MEMORY = 20, 3 << 30
@@ -48,10 +52,6 @@ CONTEXT = {
 }  # fmt: skip
 
 
-class Wrong(Exception):  # noqa: N818
-    """An outcome that is not allowed."""
-
-
 def score(folder: Path) -> Any:
     """The scores of a folder without what depends on the files around them; None if it is refused."""
     try:
@@ -60,17 +60,6 @@ def score(folder: Path) -> Any:
         check_error(error)
         return None
     return frame.drop(columns=["model", "parameters"])
-
-
-def check_error(error: AttnGeoError) -> None:
-    """Raise Wrong unless the error is one line, and not about memory that was used up."""
-    if "\n" in str(error):
-        raise Wrong(f"an error of several lines: {error}")
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, MemoryError) or "can't allocate" in str(cause):
-            raise Wrong(f"memory was used up: {error}")
-        cause = cause.__context__
 
 
 def check_scores(folder: Path, found: Any, tensors: Mapping[str, Tensor]) -> None:
@@ -244,24 +233,11 @@ def save_vectors() -> dict[str, bytes]:
         }  # fmt: skip
 
 
-RECIPE = """
-title = "A report"
-[results.demo]
-kind = "score"
-models = ["demo:minilm"]
-layers = [0, 1]
-[[figures]]
-kind = "heatmap"
-results = "demo"
-"""
-
-
-def fuzz_small_files(rng: Random, folder: Path) -> bool:
-    """Recipes, results, questions, settings and lists of layers."""
-    name, (content, read) = rng.choice(list(list_small_files().items()))
+def fuzz_lists(rng: Random, folder: Path) -> bool:
+    """Questions, and lists of layers."""
+    name, (content, read) = rng.choice(list(list_readers().items()))
     path = folder / name
-    json_like = name.endswith(".json") and rng.random() < 0.7
-    path.write_bytes(mutate_json(rng, json.loads(content)) if json_like else mutate_bytes(rng, content))
+    path.write_bytes(mutate_bytes(rng, content))
     try:
         read(path)
     except AttnGeoError as error:
@@ -271,26 +247,12 @@ def fuzz_small_files(rng: Random, folder: Path) -> bool:
 
 
 @cache
-def list_small_files() -> dict[str, tuple[bytes, Callable[[Path], object]]]:
+def list_readers() -> dict[str, tuple[bytes, Callable[[Path], object]]]:
     from attngeo.analogies.questions import load_questions
-    from attngeo.pretrain.settings_file import read_settings
-    from attngeo.reporting.recipe import read_recipe
     from attngeo.scores.options import parse_layers
-    from attngeo.tables.read import read_results
-    from attngeo.tables.write import to_csv, to_json, to_jsonl
 
-    def results(path: Path) -> object:
-        return read_results(path, ("model", "layer"), "attngeo score", numbers=("symmetry",))
-
-    frame = score_plain().assign(model="m", parameters=1)
-    settings = json.dumps({"task": "text", "model": "bert", "text": "x.txt", "steps": 3, "seed": 0}).encode()
     return {
-        "recipe.toml": (RECIPE.encode(), read_recipe),
-        "scores.csv": (to_csv(frame).encode(), results),
-        "scores.json": (to_json(frame).encode(), results),
-        "scores.jsonl": (to_jsonl(frame).encode(), results),
         "questions.txt": (b": capitals\nAthens Greece Paris France\nRome Italy Oslo Norway\n", load_questions),
-        "settings.json": (settings, lambda path: read_settings(path.parent)),
         "layers.txt": (b"0-3,7, 9 - 11", lambda path: parse_layers(path.read_bytes().decode("latin1"))),
     }
 
@@ -302,7 +264,10 @@ TARGETS: dict[str, Callable[[Random, Path], bool]] = {
     "config": fuzz_config,
     "vectors": fuzz_vectors,
     "binary vectors": fuzz_binary_vectors,
-    "small files": fuzz_small_files,
+    "lists": fuzz_lists,
+    "results": fuzz_results,
+    "recipes": fuzz_recipes,
+    "settings": fuzz_settings,
 }
 
 
@@ -341,7 +306,7 @@ def main() -> None:
     import resource
 
     signal.signal(signal.SIGALRM, _stop)
-    for prepare in (score_plain, save_vectors, list_small_files):
+    for prepare in (score_plain, save_vectors, list_readers, save_results, list_settings):
         prepare()
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import struct
@@ -92,17 +93,22 @@ def _place(rng: Random, data: bytes) -> int:
 
 
 def mutate_json(rng: Random, value: Any) -> bytes:
-    """JSON text of a value with one to three of its parts replaced, removed, renamed, added or swapped."""
-    value = json.loads(json.dumps(value))
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        _change_part(rng, value)
-    text = json.dumps(value)
+    """JSON text of a value with one to three of its parts changed, sometimes in another encoding or damaged."""
+    text = json.dumps(mutate_value(rng, value))
     kind = rng.random()
     if kind < 0.03:
         return text.encode(rng.choice(("utf-16", "utf-8-sig", "utf-32")))
     if kind < 0.06:
         return text.replace("{", '{"a": NaN, ', 1).encode()
     return mutate_bytes(rng, text.encode()) if kind < 0.25 else text.encode()
+
+
+def mutate_value(rng: Random, value: Any) -> Any:
+    """A copy of a JSON value with one to three of its parts replaced, removed, renamed, added or swapped."""
+    value = json.loads(json.dumps(value))
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        _change_part(rng, value)
+    return value
 
 
 def _change_part(rng: Random, value: Any) -> None:
@@ -113,7 +119,7 @@ def _change_part(rng: Random, value: Any) -> None:
     key = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
     match rng.choice(("replace", "replace", "replace", "remove", "rename", "add", "swap", "nudge")):
         case "replace":
-            holder[key] = rng.choice(JUNK)
+            holder[key] = choose_junk(rng)
         case "remove":
             del holder[key]
         case "rename" if isinstance(holder, dict):
@@ -125,8 +131,14 @@ def _change_part(rng: Random, value: Any) -> None:
             holder[key] += rng.choice((-1, 1, 4, 2304))
         case _ if isinstance(holder, dict):
             holder[str(rng.choice(("num_attention_heads", "head_dim", "rope_parameters", "x", "model_type")))] = (
-                rng.choice(JUNK)
+                choose_junk(rng)
             )
+
+
+def choose_junk(rng: Random) -> Any:
+    """A value that does not belong there; a copy, because the next change may be one of its parts."""
+    value = rng.choice(JUNK)
+    return value if value is NESTED else copy.deepcopy(value)
 
 
 def _list_holders(value: Any) -> Any:

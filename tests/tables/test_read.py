@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import attngeo
@@ -49,3 +50,44 @@ def test_json_has_no_infinity_and_its_lines_may_hold_any_character(tmp_path: Pat
     (tmp_path / "rows.json").write_text('[{"layer": 1180591620717411303424}]')
     with pytest.raises(DataError, match="column layer"):
         read_results(tmp_path / "rows.json", ("layer",), "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rows.csv", "model,layer\nx,m,0\ny,m,1\n", "more cells"),
+        ("rows.csv", "model,layer\nm,0,\n", "more cells"),
+        ("rows.csv", "model,layer\nm,True\nm,False\n", "column layer: True"),
+        ("rows.csv", "model,layer\nm,9007199254740993\nm,\n", "column layer: 9.007e\\+15"),
+        ("rows.json", '[{"model": "m", "layer": 1, "loss": true}]', "column loss: True"),
+        ("rows.json", '[{"model": "m", "layer": []}]', r"column layer: \[\]"),
+        ("rows.json", '[{"model": "\\ud800", "layer": 1}]', "column model"),
+        ("rows.json", '{"model": ["m"], "layer": [1]}', "list of objects"),
+    ],
+)
+def test_a_value_that_would_be_read_as_another_is_refused(
+    name: str, content: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_results(tmp_path / name, ("model", "layer"), "x")
+
+
+def test_a_parquet_file_whose_description_is_damaged_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    tables.write_table(pd.DataFrame({"model": ["m"], "layer": [1]}), path)
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({"pandas": "{}"}), path)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_results(path, ("model", "layer"), "x")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
+def test_names_that_look_like_numbers_stay_texts(suffix: str, tmp_path: Path) -> None:
+    names = ["1e3", "007", "1.10", "True"]
+    for some in (names, names[:3], names[-1:]):
+        frame = pd.DataFrame({"model": some, "revision": some, "layer": range(len(some)), "unknown": 0.5})
+        tables.write_table(frame, tmp_path / f"rows.{suffix}")
+        back = read_results(tmp_path / f"rows.{suffix}", ("model", "layer"), "x")
+        assert back["model"].tolist() == back["revision"].tolist() == some
+        assert back["unknown"].tolist() == [0.5] * len(some)

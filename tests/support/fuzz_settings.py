@@ -1,0 +1,82 @@
+"""Mutated settings of a run: those that are accepted are the values of the file, of the types that are declared."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+from random import Random
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from attngeo.errors import AttnGeoError
+from attngeo.pretrain import make_options
+from attngeo.pretrain.settings_file import FILE, read_settings
+from support.mutate import choose_junk, mutate_bytes, mutate_json, mutate_value
+from support.outcome import Wrong, check_error
+
+# Options of one task that a file of the other may hold: version 0.1 wrote both, and one of them under another name.
+ONLY_TEXT = {
+    "objective", "mlm_probability", "text_column", "tokenizer", "vocab_size", "pack", "space_characters", "seq_len",
+}  # fmt: skip
+ONLY_IMAGES = {"epochs", "warmup_epochs", "mixup", "cutmix", "label_smoothing", "ema_decay"}
+OLD_NAME, NEW_NAME = "published_text", "space_characters"
+
+
+def fuzz_settings(rng: Random, folder: Path) -> bool:
+    """The settings of a run on text or on images."""
+    given = rng.choice(list_settings())
+    (folder / FILE).write_bytes(mutate_settings(rng, given))
+    try:
+        options = read_settings(folder)
+    except AttnGeoError as error:
+        check_error(error)
+        return False
+    stated: dict[str, Any] = json.loads((folder / FILE).read_text())
+    if OLD_NAME in stated:
+        stated[NEW_NAME] = stated.pop(OLD_NAME)
+    found = dataclasses.asdict(options)
+    hints = get_type_hints(type(options))
+    for name in stated.keys() - (ONLY_IMAGES if options.task == "text" else ONLY_TEXT):
+        if name not in found or found[name] != stated[name]:
+            raise Wrong(f"{name}: {found.get(name)!r:.80} instead of {stated[name]!r:.80}")
+    for name, value in found.items():
+        if not has_type(value, hints[name]):
+            raise Wrong(f"{name}: {value!r:.80} is not of type {hints[name]}")
+    return True
+
+
+@cache
+def list_settings() -> list[dict[str, Any]]:
+    """The settings of two runs, and of one of version 0.1, as their files hold them."""
+    text, image = (dataclasses.asdict(make_options(model, steps=50)) for model in ("bert-mini", "vit-6"))
+    old = image | text | {OLD_NAME: True}
+    del old[NEW_NAME]
+    return [text, image, old]
+
+
+def mutate_settings(rng: Random, given: dict[str, Any]) -> bytes:
+    """The bytes of settings: one value exchanged for any other, or any part changed."""
+    match rng.choice(("value", "number", "parts", "json", "bytes")):
+        case "value":
+            given = given | {rng.choice(list(given)): choose_junk(rng)}
+        case "number":
+            name = rng.choice([name for name, value in given.items() if type(value) in (int, float)])
+            given = given | {name: rng.choice((given[name] * 2, given[name] + 1, float(given[name]), 7, 0.25, True))}
+        case "parts":
+            given = mutate_value(rng, given)
+        case "json":
+            return mutate_json(rng, given)
+        case "bytes":
+            return mutate_bytes(rng, json.dumps(given, indent=2).encode())
+    return json.dumps(given).encode()
+
+
+def has_type(value: Any, hint: Any) -> bool:
+    """Whether a value has a declared type; a whole number is also a real one, a truth value is no number."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is UnionType or get_args(hint):
+        return any(has_type(value, each) for each in get_args(hint))
+    return type(value) in ((int, float) if hint is float else (hint,))
