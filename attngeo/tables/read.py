@@ -51,7 +51,6 @@ def read_results(
     columns of numbers, for example scores; all other unknown columns are text.
     Raises DataUnavailableError if the file does not exist, DataError if it cannot be read or lacks a column.
     """
-    import pandas as pd
 
     path = Path(path).expanduser()
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
