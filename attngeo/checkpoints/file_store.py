@@ -45,6 +45,7 @@ class FileStore:
         self._weight_map: Mapping[str, str] | None = None if index is None else index.weight_map
         self._total_nbytes = None if index is None else index.total_nbytes
         self._open: dict[str, TensorFile] = {}
+        self.lanes = 1
 
     @property
     def names(self) -> Collection[str]:
@@ -76,7 +77,9 @@ class FileStore:
 
     def _file(self, file: str) -> TensorFile:
         if file not in self._open:
-            self._open[file] = open_weights(file, self._open_source(file), self.ref)
+            source = self._open_source(file)
+            self._open[file] = open_weights(file, source, self.ref)
+            self.lanes = max(self.lanes, source.lanes)
         return self._open[file]
 
     def fetch(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:

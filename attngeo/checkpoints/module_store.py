@@ -18,7 +18,7 @@ class ModuleStore:
 
     def __init__(self, model: Any) -> None:
         self.revision: str | None = None
-        self.offline = False
+        self.offline, self.lanes = False, 1
         self.ref = in_utf8(getattr(model, "name_or_path", "") or type(model).__name__)
         self.config = model.config.to_dict()
         self._state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)  # tied ones stay one object

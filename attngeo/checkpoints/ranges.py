@@ -68,6 +68,10 @@ class _ExpiredError(_BrokenError):
     """The address is not served any more."""
 
 
+class _RefusedError(Exception):
+    """An answer that will not be better the next time."""
+
+
 class RemoteFile:
     """A file on the Hub; see `ByteSource`. Each request is of the content that the Hub named first.
 
@@ -76,8 +80,10 @@ class RemoteFile:
     Raises NetworkError if the server does not serve ranges, or not in the end.
     """
 
+    lanes = CONNECTIONS
+
     def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = RETRIES) -> None:
-        self.where, self._ref = f"{ref}: {file}", ref
+        self.where = f"{ref}: {file}"
         self._look_up, self._retries = look_up, retries
         self._address, self._lock = look_up(), Lock()
         self.size = self._address.size
@@ -133,7 +139,7 @@ class RemoteFile:
 
     def _receive(self, offset: int, view: memoryview) -> None:
         """Fill `view` with the bytes from `offset`. What has come is kept when the rest is asked for again."""
-        rules, done, failures = ServerRules(self._ref), 0, 0
+        rules, done, failures = ServerRules(self.where), 0, 0
         while done < len(view):
             address = self._address
             try:
@@ -144,6 +150,8 @@ class RemoteFile:
                     done += len(part)
                 if done < len(view):
                     raise _BrokenError(f"{done:,} bytes came, expected {len(view):,}")
+            except _RefusedError as error:
+                raise NetworkError(f"{self.where}: {error}") from None
             except (_BrokenError, httpx2.TransportError) as error:
                 failures += 1
                 if failures > self._retries:
@@ -189,7 +197,7 @@ def merge(extents: Iterable[Extent]) -> list[Extent]:
 
 
 def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> Iterator[bytes]:
-    """The bytes of a range as they come. Raises _BrokenError, an error of httpx2, or NetworkError."""
+    """The bytes of a range as they come. Raises _BrokenError, _RefusedError, NetworkError, or an error of httpx2."""
     url, headers = address.url, dict(address.headers)
     headers |= {"Range": f"bytes={extent.offset}-{sum(extent) - 1}", "Accept-Encoding": "identity"}
     for _ in range(MOST_REDIRECTS + 1):
@@ -210,16 +218,16 @@ def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> 
 
 
 def _check_answer(response: Any, extent: Extent, size: int) -> None:
-    """Raise _BrokenError or NetworkError unless the answer is this range of a file of `size` bytes."""
+    """Raise _BrokenError or _RefusedError unless the answer is this range of a file of `size` bytes."""
     status, host = response.status_code, urlsplit(str(response.url)).netloc
     if status in BUSY:
         raise _BrokenError(f"HTTP status {status}", read_wait(response))
     if status in EXPIRED:
         raise _ExpiredError(f"HTTP status {status}")
     if status == WHOLE:
-        raise NetworkError(f"{host} sends whole files only; read this model with --download")
+        raise _RefusedError(f"{host} sends whole files only; read the model with --download")
     if status != PARTIAL:
-        raise NetworkError(f"{host} answers with HTTP status {status} to the request of a range; try --download")
+        raise _RefusedError(f"{host} answers with HTTP status {status} to the request of a range; try --download")
     stated = response.headers.get("Content-Range", "")
     expected = (extent.offset, sum(extent) - 1, size)
     if (found := RANGE.fullmatch(stated)) is None or tuple(map(int, found.groups())) != expected:

@@ -18,6 +18,8 @@ from attngeo.errors import CorruptCheckpointError
 class RegularFile:
     """An open file. Raises CorruptCheckpointError if it is missing, not a regular file, or not readable."""
 
+    lanes = 1
+
     def __init__(self, path: Path) -> None:
         self.where = str(path)
         if not path.is_file():

@@ -19,11 +19,12 @@ class Extent(NamedTuple):
 class ByteSource(Protocol):
     """An open file of known size. The stores of bytes are `RegularFile` (a disk) and `RemoteFile` (the Hub).
 
-    where: the file, for errors. size: its bytes.
+    where: the file, for errors. size: its bytes. lanes: how many reads at once make it faster.
     """
 
     where: str
     size: int
+    lanes: int
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
         """Bytes, uint8 [count], in new memory. name: the tensor that they belong to, for errors.

@@ -19,13 +19,14 @@ class TensorStore(Protocol):
     """A model's tensors.
 
     ref: the model's name, as the user gave it. revision: the Hub's commit, None for other models. config: the parsed
-    config.json. offline: whether downloads are forbidden.
+    config.json. offline: whether downloads are forbidden. lanes: how many reads at once make it faster.
     """
 
     ref: str
     revision: str | None
     config: Mapping[str, Any]
     offline: bool
+    lanes: int
 
     @property
     def names(self) -> Collection[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attngeo.bounds.escape import in_utf8
+from attngeo.bounds.memory import available_memory
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision
@@ -130,19 +132,28 @@ def _option_notes(options: ScoreOptions) -> list[str]:
 def _read_ahead(
     store: TensorStore, sites: list[AttentionSite], report: ProgressCallback
 ) -> Iterator[tuple[AttentionSite, dict[str, Tensor]]]:
-    """Each site with its tensors; the next site is read while the caller works on this one."""
-    total = sum(site_nbytes(store, site) for site in sites)
-    done = 0
-    with ThreadPoolExecutor(1, thread_name_prefix="attngeo-read") as reader:
-        following = reader.submit(read, store, sites[0])
-        for i, site in enumerate(sites):
-            tensors = following.result()
-            if i + 1 < len(sites):
-                following = reader.submit(read, store, sites[i + 1])
-            report(Progress("score", f"{site.stack} {site.layer}", done, total))
-            yield site, tensors
-            done += site_nbytes(store, site)
-        report(Progress("score", "done", done, total))
+    """Each site with its tensors; the next ones are read while the caller works on this one.
+
+    There is one more than lanes of the store, or as many as fit into a quarter of the memory that is free.
+    """
+    sizes = [site_nbytes(store, site) for site in sites]
+    total, done, room = sum(sizes), 0, available_memory() // 4
+    reads: deque[Future[dict[str, Tensor]]] = deque()
+    with ThreadPoolExecutor(store.lanes, thread_name_prefix="attngeo-read") as reader:
+        try:
+            for i, site in enumerate(sites):
+                while (last := i + len(reads)) < len(sites) and (
+                    len(reads) <= 1 or (len(reads) <= store.lanes and sum(sizes[i : last + 1]) <= room)
+                ):
+                    reads.append(reader.submit(read, store, sites[last]))
+                tensors = reads.popleft().result()
+                report(Progress("score", f"{site.stack} {site.layer}", done, total))
+                yield site, tensors
+                done += sizes[i]
+        finally:
+            for waiting in reads:
+                waiting.cancel()
+    report(Progress("score", "done", done, total))
 
 
 def site_nbytes(store: TensorStore, site: AttentionSite) -> int:

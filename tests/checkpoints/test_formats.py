@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import attngeo
 from attngeo.checkpoints import formats
 from attngeo.checkpoints.formats import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.source import ByteSource
 from attngeo.checkpoints.tensor import TensorInfo, info_of
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 
@@ -125,8 +127,8 @@ def test_a_file_of_an_unknown_format_is_refused_with_the_known_ones(name: str, t
 class ToyFile:
     """JSON of name → nested lists, of float32."""
 
-    def __init__(self, path: Path) -> None:
-        entries = json.loads(path.read_text("utf-8"))["tensors"]
+    def __init__(self, source: ByteSource) -> None:
+        entries = json.loads(bytes(source.read(0, source.size, "the whole file").numpy()))["tensors"]
         self._entries = {name: torch.tensor(values) for name, values in entries.items()}
 
     @property
@@ -135,6 +137,9 @@ class ToyFile:
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         return self._entries[name][rows]
+
+    def hold(self, reads: Mapping[str, slice]) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
+        return nullcontext()
 
     def close(self) -> None:
         self._entries = {}

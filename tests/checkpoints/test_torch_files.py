@@ -26,7 +26,7 @@ from support.damage import (
 from support.messages import refuses
 
 import attngeo
-from attngeo.checkpoints import torch_bin
+from attngeo.checkpoints import torch_records
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.torch_bin import TorchFile
@@ -164,7 +164,7 @@ def test_an_archive_without_a_pickle_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_pickle_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_bin, "LONGEST", 2000)
+    monkeypatch.setattr(torch_records, "LONGEST", 2000)
     path = write_pickled(tmp_path / "x.bin", pickle_state({"a" * 3000: Rebuilt(Storage("0", 1), (1, 1), (1, 1))}))
     with refuses(CorruptCheckpointError, path.name, "data.pkl", "2,000"):
         attngeo.score(path)
@@ -181,7 +181,7 @@ def test_tensors_with_other_values_than_their_bytes_are_refused(tmp_path: Path) 
     for number, dtype in enumerate((torch.complex64, torch.uint16)):
         torch.save({"a": torch._neg_view(torch.ones(3).to(dtype))}, tmp_path / f"{number}.bin")
         with refuses(CorruptCheckpointError, f"{number}.bin", "negated"):
-            TorchFile(tmp_path / f"{number}.bin")
+            TorchFile(RegularFile(tmp_path / f"{number}.bin"))
 
 
 def test_a_dtype_that_cannot_be_read_is_listed(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_dtype_that_cannot_be_read_is_listed(tmp_path: Path) -> None:
             return torch._utils._rebuild_tensor_v3, (*self.arguments, torch.qint8)
 
     data = pickle_state({"a": Quantised(Storage("0", 4), (4, 4), (4, 1))})
-    file = TorchFile(write_pickled(tmp_path / "x.bin", data, {"data/0": b"\0" * 16}))
+    file = TorchFile(RegularFile(write_pickled(tmp_path / "x.bin", data, {"data/0": b"\0" * 16})))
     assert file.tensors["a"].shape == (4, 4)
     with refuses(UnsupportedModelError, "x.bin", "qint8"):
         file.read("a")

@@ -1,6 +1,8 @@
-"""A stand-in for the Hugging Face Hub on 127.0.0.1: enough of its protocol to download models and data sets.
+"""A stand-in for the Hugging Face Hub on 127.0.0.1: enough of its protocol to read models and data sets.
 
-A data set is a repository named `datasets/org/name`; another one at its tag v1 may be given as `datasets/org/name@v1`.
+As on the Hub, large files are on a second server, to which the first one redirects with an address that is signed for
+some time. A data set is a repository named `datasets/org/name`; another one at its tag v1 may be given as
+`datasets/org/name@v1`.
 """
 
 from __future__ import annotations
@@ -9,13 +11,17 @@ import hashlib
 import json
 import re
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import unquote
+from typing import Literal, NamedTuple
+from urllib.parse import quote, unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 V1_COMMIT = COMMIT[::-1]
@@ -23,6 +29,15 @@ RESOLVE = re.compile(r"/(?P<repo>(?:datasets/)?[^/]+(?:/[^/]+)?)/resolve/(?P<rev
 LIST = re.compile(
     r"/api/(?:models/)?(?P<repo>(?:datasets/)?[^/]+/[^/]+)(?:/(?P<what>revision|tree)/(?P<revision>[^/]+)(?:/(?P<folder>.+))?)?"
 )
+# The names of files that git-LFS keeps.
+LARGE = (".safetensors", ".bin")
+CHUNK = 1 << 16
+
+# What the server of large files may do. drop: close the connection after half of the content. stall: stop there. short:
+# announce and send half. whole: send all of the file. shifted: send the bytes that come next, and say so. unnamed: do
+# not say which. gone: refuse the address. loop: redirect to itself. busy: refuse with
+# status 503.
+Misdeed = Literal["", "drop", "stall", "short", "whole", "shifted", "unnamed", "gone", "loop", "busy"]
 
 
 def sha256(content: bytes) -> str:
@@ -37,11 +52,11 @@ def git_hash(content: bytes) -> str:
 
 @dataclass
 class Fault:
-    """What is wrong with the answers for one file.
+    """What is wrong with the answers for one file, for the first `times` requests, or for all if that is None.
 
-    silent: there is none. slow: it is sent byte by byte. status, headers: of a refusal, for the first `times` requests,
-    or for all if that is None. change: of the content. announce: the ETag of the unchanged content. linked: that of a
-    file in another place. commit: that is named instead.
+    silent: there is none. slow: it is sent byte by byte. status, headers: of a refusal by the Hub. change: of the
+    content. announce: the ETag of the unchanged content. linked: that of a file in another place. commit: that is named
+    instead. storage: what the server of large files does; `headers` are those of its status 503, too.
     """
 
     silent: bool = False
@@ -53,138 +68,268 @@ class Fault:
     announce: Callable[[bytes], str] = sha256
     linked: str = ""
     commit: str = ""
+    storage: Misdeed = ""
+
+    def take(self) -> bool:
+        """Whether this request is one of those that are answered wrong."""
+        if self.times is not None:
+            self.times -= 1
+        return self.times is None or self.times >= 0
+
+
+class Request(NamedTuple):
+    """A request: its method, the file that it is for, its range and its authorization."""
+
+    method: str
+    file: str
+    part: str | None
+    token: str | None
 
 
 @dataclass
 class Hub:
-    """What the server offers, and the requests it got, as (method, file, range, authorization)."""
+    """What the servers offer, and what they have been asked.
+
+    requests, stored: of the Hub, and of the server of large files. sent: file → its bytes, if large. uses: how many
+    requests the address of a large file is good for, None for any number. latency: seconds before each
+    answer. bandwidth: bytes per second and connection of the server of large files, 0 for any.
+    """
 
     url: str = ""
+    storage_url: str = ""
     repositories: dict[str, Path] = field(default_factory=dict)
     gated: dict[str, str] = field(default_factory=dict)
-    requests: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    stored: list[Request] = field(default_factory=list)
+    sent: Counter[str] = field(default_factory=Counter)
     # File → the fault of its answer, if it has one.
     faults: dict[str, Fault] = field(default_factory=dict)
+    uses: int | None = None
+    latency: float = 0
+    bandwidth: float = 0
+    addresses: Counter[str] = field(default_factory=Counter)
     closing: threading.Event = field(default_factory=threading.Event)
 
     @property
     def downloaded(self) -> list[str]:
         """The files whose whole content was sent."""
-        return [file for method, file, part, _ in self.requests if method == "GET" and part is None]
+        small = [each for each in self.requests if not each.file.endswith(LARGE)]
+        return [file for method, file, part, _ in (*small, *self.stored) if method == "GET" and part is None]
 
 
 @contextmanager
-def serve() -> Iterator[Hub]:  # noqa: C901 - the handler closes over the hub
-    """A running server; it stops when the block ends."""
+def serve() -> Iterator[Hub]:
+    """Two running servers; they stop when the block ends."""
     hub = Hub()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        commit = COMMIT
-
-        def do_HEAD(self) -> None:
-            self.answer(send_body=False)
-
-        def do_GET(self) -> None:
-            self.answer(send_body=True)
-
-        def answer(self, *, send_body: bool) -> None:
-            address, self.commit = unquote(self.path.partition("?")[0]), COMMIT
-            found = RESOLVE.fullmatch(address)
-            listed = None if found else LIST.fullmatch(address)
-            if found is None and listed is None:
-                return self.refuse(404, "RepoNotFound")
-            repo, revision = (found or listed).group("repo", "revision")  # type: ignore[union-attr]
-            revision = revision or "main"
-            part, token = self.headers.get("Range"), self.headers.get("Authorization")
-            if found is not None:
-                hub.requests.append((self.command, found["file"], part, token))
-            if repo not in hub.repositories:
-                return self.refuse(401, "RepoNotFound")
-            if repo in hub.gated and token != f"Bearer {hub.gated[repo]}":
-                return self.refuse(401 if token is None else 403, "GatedRepo")
-            if revision not in ("main", "v1", COMMIT, V1_COMMIT):
-                return self.refuse(404, "RevisionNotFound")
-            tagged = revision in ("v1", V1_COMMIT) and f"{repo}@v1" in hub.repositories
-            folder = hub.repositories[f"{repo}@v1" if tagged else repo]
-            self.commit = V1_COMMIT if tagged else COMMIT
-            if listed is not None:
-                return self.list(folder, listed["what"], listed["folder"] or "", repo)
-            path = folder / found["file"]  # type: ignore[index]
-            if not path.is_file():
-                return self.refuse(404, "EntryNotFound")
-            fault = hub.faults.get(found["file"], Fault())  # type: ignore[index]
-            if fault.silent:
-                hub.closing.wait()
-                return None
-            if fault.status and (fault.times is None or fault.times > 0):
-                fault.times = None if fault.times is None else fault.times - 1
-                return self.refuse(fault.status, "Busy", fault.headers)
-            self.commit = fault.commit or self.commit
-            content = path.read_bytes()
-            etag, body = fault.announce(content), fault.change(content)
-            return self.send(body, part, send_body=send_body, etag=etag, linked=fault.linked, slow=fault.slow)
-
-        def list(self, root: Path, what: str | None, folder: str, repo: str) -> None:
-            """The answers for HfApi.dataset_info and HfApi.list_repo_tree. The tree is always the whole one."""
-            if what != "tree":
-                answer: object = {"id": repo.removeprefix("datasets/"), "sha": self.commit, "siblings": []}
-            else:
-                paths = sorted((root / folder).rglob("*"))
-                if not paths:
-                    return self.refuse(404, "EntryNotFound")
-                answer = [
-                    {"path": path.relative_to(root).as_posix(), "type": "file" if path.is_file() else "directory",
-                     "oid": "0" * 40, "size": path.stat().st_size}
-                    for path in paths
-                    if "recursive=true" in self.path.lower() or path.parent == root / folder
-                ]  # fmt: skip
-            return self.send(json.dumps(answer).encode(), None, send_body=True)
-
-        def send(
-            self, body: bytes, part: str | None, *, send_body: bool, etag: str = "none", linked: str = "",
-            slow: bool = False,
-        ) -> None:  # fmt: skip
-            self.send_response(206 if part else 200)
-            if part:
-                first, last = (int(n or len(body)) for n in part.removeprefix("bytes=").split("-"))
-                self.send_header("Content-Range", f"bytes {first}-{min(last, len(body) - 1)}/{len(body)}")
-                body = body[first : last + 1]
-            self.send_header("X-Repo-Commit", self.commit)
-            self.send_header("ETag", f'"{etag}"')
-            if linked:
-                self.send_header("X-Linked-Etag", f'"{linked}"')
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            while send_body and slow and body and not hub.closing.wait(0.1):
-                self.wfile.write(body[:1])
-                body = body[1:]
-            if send_body:
-                self.wfile.write(body)
-
-        def refuse(self, status: int, code: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
-            body = json.dumps({"error": code}).encode()
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("X-Error-Code", code)
-            self.send_header("X-Repo-Commit", self.commit)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    handlers = [type(each.__name__, (each,), {"hub": hub}) for each in (HubHandler, StorageHandler)]
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for handler in handlers]
+    hub.url, hub.storage_url = (f"http://127.0.0.1:{server.server_port}" for server in servers)
+    threads = [threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
     try:
         yield hub
     finally:
         hub.closing.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """What both servers do."""
+
+    protocol_version = "HTTP/1.1"
+    hub: Hub
+
+    def do_HEAD(self) -> None:
+        time.sleep(self.hub.latency)
+        self.answer()
+
+    def do_GET(self) -> None:
+        time.sleep(self.hub.latency)
+        self.answer()
+
+    def answer(self) -> None:
+        raise NotImplementedError
+
+    def reply(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        """One answer; Content-Length is that of the body unless it is given."""
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(body))} | dict(headers)).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def cut(self, content: bytes | mmap) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the range that is asked for."""
+        part = self.headers.get("Range")
+        if part is None:
+            return 200, {}, content[:]
+        first, last = (int(n or len(content)) for n in part.removeprefix("bytes=").split("-"))
+        stated = f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}"
+        return 206, {"Content-Range": stated}, content[first : last + 1]
+
+    def request_for(self, file: str) -> Request:
+        return Request(self.command, file, self.headers.get("Range"), self.headers.get("Authorization"))
+
+    def write_slowly(self, body: bytes) -> None:
+        for byte in body:
+            if self.hub.closing.wait(0.1):
+                return
+            self.wfile.write(bytes([byte]))
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+class HubHandler(Handler):
+    """The Hub: repositories, lists of files, small files, and the addresses of large ones."""
+
+    commit = COMMIT
+
+    def answer(self) -> None:
+        address, self.commit, hub = unquote(self.path.partition("?")[0]), COMMIT, self.hub
+        found = RESOLVE.fullmatch(address)
+        listed = None if found else LIST.fullmatch(address)
+        if found is None and listed is None:
+            return self.refuse(404, "RepoNotFound")
+        repo, revision = (found or listed).group("repo", "revision")  # type: ignore[union-attr]
+        revision = revision or "main"
+        token = self.headers.get("Authorization")
+        if found is not None:
+            hub.requests.append(self.request_for(found["file"]))
+        if repo not in hub.repositories:
+            return self.refuse(401, "RepoNotFound")
+        if repo in hub.gated and token != f"Bearer {hub.gated[repo]}":
+            return self.refuse(401 if token is None else 403, "GatedRepo")
+        if revision not in ("main", "v1", COMMIT, V1_COMMIT):
+            return self.refuse(404, "RevisionNotFound")
+        tagged = revision in ("v1", V1_COMMIT) and f"{repo}@v1" in hub.repositories
+        self.commit = V1_COMMIT if tagged else COMMIT
+        key = f"{repo}@v1" if tagged else repo
+        if listed is not None:
+            return self.list(hub.repositories[key], listed["what"], listed["folder"] or "", repo)
+        return self.resolve(key, found["file"])  # type: ignore[index]
+
+    def resolve(self, key: str, file: str) -> None:
+        """A small file, or the address of a large one."""
+        path, fault = self.hub.repositories[key] / file, self.hub.faults.get(file, Fault())
+        if not path.is_file():
+            return self.refuse(404, "EntryNotFound")
+        if fault.silent:
+            self.hub.closing.wait()
+            return None
+        if fault.status and fault.take():
+            return self.refuse(fault.status, "Busy", fault.headers)
+        self.commit = fault.commit or self.commit
+        content = path.read_bytes()
+        changed, etag = fault.change(content), fault.announce(content)
+        if not file.endswith(LARGE):
+            status, headers, body = self.cut(changed)
+            headers |= {"X-Repo-Commit": self.commit, "ETag": f'"{etag}"'}
+            if fault.linked:
+                headers["X-Linked-Etag"] = f'"{fault.linked}"'
+            if not fault.slow:
+                return self.reply(status, headers, body)
+            self.reply(status, headers | {"Content-Length": str(len(body))})
+            return self.write_slowly(body if self.command == "GET" else b"")
+        self.hub.addresses["issued"] += 1
+        number = self.hub.addresses["issued"]
+        return self.reply(
+            302,
+            {
+                "X-Repo-Commit": self.commit, "ETag": '"0123"', "X-Linked-Etag": f'"{fault.linked or etag}"',
+                "X-Linked-Size": str(len(changed)),
+                "Location": f"{self.hub.storage_url}/{quote(key)}/{quote(file)}?signed={number}",
+            },
+            b"Found",
+        )  # fmt: skip
+
+    def list(self, root: Path, what: str | None, folder: str, repo: str) -> None:
+        """The answers for HfApi.model_info, HfApi.dataset_info and HfApi.list_repo_tree."""
+        paths = sorted((root / folder).rglob("*"))
+        if what != "tree":
+            siblings = [{"rfilename": path.relative_to(root).as_posix()} for path in paths if path.is_file()]
+            answer: object = {"id": repo.removeprefix("datasets/"), "sha": self.commit, "siblings": siblings}
+        elif not paths:
+            return self.refuse(404, "EntryNotFound")
+        else:
+            deep = "recursive=true" in self.path.lower()
+            answer = [describe(path, root) for path in paths if deep or path.parent == root / folder]
+        return self.reply(200, {"X-Repo-Commit": self.commit}, json.dumps(answer).encode())
+
+    def refuse(self, status: int, code: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
+        own = {"X-Error-Code": code, "X-Repo-Commit": self.commit}
+        self.reply(status, own | dict(headers), json.dumps({"error": code}).encode())
+
+
+def describe(path: Path, root: Path) -> dict[str, object]:
+    """One entry of the tree of a repository."""
+    entry: dict[str, object] = {"path": path.relative_to(root).as_posix(), "type": "directory", "oid": "0" * 40}
+    if path.is_dir():
+        return entry | {"size": 0}
+    entry |= {"type": "file", "size": path.stat().st_size}
+    if path.name.endswith(LARGE):
+        entry["lfs"] = {"oid": sha256(path.read_bytes()), "size": path.stat().st_size, "pointerSize": 130}
+    return entry
+
+
+def read_content(path: Path, fault: Fault) -> bytes | mmap:
+    """The content of a file; of one that no fault changes, only the parts that are sent are read."""
+    if fault.change is not bytes:
+        return fault.change(path.read_bytes())
+    with path.open("rb") as file:
+        return mmap(file.fileno(), 0, access=ACCESS_READ)
+
+
+class StorageHandler(Handler):
+    """The server of large files."""
+
+    def answer(self) -> None:
+        hub, (address, _, query) = self.hub, self.path.partition("?")
+        key, _, file = unquote(address).removeprefix("/").rpartition("/")
+        hub.stored.append(self.request_for(file))
+        hub.addresses[query] += 1
+        fault = hub.faults.get(file, Fault())
+        misdeed = fault.storage if fault.storage and fault.take() else ""
+        expired = hub.uses is not None and hub.addresses[query] > hub.uses
+        if misdeed == "gone" or expired:
+            return self.reply(403, {}, b"Request has expired")
+        if misdeed == "loop":
+            return self.reply(302, {"Location": self.path})
+        if misdeed == "busy":
+            return self.reply(503, fault.headers)
+        content = read_content(hub.repositories[key] / file, fault)
+        if misdeed == "whole":
+            return self.send(file, 200, {}, content[:])
+        status, headers, body = self.cut(content)
+        if fault.slow:
+            self.reply(status, headers | {"Content-Length": str(len(body))})
+            return self.write_slowly(body)
+        return self.send_part(misdeed, file, status, headers, body)
+
+    def send_part(self, misdeed: str, file: str, status: int, headers: dict[str, str], body: bytes) -> None:
+        half = body[: len(body) // 2]
+        if misdeed == "unnamed":
+            del headers["Content-Range"]
+        if misdeed == "shifted":
+            headers["Content-Range"] = re.sub(r"\d+", lambda n: str(int(n[0]) + 1), headers["Content-Range"], count=2)
+        if misdeed in ("drop", "stall"):
+            self.send(file, status, headers | {"Content-Length": str(len(body))}, half)
+            if misdeed == "stall":
+                self.hub.closing.wait()
+            self.close_connection = True
+            return
+        self.send(file, status, headers, half if misdeed == "short" else body)
+
+    def send(self, file: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.reply(status, {"Content-Length": str(len(body))} | dict(headers))
+        for at in range(0, len(body) if self.command == "GET" else 0, CHUNK):
+            chunk = body[at : at + CHUNK]
+            if self.hub.bandwidth:
+                time.sleep(len(chunk) / self.hub.bandwidth)
+            self.wfile.write(chunk)
+            self.hub.sent[file] += len(chunk)

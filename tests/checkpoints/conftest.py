@@ -1,0 +1,51 @@
+"""Fixtures of the tests of checkpoints: a Hub on this machine, and clients of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.hub_server import Hub, serve
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A Hub on this machine, without repositories."""
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that reaches the server, with a cache of its own."""
+    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+
+
+@pytest.fixture
+def impatient(online: dict[str, str]) -> dict[str, str]:
+    """The environment of a client whose time-outs are a second."""
+    return online | {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
+
+
+@pytest.fixture
+def here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The Hub, reached by this process, whose time-outs are a second, and which asks again after a hundredth.
+
+    huggingface_hub reads its settings when it is imported, so that the environment would change nothing.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.hf_api import api
+
+    from attngeo.checkpoints import ranges
+
+    monkeypatch.setattr(api, "endpoint", hub.url)
+    settings = {
+        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(tmp_path / "home"), "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": True, "HF_HUB_ETAG_TIMEOUT": 1, "HF_HUB_DOWNLOAD_TIMEOUT": 1,
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setattr(ranges, "FIRST_WAIT", 0.01)
+    return hub

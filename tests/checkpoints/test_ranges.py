@@ -1,0 +1,206 @@
+"""Weights on the Hub, read by ranges: no more bytes than are needed, and never others than are asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from conftest import Command
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from support.checkpoints import write_config, write_index, write_sharded, write_single
+from support.hub_server import COMMIT, V1_COMMIT, Fault, Hub
+from support.messages import refuses
+
+import attngeo
+from attngeo.checkpoints.ranges import RETRIES, merge
+from attngeo.checkpoints.source import Extent
+from attngeo.errors import CorruptCheckpointError, NetworkError
+
+FILE = "model.safetensors"
+# Mistral's: four query heads for each key head, and three matrices of an MLP that are never read.
+WIDTH, HEADS, KEY_HEADS, LAYERS, SHARDS = 512, 8, 2, 4, 2
+CONFIG = {
+    "model_type": "mistral", "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS,
+    "num_hidden_layers": LAYERS, "intermediate_size": 1792,
+}  # fmt: skip
+KEYS = WIDTH * KEY_HEADS // HEADS
+SHAPES = {
+    "input_layernorm.weight": (WIDTH,), "mlp.down_proj.weight": (WIDTH, 1792), "mlp.gate_proj.weight": (1792, WIDTH),
+    "mlp.up_proj.weight": (1792, WIDTH), "self_attn.k_proj.weight": (KEYS, WIDTH),
+    "self_attn.o_proj.weight": (WIDTH, WIDTH), "self_attn.q_proj.weight": (WIDTH, WIDTH),
+    "self_attn.v_proj.weight": (KEYS, WIDTH),
+}  # fmt: skip
+
+
+def write_mistral(folder: Path, suffix: str) -> Path:
+    """A sharded checkpoint of 50 MB; its queries and keys are 5 MB."""
+    write_config(folder, CONFIG)
+    stem = {"safetensors": "model", "bin": "pytorch_model"}[suffix]
+    generator, weight_map = torch.Generator().manual_seed(0), {}
+    for shard in range(SHARDS):
+        tensors = {
+            f"model.layers.{layer}.{name}": torch.randn(shape, generator=generator)
+            for layer in range(shard * LAYERS // SHARDS, (shard + 1) * LAYERS // SHARDS)
+            for name, shape in SHAPES.items()
+        }
+        file = f"{stem}-{shard + 1:05}-of-{SHARDS:05}.{suffix}"
+        save_file(tensors, folder / file) if suffix == "safetensors" else torch.save(tensors, folder / file)
+        weight_map |= dict.fromkeys(tensors, file)
+    write_index(folder, weight_map, stem, suffix)
+    return folder
+
+
+def assert_same_scores(model: str, folder: Path, **options: Any) -> None:
+    """The scores of a model on the Hub are those of the same files on this machine."""
+    columns = ["model", "revision"]
+    expected = attngeo.score(folder, **options).drop(columns=columns)
+    pd.testing.assert_frame_equal(attngeo.score(model, **options).drop(columns=columns), expected)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_a_model_is_read_by_little_more_than_its_queries_and_keys(suffix: str, here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = write_mistral(tmp_path / "remote", suffix)
+    assert_same_scores("org/name", folder, per_head=True)
+    needed = 4 * LAYERS * WIDTH * (WIDTH + KEYS)
+    if suffix == "safetensors":
+        needed += sum(8 + int.from_bytes(path.read_bytes()[:8], "little") for path in folder.glob("*.safetensors"))
+    assert needed <= here.sent.total() <= 1.02 * needed
+    requests = [request for request in here.stored if request.method == "GET"]
+    assert len(requests) <= SHARDS * 4 + 2 * LAYERS  # the tables of contents, and each query and key weight
+    assert [request for request in here.requests if request.part is not None] == []
+
+
+def test_rows_of_a_fused_tensor_are_read_alone(here: Hub, tmp_path: Path) -> None:
+    """Those of the values come last."""
+    config = {"model_type": "phi3", "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 1}
+    tensors = {"model.layers.0.self_attn.qkv_proj.weight": torch.randn(3 * 512, 512)}
+    folder = here.repositories["org/name"] = write_single(tmp_path / "remote", tensors, config)
+    assert_same_scores("org/name", folder)
+    assert here.sent.total() < 1.02 * 4 * 2 * 512 * 512 + 10_000
+
+
+def test_neighbours_are_read_by_one_request(here: Hub, tmp_path: Path) -> None:
+    config = {"model_type": "bert", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
+    names = [f"encoder.layer.0.attention.self.{name}.weight" for name in ("key", "query", "value")]
+    folder = write_single(tmp_path / "remote", {name: torch.randn(64, 64) for name in names}, config)
+    here.repositories["org/name"] = folder
+    assert_same_scores("org/name", folder)
+    assert len(here.stored) == 2
+
+
+# What the server of the files does once → with right scores afterwards.
+@pytest.mark.parametrize("misdeed", ["drop", "stall", "short", "shifted", "unnamed", "gone", "busy", "loop"])
+def test_what_a_network_breaks_is_asked_for_again(misdeed: Any, here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults[FILE] = Fault(storage=misdeed, times=2, headers={"Retry-After": "0"})
+    assert_same_scores("org/name", folder)
+    assert here.faults[FILE].times is not None
+    assert here.faults[FILE].times <= 0
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "fact"),
+    [
+        ("drop", "failed"), ("short", "failed"), ("shifted", "range"), ("unnamed", "range"), ("gone", "403"),
+        ("loop", "redirects"), ("busy", "503"), ("whole", "--download"),
+    ],
+)  # fmt: skip
+def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults[FILE] = Fault(storage=misdeed)
+    with refuses(NetworkError, "org/name", fact):
+        attngeo.score("org/name")
+    assert 1 <= len(here.stored) <= (RETRIES + 1) * 6  # a loop of redirects is followed each time
+
+
+def test_an_address_is_renewed_whenever_it_has_expired(here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    here.uses = 1
+    assert_same_scores("org/name", folder)
+    assert here.addresses["issued"] == 4  # each of two files: for its table of contents, and for its weights
+
+
+def test_a_wait_that_the_server_asks_for_is_bounded(here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults[FILE] = Fault(storage="busy", headers={"Retry-After": "99999999"})
+    with refuses(NetworkError, "org/name", "asks to wait", "99,999,999"):
+        attngeo.score("org/name")
+    assert len(here.stored) == 1
+
+
+def test_a_revision_that_moves_is_refused(here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults[FILE] = Fault(commit=V1_COMMIT)
+    with refuses(NetworkError, "org/name", V1_COMMIT, COMMIT):
+        attngeo.score("org/name")
+    assert here.stored == []
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    hashes = iter(range(100))
+    here.faults[FILE], here.uses = Fault(announce=lambda _: f"{next(hashes):064}"), 1
+    with refuses(NetworkError, "org/name", FILE, "changed"):
+        attngeo.score("org/name")
+
+
+def test_the_token_is_sent_to_the_hub_only(here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    folder = here.repositories["org/gated"] = write_sharded(tmp_path / "remote")
+    here.gated["org/gated"], here.uses = "hf_secret", 2
+    assert_same_scores("org/gated", folder)
+    assert {request.token for request in here.requests} == {"Bearer hf_secret"}
+    assert {request.token for request in here.stored} == {None}
+
+
+def test_a_truncated_file_is_refused(here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults[FILE] = Fault(change=lambda content: content[:-8])
+    with refuses(CorruptCheckpointError, "org/name", FILE):
+        attngeo.score("org/name")
+
+
+def test_an_old_pytorch_file_is_not_downloaded(here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = write_config(tmp_path / "remote")
+    torch.save({"a": torch.zeros(10**6)}, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    with refuses(CorruptCheckpointError, "org/name", "pytorch_model.bin", "safetensors"):
+        attngeo.score("org/name")
+    assert here.sent.total() < 50_000
+
+
+def test_a_file_in_the_cache_is_read_from_there(
+    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    by_ranges = attngeo("score", "org/name", "--format", "json", **online)
+    assert (by_ranges.returncode, hub.downloaded.count("config.json")) == (0, 1), by_ranges.stderr
+    assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
+    whole = attngeo("score", "org/name", "--download", "--format", "json", **online)
+    assert sorted(file for file in hub.downloaded if file.endswith(".safetensors")) == [
+        "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors",
+    ]  # fmt: skip
+    hub.stored.clear()
+    again = attngeo("score", "org/name", "--format", "json", **online)
+    assert by_ranges.stdout == whole.stdout == again.stdout
+    assert hub.stored == []
+    assert [row["layer"] for row in json.loads(again.stdout)] == [0, 1]
+
+
+extents = st.lists(st.builds(Extent, st.integers(0, 10_000), st.integers(0, 1000)), max_size=20)
+
+
+@given(extents)
+def test_merged_ranges_cover_the_given_ones_in_order(given: list[Extent]) -> None:
+    merged = merge(given)
+    for offset, nbytes in given:
+        assert not nbytes or any(start <= offset and offset + nbytes <= start + size for start, size in merged)
+    ends = [sum(extent) for extent in merged]
+    assert all(end < extent.offset for end, extent in zip(ends, merged[1:], strict=False))
+    wanted = {byte for offset, nbytes in given for byte in range(offset, offset + nbytes)}
+    assert sum(extent.nbytes for extent in merged) <= 1.02 * len(wanted) + 1
