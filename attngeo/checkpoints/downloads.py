@@ -8,13 +8,15 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import constants, get_session
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import constants, set_client_factory
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.file_download import repo_folder_name
+from huggingface_hub.utils import _http as hub_http
 from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
 from attngeo.errors import NetworkError
@@ -29,6 +31,8 @@ NEVER = 10**9
 # than so many bytes for each second of them.
 MOST_TIMEOUTS = 6
 SLOWEST = 1000
+# So many connections that fail at once, one after another with longer and longer waits: there is no network.
+MOST_CONNECTIONS = 3
 # The statuses for which huggingface_hub tries again.
 TOO_MANY_REQUESTS = 429
 BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
@@ -45,9 +49,9 @@ def require_answers(ref: str) -> Iterator[ServerRules]:
     seconds, if it does not answer or sends almost nothing, and if it names a commit or hash that is none. If the file
     is in the cache, huggingface_hub takes that instead.
     """
+    _watch_clients()
     rules = ServerRules(ref)
-    own: dict[str, Callable[..., Any]] = {"request": rules.check_request, "response": rules.check_response}
-    get_session().event_hooks = {name: [*hooks, own[name]] for name, hooks in get_session().event_hooks.items()}
+    _active.append(rules)
     try:
         yield rules
     except (HfHubHTTPError, OSError) as error:
@@ -55,9 +59,40 @@ def require_answers(ref: str) -> Iterator[ServerRules]:
             raise NetworkError(rules.refusal) from error
         raise
     finally:
-        get_session().event_hooks = {
-            name: [hook for hook in hooks if hook != own[name]] for name, hooks in get_session().event_hooks.items()
-        }
+        _active.remove(rules)
+
+
+# The rules of the blocks that are running, in all threads.
+_active: list[ServerRules] = []
+
+
+@dataclass(frozen=True)
+class _WatchedFactory:
+    """Makes the HTTP clients of huggingface_hub, which makes a new one after each connection that has failed."""
+
+    factory: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        client = self.factory()
+        own: dict[str, Callable[..., None]] = {"request": _check_request, "response": _check_response}
+        client.event_hooks = {name: [*hooks, own[name]] for name, hooks in client.event_hooks.items()}
+        return client
+
+
+def _watch_clients() -> None:
+    factory = hub_http._GLOBAL_CLIENT_FACTORY  # there is no public way to keep the one that a user has set
+    if not isinstance(factory, _WatchedFactory):
+        set_client_factory(_WatchedFactory(factory))
+
+
+def _check_request(request: Any) -> None:
+    for rules in [*_active]:
+        rules.check_request(request)
+
+
+def _check_response(response: Any) -> None:
+    for rules in [*_active]:
+        rules.check_response(response)
 
 
 class ServerRules:
@@ -71,6 +106,7 @@ class ServerRules:
         self.announced: str | None = None
         self._ref, self._waited = ref, 0
         self._unanswered_since: float | None = None
+        self._unanswered = 0
 
     @property
     def _limit(self) -> float:
@@ -78,9 +114,16 @@ class ServerRules:
         return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
     def check_request(self, request: Any) -> None:
-        """Give every request a time-out. Raises NetworkError if the server has answered nothing for long."""
+        """Give every request a time-out.
+
+        Raises NetworkError if the server has answered nothing for long; OfflineModeIsEnabled, after which other
+        libraries look into their caches, if connections fail at once, so that another one would, too.
+        """
         now, limit = time.monotonic(), self._limit
         self._unanswered_since = self._unanswered_since or now
+        self._unanswered += 1
+        if self._unanswered > MOST_CONNECTIONS and now - self._unanswered_since < limit:
+            raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
         if now - self._unanswered_since > MOST_TIMEOUTS * limit:
             raise NetworkError(
                 f"{self._ref}: {constants.ENDPOINT} has not answered for {now - self._unanswered_since:.0f} seconds; "
@@ -96,7 +139,7 @@ class ServerRules:
 
         Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
         """
-        self._unanswered_since = None
+        self._unanswered_since, self._unanswered = None, 0
         response.stream = _PacedStream(response.stream, MOST_TIMEOUTS * self._limit, self._ref)
         if response.status_code in BUSY:
             self._check_wait(response)

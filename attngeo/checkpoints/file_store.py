@@ -40,7 +40,7 @@ class FileStore:
     ) -> None:
         self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, revision, offline
         self.main_file = main_file
-        self._files, self._open_source, self._other = tuple(files), open_source, other
+        self.files, self._open_source, self._other = tuple(files), open_source, other
         self._index = index
         self._weight_map: Mapping[str, str] | None = None if index is None else index.weight_map
         self._total_nbytes = None if index is None else index.total_nbytes
@@ -56,13 +56,13 @@ class FileStore:
     def total_nbytes(self) -> int | None:
         """Bytes of all tensors: from the index, which may not state them, or from the header of the one file."""
         if self._total_nbytes is None and self._index is None:
-            self._total_nbytes = sum(info.nbytes for file in self._files for info in self._file(file).tensors.values())
+            self._total_nbytes = sum(info.nbytes for file in self.files for info in self._file(file).tensors.values())
         return self._total_nbytes
 
     @property
     def _file_of(self) -> Mapping[str, str]:
         if self._weight_map is None:
-            self._weight_map = {name: file for file in self._files for name in self._file(file).tensors}
+            self._weight_map = {name: file for file in self.files for name in self._file(file).tensors}
         return self._weight_map
 
     def info(self, name: str) -> TensorInfo:

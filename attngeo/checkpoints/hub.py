@@ -138,7 +138,8 @@ class _Repository:
         path = self.download(file)
         if path is None and self.offline:
             raise NetworkError(
-                f"{self.ref.text}: {file} is not in the cache, and offline mode is on; run once without it"
+                f"{self.ref.text}: {file} is not in the cache, and offline mode is on; run once without it and "
+                "with --download"
             )
         if path is None:
             raise self._missing(file)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 # Requests in flight, of all files together, and bytes of one of them: more than enough to fill a line.
 CONNECTIONS = 4
-PART = 16 * 2**20
+PART = 32 * 2**20
 # Ranges are merged if the bytes between them are at most this share of theirs.
 GAP = 0.01
 # How often what is broken is asked for again, and the first wait in seconds; each next one is twice as long.
@@ -152,7 +152,8 @@ class RemoteFile:
                     raise _BrokenError(f"{done:,} bytes came, expected {len(view):,}")
             except _RefusedError as error:
                 raise NetworkError(f"{self.where}: {error}") from None
-            except (_BrokenError, httpx2.TransportError) as error:
+            # A RuntimeError is that of a client which huggingface_hub has closed, after an error of another request.
+            except (_BrokenError, httpx2.TransportError, RuntimeError) as error:
                 failures += 1
                 if failures > self._retries:
                     raise NetworkError(

@@ -45,7 +45,9 @@ def load_model(store: FileStore, report: ProgressCallback) -> LoadedModel:
     config = _read_config(folder, ref)
     model_class = _choose_class(config, ref)
     _require_room(_float32_nbytes(model_class, config, store), ref)
-    store.fetch(store.names, lambda file: report(Progress("download", file)))
+    for file in store.files:
+        report(Progress("download", file))
+        store.file(file)
     report(Progress("load", f"{model_class.__name__} in float32"))
     return _load(model_class, config, folder, store)
 

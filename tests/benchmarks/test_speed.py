@@ -6,7 +6,6 @@ and stored with the result as `extra_info`.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
@@ -17,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
-from support.checkpoints import write_config
 from support.measure import by_turns, peak_gigabytes
+from support.mistral import DH, D, H, K, write_mistral
 from torch import Tensor
 
 import attngeo
@@ -29,34 +28,16 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import Variants, projections, read, sites_of
 from attngeo.scores.scoring import score_site
 
-# One layer of Mistral-7B: https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
-D, H, K, DH = 4096, 32, 8, 128
-CONFIG = {
-    "model_type": "mistral", "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K, "head_dim": DH,
-}  # fmt: skip
 LAYERS = 32
 
 
 @pytest.fixture(scope="module")
 def mistral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A checkpoint of 32 such layers in bfloat16, random, without the tensors that are not read."""
-    folder = write_config(tmp_path_factory.mktemp("mistral"), CONFIG)
-    header, offset = {}, 0
-    for layer in range(LAYERS):
-        for name, rows in (("q", H * DH), ("k", K * DH)):
-            header[f"model.layers.{layer}.self_attn.{name}_proj.weight"] = {
-                "dtype": "BF16", "shape": [rows, D], "data_offsets": [offset, offset + 2 * rows * D],
-            }  # fmt: skip
-            offset += 2 * rows * D
-    text = json.dumps(header).encode()
-    generator = torch.Generator().manual_seed(0)
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for entry in header.values():
-            weight = torch.randn(entry["shape"], generator=generator, dtype=torch.float32) / 64  # type: ignore[arg-type]
-            file.write(weight.bfloat16().view(torch.uint8).numpy().tobytes())
+    folder = write_mistral(tmp_path_factory.mktemp("mistral"), layers=LAYERS)
     yield folder
-    (folder / "model.safetensors").unlink()
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
 
 
 def layer_of(mistral: Path) -> tuple[AttentionSite, dict[str, Tensor]]:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.hub_client import reach_hub
 from support.hub_server import Hub, serve
+
+from attngeo.checkpoints import ranges
 
 
 @pytest.fixture
@@ -30,22 +33,7 @@ def impatient(online: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture
 def here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """The Hub, reached by this process, whose time-outs are a second, and which asks again after a hundredth.
-
-    huggingface_hub reads its settings when it is imported, so that the environment would change nothing.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.hf_api import api
-
-    from attngeo.checkpoints import ranges
-
-    monkeypatch.setattr(api, "endpoint", hub.url)
-    settings = {
-        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(tmp_path / "home"), "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False,
-        "HF_HUB_DISABLE_XET": True, "HF_HUB_ETAG_TIMEOUT": 1, "HF_HUB_DOWNLOAD_TIMEOUT": 1,
-    }  # fmt: skip
-    for name, value in settings.items():
-        monkeypatch.setattr(constants, name, value)
+    """The Hub, reached by this process, whose time-outs are a second, and which asks again after a hundredth."""
+    reach_hub(hub.url, tmp_path, monkeypatch, HF_HUB_ETAG_TIMEOUT=1, HF_HUB_DOWNLOAD_TIMEOUT=1)
     monkeypatch.setattr(ranges, "FIRST_WAIT", 0.01)
     return hub

@@ -9,38 +9,30 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import httpx2
+import huggingface_hub
 import pytest
 from conftest import Command
+from huggingface_hub.utils._http import default_client_factory
 from support.checkpoints import CONFIG, write_config, write_header, write_sharded, write_single
-from support.hub_server import COMMIT, Fault, Hub, git_hash, serve, sha256
+from support.hub_server import COMMIT, Fault, Hub, git_hash, sha256
 from support.messages import assert_states
 from support.vectors import word_piece, write_questions
 
+import attngeo as library
 from attngeo.checkpoints.downloads import verify_download
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serve() as running:
-        yield running
-
-
-@pytest.fixture
-def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine that reaches the server, with a cache of its own."""
-    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
 
 
 def test_a_sharded_model_downloads_what_it_needs_and_stays_in_the_cache(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
     hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
-    first = attngeo("score", "org/name", "--format", "json", **online)
+    first = attngeo("score", "org/name", "--download", "--format", "json", **online)
     assert first.returncode == 0, first.stderr
     rows = json.loads(first.stdout)
     assert [row["layer"] for row in rows] == [0, 1]
@@ -58,7 +50,7 @@ def test_one_layer_of_a_sharded_model_downloads_one_shard(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
     hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
-    assert attngeo("score", "org/name", "--layers", "1", **online).returncode == 0
+    assert attngeo("score", "org/name", "--download", "--layers", "1", **online).returncode == 0
     shards = [file for file in hub.downloaded if file.endswith(".safetensors")]
     assert shards == ["model-00003-of-00003.safetensors"]
 
@@ -70,9 +62,9 @@ def test_a_shard_with_nothing_but_norms_is_left_where_it_is(
     """Unless the variant asks for the gain in front of attention."""
     folder = hub.repositories["org/name"] = write_sharded(tmp_path / "remote", suffix=suffix, norms=True)
     first = next(path.name for path in folder.glob(f"*-00001-of-00003.{suffix}"))
-    assert attngeo("score", "org/name", **online).returncode == 0
+    assert attngeo("score", "org/name", "--download", **online).returncode == 0
     assert first not in hub.downloaded
-    assert attngeo("score", "org/name", "--fold-norm", **online).returncode == 0
+    assert attngeo("score", "org/name", "--download", "--fold-norm", **online).returncode == 0
     assert first in hub.downloaded
 
 
@@ -158,9 +150,26 @@ def nobody(tmp_path: Path) -> dict[str, str]:
     return {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
 
 
-@pytest.mark.slow  # huggingface_hub tries several times
 def test_no_network(nobody: dict[str, str], attngeo: Command) -> None:
     assert_one_line(attngeo("score", "org/name", **nobody), 3, ["org/name: ", "http://127.0.0.1:9", "HF_ENDPOINT"])
+
+
+def test_a_client_that_a_user_has_set_is_used(here: Hub, tmp_path: Path) -> None:
+    """Its factory has a private name, _GLOBAL_CLIENT_FACTORY, in huggingface_hub 2."""
+    assert huggingface_hub.__version__.startswith("2.")
+    made = []
+
+    def make_client() -> httpx2.Client:
+        made.append(1)
+        return httpx2.Client(headers={"X-Own": "1"}, follow_redirects=True)
+
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    huggingface_hub.set_client_factory(make_client)
+    try:
+        assert len(library.score("org/name")) == 2
+        assert made
+    finally:
+        huggingface_hub.set_client_factory(default_client_factory)
 
 
 def test_offline(nobody: dict[str, str], attngeo: Command) -> None:
@@ -186,7 +195,7 @@ def test_word_analogies_download_the_embeddings_and_the_tokeniser(
     words = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(48)]
     word_piece(folder / "tokenizer.json", ["[PAD]", "[UNK]", *words])
     questions = write_questions(tmp_path / "q.txt", {"own": [" ".join(words[i : i + 4]) for i in range(40)]})
-    first = attngeo("analogy", "org/name", "--questions", questions, "--format", "json", **online)
+    first = attngeo("analogy", "org/name", "--download", "--questions", questions, "--format", "json", **online)
     assert first.returncode == 0, first.stderr
     rows = json.loads(first.stdout)
     assert (rows[-1]["model"], rows[-1]["known"]) == ("org/name", 40)
@@ -208,7 +217,7 @@ def test_offline_a_tokeniser_may_be_missing_from_the_cache(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
-    assert attngeo("score", "org/name", **online).returncode == 0
+    assert attngeo("score", "org/name", "--download", **online).returncode == 0
     run = attngeo("analogy", "org/name", "--offline", **online)
     assert_one_line(run, 3, ["org/name: ", "tokeniser", "offline"])
 
@@ -239,12 +248,6 @@ def test_a_model_that_does_not_fit_in_memory_is_not_downloaded(
     assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
 
 
-@pytest.fixture
-def impatient(online: dict[str, str]) -> dict[str, str]:
-    """The environment of a client whose time-outs are a second."""
-    return online | {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
-
-
 # Several times the seconds of a command that gives a server up.
 HANGS = 90
 
@@ -272,10 +275,10 @@ def test_a_file_that_is_not_the_announced_one_is_refused_and_removed(
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults[file] = Fault(change=change, announce=announce)
     announced = announce((tmp_path / "remote" / file).read_bytes())
-    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name: ", file, announced])
+    assert_one_line(attngeo("score", "org/name", "--download", **online), 3, ["org/name: ", file, announced])
     assert not list((tmp_path / "home").rglob(file)) + list((tmp_path / "home").rglob(announced))
     hub.faults[file] = Fault(announce=announce)
-    repaired = attngeo("score", "org/name", **online)
+    repaired = attngeo("score", "org/name", "--download", **online)
     assert repaired.returncode == 0, repaired.stderr
 
 
@@ -285,10 +288,11 @@ def test_a_file_is_verified_in_a_cache_without_links(
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults["model.safetensors"] = Fault(change=flip)
     plain = online | {"HF_HUB_DISABLE_SYMLINKS": "1", "HF_HUB_DISABLE_SYMLINKS_WARNING": "1"}
-    assert_one_line(attngeo("score", "org/name", **plain), 3, ["org/name: ", "model.safetensors is damaged"])
+    refused = attngeo("score", "org/name", "--download", **plain)
+    assert_one_line(refused, 3, ["org/name: ", "model.safetensors is damaged"])
     assert not list((tmp_path / "home").rglob("model.safetensors"))
     del hub.faults["model.safetensors"]
-    assert attngeo("score", "org/name", **plain).returncode == 0
+    assert attngeo("score", "org/name", "--download", **plain).returncode == 0
 
 
 def test_a_file_is_verified_by_the_next_run_if_the_first_one_was_killed(
@@ -300,11 +304,12 @@ def test_a_file_is_verified_by_the_next_run_if_the_first_one_was_killed(
         "import attngeo, os, signal\nfrom attngeo.checkpoints import downloads\nreal = downloads.verify_download\n"
         "def verify(path, *rest):\n"
         "    os.kill(os.getpid(), signal.SIGKILL) if path.name == 'model.safetensors' else real(path, *rest)\n"
-        "downloads.verify_download = verify\nattngeo.score('org/name')"
+        "downloads.verify_download = verify\nattngeo.score('org/name', download=True)"
     )
     killed = subprocess.run([sys.executable, "-c", code], env=os.environ | online, capture_output=True, check=False)
     assert (killed.returncode, len(list((tmp_path / "home").rglob("model.safetensors")))) == (-signal.SIGKILL, 1)
-    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name: ", "model.safetensors is damaged"])
+    refused = attngeo("score", "org/name", "--download", **online)
+    assert_one_line(refused, 3, ["org/name: ", "model.safetensors is damaged"])
     assert not list((tmp_path / "home").rglob("*.unverified"))
 
 
@@ -329,7 +334,7 @@ def test_a_file_is_verified_once(hub: Hub, online: dict[str, str], tmp_path: Pat
     code = (
         "import attngeo\nfrom attngeo.checkpoints import downloads\nreal = downloads.verify_download\n"
         "downloads.verify_download = lambda path, *rest: (print(path.name), real(path, *rest))\n"
-        "attngeo.score('org/name'); print('again'); attngeo.score('org/name')"
+        "attngeo.score('org/name', download=True); print('again'); attngeo.score('org/name', download=True)"
     )
     run = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | online, capture_output=True, text=True, check=True

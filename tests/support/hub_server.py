@@ -327,9 +327,10 @@ class StorageHandler(Handler):
 
     def send(self, file: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.reply(status, {"Content-Length": str(len(body))} | dict(headers))
+        started = time.monotonic()
         for at in range(0, len(body) if self.command == "GET" else 0, CHUNK):
             chunk = body[at : at + CHUNK]
             if self.hub.bandwidth:
-                time.sleep(len(chunk) / self.hub.bandwidth)
+                time.sleep(max(0, started + at / self.hub.bandwidth - time.monotonic()))
             self.wfile.write(chunk)
             self.hub.sent[file] += len(chunk)

@@ -1,0 +1,22 @@
+"""Settings of huggingface_hub for one test: those of the environment are read when it is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.hf_api import api
+
+
+def reach_hub(url: str, home: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+    """Let this process use the Hub at `url`, with a cache and no token in `home`. more: further constants."""
+    monkeypatch.setattr(api, "endpoint", url)
+    settings = {
+        "ENDPOINT": url, "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(home / "cache"), "HF_TOKEN_PATH": str(home / "token"), "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": True, **more,
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setattr(constants, name, value)

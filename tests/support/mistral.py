@@ -1,0 +1,29 @@
+"""A checkpoint with the attention of Mistral-7B, in its full width.
+
+https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from support.checkpoints import write_config
+
+D, H, K, DH = 4096, 32, 8, 128
+CONFIG = {
+    "model_type": "mistral", "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K, "head_dim": DH,
+}  # fmt: skip
+
+
+def write_mistral(folder: Path, layers: int) -> Path:
+    """A folder with random weights in bfloat16 in one file; the tensors that are not read are left out."""
+    generator, tensors = torch.Generator().manual_seed(0), {}
+    for layer in range(layers):
+        for name, rows in (("q", H * DH), ("k", K * DH)):
+            weight = torch.randn(rows, D, generator=generator) / 64
+            tensors[f"model.layers.{layer}.self_attn.{name}_proj.weight"] = weight.bfloat16()
+    save_file(tensors, write_config(folder, CONFIG) / "model.safetensors")
+    return folder
