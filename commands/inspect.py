@@ -7,17 +7,20 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.escape import dump_json
+from attngeo.checkpoints.access import HubAccess
 
-from .options import FindingsFormat, Model, Offline, Quiet, Verbose
+from .declare import take_options
+from .options import FindingsFormat, Model, Quiet, Verbose
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.store import TensorStore
 
 
+@take_options(HubAccess, "hub")
 def inspect(
     model: Model,
     format: FindingsFormat = "table",
-    offline: Offline = False,
+    hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -34,7 +37,7 @@ def inspect(
 
     from .progress import Bar
 
-    with Bar(model, quiet=quiet, verbose=verbose), closing(open_store(model, offline=offline)) as store:
+    with Bar(model, quiet=quiet, verbose=verbose), closing(open_store(model, hub)) as store:
         found = _findings(store)
         names = list(store.names)
     if format == "json":

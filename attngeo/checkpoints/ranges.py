@@ -26,6 +26,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from attngeo.bounds.memory import require_memory
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.downloads import BUSY, ServerRules, read_wait
 from attngeo.checkpoints.source import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
@@ -37,8 +38,7 @@ CONNECTIONS = 4
 PART = 16 * 2**20
 # Ranges are merged if the bytes between them are at most this share of theirs.
 GAP = 0.01
-# How often what is broken is asked for again, and the first wait in seconds; each next one is twice as long.
-RETRIES = 5
+# The first wait in seconds before what is broken is asked for again; each next one is twice as long.
 FIRST_WAIT, LONGEST_PAUSE = 0.5, 8
 MOST_REDIRECTS = 5
 EXPIRED = (401, 403, 404, 410)
@@ -76,7 +76,7 @@ class RemoteFile:
     Raises NetworkError if the server does not serve ranges, or not in the end.
     """
 
-    def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = RETRIES) -> None:
+    def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = HubAccess.retries) -> None:
         self.where, self._ref = f"{ref}: {file}", ref
         self._look_up, self._retries = look_up, retries
         self._address, self._lock = look_up(), Lock()
