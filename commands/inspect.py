@@ -26,6 +26,7 @@ def inspect(
 ) -> None:
     """Show what score would read of a model, what it leaves out, and why. Reads no weights.
 
+    Begins with the cost: bytes that score would read, of how many, and for a model on the Hub the requests for them.
     Lists stacks and their sizes; then the modules that attend, by their names with # for a number, with their tensors
     and the rule that found them; then what is left out, with the reason. With -v, lists every single module.
 
@@ -53,12 +54,17 @@ def _findings(store: TensorStore) -> dict[str, Any]:
     from attngeo.scores.scoring import site_nbytes
 
     sites, skipped = sites_of(store)
+    to_read, total = sum(site_nbytes(store, site) for site in sites), store.total_nbytes
+    requests = store.count_requests(site.reads for site in sites)
     return {
         "model": store.ref,
         "revision": store.revision,
         "model_type": store.config.get("model_type"),
-        "bytes_to_read": sum(site_nbytes(store, site) for site in sites),
-        "bytes_total": store.total_nbytes,
+        "bytes_to_read": to_read,
+        "bytes_total": total,
+        "share_to_read": to_read / total if total and to_read <= total else None,  # an index may state too little
+        "requests": sum(requests.values()),
+        "remote_files": len(requests),
         "left_out": skipped,
         "sites": [
             {
