@@ -36,8 +36,6 @@ OPTIMISATION, COMPARISON, RESULTS, RUNNING = "Optimisation", "Comparison", "Resu
 PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS, RUNNING)
 
 KEY = "option"
-# Where a docstring of a function takes in the help texts of its options.
-PLACEHOLDER = "{options}"
 WIDTH = 110
 Result = TypeVar("Result")
 Parse = Callable[[Any], Any]
@@ -169,8 +167,9 @@ def accept_options(
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """A decorator: the function, which takes all options as one `parameter`, takes each of them as a keyword, too.
 
-    The signature lists them, and `{options}` in the docstring becomes their help texts. Keywords win over `parameter`.
-    The function raises UnknownOptionError for a keyword that is neither an option nor a parameter of its own.
+    The signature lists them, and their help texts replace the parameter's name in braces, such as `{options}`, in the
+    docstring. Keywords win over `parameter`. The function raises UnknownOptionError for a keyword that is neither an
+    option nor a parameter of its own.
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -185,7 +184,7 @@ def accept_options(
             return function(*args, **rest | {parameter: made})
 
         accept.__signature__ = signature  # type: ignore[attr-defined]
-        accept.__doc__ = describe_options(function.__doc__ or "", kind)
+        accept.__doc__ = describe_options(function.__doc__ or "", kind, parameter)
         return accept
 
     return decorate
@@ -202,7 +201,7 @@ def _refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -
 
 
 def _build_signature(function: Callable[..., Any], kind: type[Options], parameter: str) -> inspect.Signature:
-    """The function's signature with the options as keywords, and `parameter` last."""
+    """The function's signature with the options as keywords in the place of `parameter`, which is last."""
     own = inspect.signature(function)
     keywords = [
         inspect.Parameter(
@@ -211,17 +210,15 @@ def _build_signature(function: Callable[..., Any], kind: type[Options], paramete
         for name in options_of(kind)
     ]
     whole = own.parameters[parameter].replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
-    rest = [each for name, each in own.parameters.items() if name != parameter]
-    first = [each for each in rest if each.kind is not inspect.Parameter.KEYWORD_ONLY]
-    last = [each for each in rest if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    return own.replace(parameters=[*first, *keywords, *last, whole])
+    listed = [new for each in own.parameters.values() for new in (keywords if each.name == parameter else [each])]
+    return own.replace(parameters=[*listed, whole])
 
 
-def describe_options(text: str, kind: type[Options]) -> str:
-    """The text with `{options}` replaced by a line or more for each option: its name and its help."""
+def describe_options(text: str, kind: type[Options], parameter: str) -> str:
+    """The text with `{parameter}` replaced by a line or more for each option: its name and its help."""
     lines = []
     for name, declared in options_of(kind).items():
         choices = choices_of(declared, type_of(kind, name))
         among = f" ({', '.join(choices)})" if choices else ""
         lines.append(textwrap.fill(f"{name}: {declared.help}{among}.", WIDTH, subsequent_indent="    "))
-    return text.replace(PLACEHOLDER, textwrap.indent("\n".join(lines), "    ").strip())
+    return text.replace(f"{{{parameter}}}", textwrap.indent("\n".join(lines), "    ").strip())

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attngeo.analogies.options import AnalogyOptions
+from attngeo.checkpoints.access import HubAccess
 from attngeo.options import RESULTS
 
 from .declare import take_options
 from .messages import say
-from .options import EMBEDDING_HELP, Offline, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
+from .options import EMBEDDING_HELP, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @take_options(AnalogyOptions)
+@take_options(HubAccess, "hub")
 def analogy(
     models: Annotated[
         list[str],
@@ -46,7 +48,7 @@ def analogy(
         ),
     ] = None,
     format: RowsFormat = OutputFormat.table,
-    offline: Offline = False,
+    hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -71,7 +73,7 @@ def analogy(
     from .progress import Bar
 
     with Bar("analogy", quiet=quiet, verbose=verbose) as progress:
-        result = ask_analogies(models, options=options, offline=offline, progress=progress)
+        result = ask_analogies(models, options=options, hub=hub, progress=progress)
     _deliver(result, files, format)
     if not quiet:
         for note in result.scores.attrs["notes"]:

@@ -14,12 +14,16 @@ from attngeo.options import Option, Options, choices_of, default_of, options_of,
 Command = Callable[..., None]
 
 
-def take_options(kind: type[Options], *, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Command]:
-    """A decorator: the command gets the fields of `kind` as command-line options, and is called with `options=kind(…)`.
+def take_options(
+    kind: type[Options], parameter: str = "options", *, leave_out: tuple[str, ...] = ()
+) -> Callable[[Command], Command]:
+    """A decorator: the command gets the fields of `kind` as command-line options, in the place of `parameter`.
 
-    leave_out: fields that the command does not offer.
+    It is called with `parameter=kind(…)`. leave_out: fields that the command does not offer.
     """
-    return _decorator([kind], leave_out, lambda function, given, rest: function(options=kind(**given), **rest))
+    return _decorator(
+        [kind], leave_out, lambda function, given, rest: function(**{parameter: kind(**given)}, **rest), parameter
+    )
 
 
 def take_given(*kinds: type[Options]) -> Callable[[Command], Command]:
@@ -28,13 +32,14 @@ def take_given(*kinds: type[Options]) -> Callable[[Command], Command]:
     def call(function: Command, given: dict[str, Any], rest: dict[str, Any]) -> None:
         function(given={name: value for name, value in given.items() if value is not None}, **rest)
 
-    return _decorator(list(kinds), (), call, given_only=True)
+    return _decorator(list(kinds), (), call, "given", given_only=True)
 
 
 def _decorator(
     kinds: list[type[Options]],
     leave_out: tuple[str, ...],
     call: Callable[[Command, dict[str, Any], dict[str, Any]], None],
+    parameter: str,
     *,
     given_only: bool = False,
 ) -> Callable[[Command], Command]:
@@ -54,17 +59,17 @@ def _decorator(
         parameters = [
             _parameter(kind, name, declared, given_only=given_only) for name, (kind, declared) in taken.items()
         ]
-        command.__signature__ = inspect.Signature(list(_merge(function, parameters)))  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature(list(_merge(function, parameter, parameters)))  # type: ignore[attr-defined]
         command.__annotations__ = {}
         return command
 
     return decorate
 
 
-def _merge(function: Command, parameters: list[inspect.Parameter]) -> Iterator[inspect.Parameter]:
-    """The parameters of the function, with those of the options in place of `options` or `given`."""
+def _merge(function: Command, replaced: str, parameters: list[inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """The parameters of the function, with those of the options in place of the one that is replaced."""
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        if name in ("options", "given"):
+        if name == replaced:
             yield from parameters
         else:
             yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

@@ -8,14 +8,16 @@ import typer
 
 from attngeo.analogies.options import NearestOptions
 from attngeo.bounds.escape import printable
+from attngeo.checkpoints.access import HubAccess
 
 from .declare import take_options
 from .messages import say
-from .options import EMBEDDING_HELP, Offline, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
+from .options import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import print_rows
 
 
 @take_options(NearestOptions)
+@take_options(HubAccess, "hub")
 def nearest(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models)
@@ -28,7 +30,7 @@ def nearest(
     ],
     options: NearestOptions,
     format: RowsFormat = OutputFormat.table,
-    offline: Offline = False,
+    hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -45,7 +47,7 @@ def nearest(
     from .progress import Bar
 
     with Bar(model, quiet=quiet, verbose=verbose) as progress:
-        frame = find_nearest(model, " ".join(words), options=options, offline=offline, progress=progress)
+        frame = find_nearest(model, " ".join(words), options=options, hub=hub, progress=progress)
     if not quiet:
         for note in frame.attrs["notes"]:
             say(f"note: {model}: {note}")

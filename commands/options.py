@@ -27,9 +27,6 @@ def complete_models(incomplete: str) -> list[str]:
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
 ]
-Offline = Annotated[
-    bool, typer.Option("--offline", help="Use only the Hub's cache; open no connection", rich_help_panel=RUNNING)
-]
 Output = Annotated[
     list[Path] | None,
     typer.Option(

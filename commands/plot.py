@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import one_of
 from attngeo.figures.kinds import FIGURES
 from attngeo.figures.options import ImageSize, PlotOptions
 from attngeo.options import RESULTS, select_given
 
-from .declare import take_given
-from .options import Offline, Quiet, Verbose, complete_models
+from .declare import take_given, take_options
+from .options import Quiet, Verbose, complete_models
 from .outputs import check_outputs
 
 INPUT_HELP = "File of score, analogy or pretrain; folder of pretrain; or model, as for score"
@@ -25,6 +26,7 @@ def complete_kinds(incomplete: str) -> list[str]:
 
 
 @take_given(PlotOptions, ImageSize)
+@take_options(HubAccess, "hub")
 def plot(
     kind: Annotated[
         str,
@@ -46,7 +48,7 @@ def plot(
         ),
     ],
     given: dict[str, Any],
-    offline: Offline = False,
+    hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -74,7 +76,7 @@ def plot(
     from .progress import Bar
 
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
-        figure = draw_figure(kind, inputs, options=options, offline=offline, progress=progress)
+        figure = draw_figure(kind, inputs, options=options, hub=hub, progress=progress)
     for path in output:
         save_figure(figure, path, size=size)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -28,20 +28,14 @@ def print_findings(found: dict[str, Any], names: Iterable[str], *, verbose: bool
     """
     console = Terminal(markup=False)
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""
-    total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
     title = printable(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}")
     console.print(title, highlight=False, style="bold")
-    console.print(f"to read: {decimal(found['bytes_to_read'])} of {total}", highlight=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("stack", "layers", "heads", "key heads", "head_dim", "d_model"):
-        table.add_column(name, justify="left" if name == "stack" else "right", overflow="fold")
+    for line in _describe_cost(found):
+        console.print(line, highlight=False)
     stacks: dict[str, list[dict[str, Any]]] = {}
     for site in found["sites"]:
         stacks.setdefault(site["stack"], []).append(site)
-    for stack, sites in stacks.items():
-        sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
-        table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
-    console.print(drop_columns(table, console, ["key heads", "head_dim"]))
+    _print_stacks(console, stacks)
     console.print("read", style="bold")
     for sites in stacks.values():
         _print_modules(console, sites, verbose=verbose)
@@ -56,6 +50,30 @@ def print_findings(found: dict[str, Any], names: Iterable[str], *, verbose: bool
         _print_line(console, f"note: {text}", dim=True)
     for source in dict.fromkeys(filter(None, (site["source"] for site in found["sites"]))):
         _print_line(console, f"source: {source}", dim=True)
+
+
+def _describe_cost(found: dict[str, Any]) -> Iterator[str]:
+    """What score would read, and how often it would ask a server."""
+    total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
+    share = "" if found["share_to_read"] is None else f" ({found['share_to_read']:.1%})"
+    yield f"to read: {decimal(found['bytes_to_read'])} of {total}{share}"
+    if found["requests"]:
+        requests, files = (
+            f"{found[name]:,} {one if found[name] == 1 else one + 's'}"
+            for name, one in (("requests", "request"), ("remote_files", "file"))
+        )
+        yield f"from the Hub: {requests} for ranges of {files}"
+
+
+def _print_stacks(console: Console, stacks: dict[str, list[dict[str, Any]]]) -> None:
+    """A table of the stacks and the sizes of their modules."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("stack", "layers", "heads", "key heads", "head_dim", "d_model"):
+        table.add_column(name, justify="left" if name == "stack" else "right", overflow="fold")
+    for stack, sites in stacks.items():
+        sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
+        table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
+    console.print(drop_columns(table, console, ["key heads", "head_dim"]))
 
 
 def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bool) -> None:

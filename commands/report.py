@@ -9,15 +9,18 @@ from typing import Annotated
 
 import typer
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, RESULTS
 
+from .declare import take_options
 from .messages import say
-from .options import Offline, Quiet, Verbose
+from .options import Quiet, Verbose
 
 CHECK_FAILED = 1
 
 
+@take_options(HubAccess, "hub")
 def report(
     recipe: Annotated[
         Path | None,
@@ -42,7 +45,7 @@ def report(
             rich_help_panel=INPUT,
         ),
     ] = False,
-    offline: Offline = False,
+    hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -68,7 +71,7 @@ def report(
 
     folder = output or Path(recipe.stem)
     with Bar(str(folder), quiet=quiet, verbose=verbose) as progress:
-        made = build_report(recipe, folder, offline=offline, progress=progress)
+        made = build_report(recipe, folder, hub=hub, progress=progress)
     sys.stdout.write(f"{made.page}\n")
     for failure in made.failures:
         say(f"missing from the report: {failure}")

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import AttnGeoError, CheckpointError
 from attngeo.options import RESULTS
 from attngeo.scores.options import ScoreOptions
 
 from .declare import take_options
 from .messages import TRACEBACK, describe_unexpected, say
-from .options import MODEL_HELP, Offline, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
+from .options import MODEL_HELP, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ CHECK_FAILED, SEVERAL_FAILED = 1, 4
 
 
 @take_options(ScoreOptions)
+@take_options(HubAccess, "hub")
 def score(
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
@@ -60,7 +62,7 @@ def score(
             rich_help_panel=RESULTS,
         ),
     ] = False,
-    offline: Offline = False,
+    hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -83,13 +85,13 @@ def score(
     failures: list[Failure] = []
     for model in models:
         try:
-            frame = _score_one(model, options, offline=offline, quiet=quiet, verbose=verbose, to_people=to_people)
+            frame = _score_one(model, options, hub=hub, quiet=quiet, verbose=verbose, to_people=to_people)
             scored.append((model, frame))
         except Exception as error:
             if len(models) == 1 or os.environ.get(TRACEBACK):
                 raise
             failures.append(Failure.of(error, model))
-    verified = _verify_all(scored, failures, offline=offline, quiet=quiet, verbose=verbose) if verify else []
+    verified = _verify_all(scored, failures, hub=hub, quiet=quiet, verbose=verbose) if verify else []
     frames, failed = [frame for _, frame in scored], False
     if frames:
         _deliver(frames, outputs, format, per_head=per_head, quiet=quiet)
@@ -131,7 +133,7 @@ def _check(outputs: list[Path], figures: list[Path], conditions: list[str], opti
 
 
 def _score_one(
-    model: str, options: ScoreOptions, *, offline: bool, quiet: bool, verbose: bool, to_people: bool
+    model: str, options: ScoreOptions, *, hub: HubAccess, quiet: bool, verbose: bool, to_people: bool
 ) -> pd.DataFrame:
     """The rows of one model, heads included. Reports on stderr what the rows do not contain."""
     from attngeo.scores.scoring import score as score_model
@@ -140,7 +142,7 @@ def _score_one(
     from .progress import Bar
 
     with Bar(model, quiet=quiet, verbose=verbose) as progress:
-        frame = score_model(model, options=replace(options, per_head=True), offline=offline, progress=progress)
+        frame = score_model(model, options=replace(options, per_head=True), hub=hub, progress=progress)
     if not quiet:
         for pattern, reason in frame.attrs["skipped"].items():
             say(f"{model}: left out: {pattern}: {reason}")
@@ -150,7 +152,7 @@ def _score_one(
 
 
 def _verify_all(
-    scored: list[tuple[str, pd.DataFrame]], failures: list[Failure], *, offline: bool, quiet: bool, verbose: bool
+    scored: list[tuple[str, pd.DataFrame]], failures: list[Failure], *, hub: HubAccess, quiet: bool, verbose: bool
 ) -> list[pd.DataFrame]:
     """The verification of each model that was scored.
 
@@ -165,7 +167,7 @@ def _verify_all(
     for model, frame in scored:
         try:
             with Bar(model, quiet=quiet, verbose=verbose) as progress:
-                found = verify(model, offline=offline, progress=progress)
+                found = verify(model, hub=hub, progress=progress)
         except Exception as error:
             if os.environ.get(TRACEBACK):
                 raise

@@ -10,6 +10,7 @@ import pytest
 
 import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions, parse_bytes
+from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError
@@ -21,7 +22,7 @@ from attngeo.scores.options import ScoreOptions, parse_layers
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot, ImageSize: attngeo.save_figure,
-    ComparisonOptions: attngeo.pretrain.compare,
+    ComparisonOptions: attngeo.pretrain.compare, HubAccess: attngeo.open_embedding,
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from attngeo.analogies.questions import Question, QuestionSet, as_questions
 from attngeo.analogies.space import describe_settings, open_space
 from attngeo.analogies.statistics import Bootstrap
 from attngeo.analogies.summary import COLUMNS, compare_models, summarise_answers
+from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.errors import QuestionError, UsageError
 from attngeo.options import accept_options
@@ -51,11 +52,12 @@ class AnalogyResult(NamedTuple):
 
 
 @accept_options(AnalogyOptions)
+@accept_options(HubAccess, "hub")
 def analogy(
     models: Any | Sequence[Any],
     options: AnalogyOptions,
     *,
-    offline: bool = False,
+    hub: HubAccess,
     progress: ProgressCallback | None = None,
 ) -> AnalogyResult:
     """Ask the embeddings of one or several models word analogies: a is to b as c is to which word?
@@ -63,7 +65,8 @@ def analogy(
     models: each as for `attngeo.open_embedding`: a checkpoint, a file of word vectors, `cbow:TEXT`, or an Embedding.
     Several models are compared on the questions that all of them know.
     {options}
-    offline: use only the Hub's cache. progress: called while tables are read and questions are asked.
+    {hub}
+    progress: called while tables are read and questions are asked.
 
     questions may also be a list of fours of words, or a QuestionSet. How words are found in a table is described at
     `lexicon.build_lexicon`, the methods in `methods`, the preparation of vectors at `space.Preprocessing`: by default
@@ -88,7 +91,7 @@ def analogy(
     frames = []
     with torch.inference_mode():
         for reference in references:
-            frame, own_notes = _ask_one(reference, question_set, options, offline, progress or ignore_progress)
+            frame, own_notes = _ask_one(reference, question_set, options, hub, progress or ignore_progress)
             frames.append(frame)
             notes += own_notes
     if len({frame.attrs["model"] for frame in frames}) < len(frames):
@@ -124,12 +127,12 @@ def _summarise(frames: Sequence[pd.DataFrame], common_questions: Any, options: A
 
 
 def _ask_one(
-    reference: Any, question_set: QuestionSet, options: AnalogyOptions, offline: bool, progress: ProgressCallback
+    reference: Any, question_set: QuestionSet, options: AnalogyOptions, hub: HubAccess, progress: ProgressCallback
 ) -> tuple[pd.DataFrame, list[str]]:
     """One model's answer to each question, and notes about it. Its memory is free afterwards."""
     questions = question_set.questions
     words = (word for q in questions for word in (q.a, q.b, q.c, *q.answers))
-    lexicon = open_lexicon(reference, words, options, offline=offline, progress=progress)
+    lexicon = open_lexicon(reference, words, options, hub=hub, progress=progress)
     embedding = lexicon.embedding
     rows = [lexicon.rows_of(question) for question in questions]
     known = [place for place, row in enumerate(rows) if row is not None]

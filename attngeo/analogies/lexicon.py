@@ -12,6 +12,7 @@ from torch import Tensor
 from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question
 from attngeo.bounds.escape import in_utf8
+from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import Candidates, Case, Compose
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import open_embedding
@@ -66,10 +67,10 @@ class Lexicon:
 
 
 def open_lexicon(
-    model: Any, words: Iterable[str], settings: ProbeSettings, *, offline: bool, progress: ProgressCallback
+    model: Any, words: Iterable[str], settings: ProbeSettings, *, hub: HubAccess, progress: ProgressCallback
 ) -> Lexicon:
     """Open the table of a model, and build the lexicon of some words as the settings say."""
-    embedding = open_embedding(model, table=settings.table, offline=offline, progress=progress)
+    embedding = open_embedding(model, table=settings.table, hub=hub, progress=progress)
     return build_lexicon(
         embedding, words, candidates=settings.candidates, case=settings.case, compose=settings.compose,
         limit=settings.limit,

@@ -14,6 +14,7 @@ from attngeo.analogies.lexicon import Lexicon, open_lexicon
 from attngeo.analogies.options import MOST_SHOWN, NearestOptions
 from attngeo.analogies.probe import nearest_rows
 from attngeo.analogies.space import describe_settings, open_space
+from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
 from attngeo.options import accept_options
@@ -30,13 +31,14 @@ GUESSED_FROM = 100_000
 
 
 @accept_options(NearestOptions)
+@accept_options(HubAccess, "hub")
 def nearest(
     model: Any,
     words: str | Sequence[str],
     options: NearestOptions,
     *,
     signs: Sequence[int] | None = None,
-    offline: bool = False,
+    hub: HubAccess,
     progress: ProgressCallback | None = None,
 ) -> pd.DataFrame:
     """The words nearest to a sum of words, by cosine; the words of the sum are left out.
@@ -44,7 +46,8 @@ def nearest(
     model: as for `attngeo.open_embedding`. words: the sum, such as "king - man + woman", with spaces around the signs;
     or a list of its terms. signs: 1 or -1 for each term of a list, by default all 1.
     {options}
-    offline: use only the Hub's cache. progress: called while the table is read.
+    {hub}
+    progress: called while the table is read.
 
     Returns a DataFrame with the columns rank, word and cosine. Raises UsageError if the model does not know a word, and
     what `analogy` raises.
@@ -58,7 +61,7 @@ def nearest(
     terms, weights = _read_terms(words, signs)
     pick_device(options.device)
     with torch.inference_mode():
-        lexicon = open_lexicon(model, terms, options, offline=offline, progress=progress or ignore_progress)
+        lexicon = open_lexicon(model, terms, options, hub=hub, progress=progress or ignore_progress)
         rows = [lexicon.row(word) for word in terms]
         if unknown := [word for word, row in zip(terms, rows, strict=True) if row is None]:
             raise UsageError(_explain(unknown[0], lexicon))

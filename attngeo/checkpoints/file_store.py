@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class FileStore:
         self._index = index
         self._weight_map: Mapping[str, str] | None = None if index is None else index.weight_map
         self._total_nbytes = None if index is None else index.total_nbytes
+        self._sources: dict[str, ByteSource] = {}
         self._open: dict[str, TensorFile] = {}
         self.lanes = 1
 
@@ -77,7 +78,7 @@ class FileStore:
 
     def _file(self, file: str) -> TensorFile:
         if file not in self._open:
-            source = self._open_source(file)
+            self._sources[file] = source = self._open_source(file)
             self._open[file] = open_weights(file, source, self.ref)
             self.lanes = max(self.lanes, source.lanes)
         return self._open[file]
@@ -95,15 +96,29 @@ class FileStore:
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, torch.Tensor]:
         """Rows of each of these tensors; at once from each file that is remote."""
+        found = {}
+        for file, own in self._divide(reads).items():
+            opened = self._file(file)
+            with self._sources[file].hold(opened.extents(own)):
+                found.update({name: opened.read(name, rows) for name, rows in own.items()})
+        return {name: found[name] for name in reads}
+
+    def count_requests(self, reads: Iterable[Mapping[str, slice]]) -> dict[str, int]:
+        """Remote file → the requests for its header, and those that `read_all` sends for each of these reads."""
+        counts: Counter[str] = Counter()
+        for each in reads:
+            for file, own in self._divide(each).items():
+                counts[file] += self._sources[file].count_requests(self._file(file).extents(own))
+        counts.update({file: source.requests for file, source in self._sources.items()})
+        return {file: count for file, count in counts.items() if count}
+
+    def _divide(self, reads: Mapping[str, slice]) -> dict[str, dict[str, slice]]:
+        """File → the reads that it serves. Opens the files."""
         by_file: dict[str, dict[str, slice]] = defaultdict(dict)
         for name, rows in reads.items():
             self.info(name)  # raises if the tensor is not in the file that the index names
             by_file[self._file_of[name]][name] = rows
-        found = {}
-        for file, own in by_file.items():
-            with (opened := self._file(file)).hold(own):
-                found.update({name: opened.read(name, rows) for name, rows in own.items()})
-        return {name: found[name] for name in reads}
+        return by_file
 
     def file(self, name: str) -> Path | None:
         """The path of another file of the model, downloaded if needed; None if it is missing."""

@@ -6,8 +6,7 @@ with it, is imported when the first file of that format is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from attngeo.checkpoints.source import ByteSource
+    from attngeo.checkpoints.source import ByteSource, Extent
     from attngeo.checkpoints.tensor import TensorInfo
 
 # The end of the name of an index: the JSON file that tells which file of a sharded checkpoint holds which tensor.
@@ -37,8 +36,8 @@ class TensorFile(Protocol):
         """One tensor, or rows of its first dimension, on the CPU in the file's dtype."""
         ...
 
-    def hold(self, reads: Mapping[str, slice]) -> AbstractContextManager[None]:
-        """Inside the block, these rows of these tensors are read soon: a remote file asks for all of them at once."""
+    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
+        """The bytes of the file that `read` needs for these rows of these tensors."""
         ...
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import is_index, usual_names
 from attngeo.checkpoints.metadata import Index, read_config, read_index
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def open_hub(ref: ModelRef, *, offline: bool = False, download: bool = False) -> FileStore:
+def open_hub(ref: ModelRef, access: HubAccess = HubAccess()) -> FileStore:
     """Open a checkpoint on the Hub. Downloads config.json and the index; of the weights, ranges are read.
 
-    offline: use the cache only. download: download each file of weights that is needed into the cache.
+    access: whether only the cache is used, or each file of weights that is needed is downloaded into it.
     Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or CheckpointError.
     """
-    repository = _Repository(ref, offline, download)
+    repository = _Repository(ref, access)
     config_path = repository.download("config.json")
     if config_path is None:
         raise ModelNotFoundError(
@@ -65,11 +66,11 @@ def open_hub(ref: ModelRef, *, offline: bool = False, download: bool = False) ->
 class _Repository:
     """One repository at one revision. Turns huggingface_hub's errors into attngeo's."""
 
-    def __init__(self, ref: ModelRef, offline: bool, download: bool) -> None:
+    def __init__(self, ref: ModelRef, access: HubAccess) -> None:
         from huggingface_hub import constants
 
-        self.ref, self.revision = ref, ref.revision
-        self.offline, self.download_whole = offline or constants.is_offline_mode(), download
+        self.ref, self.revision, self.access = ref, ref.revision, access
+        self.offline = access.offline or constants.is_offline_mode()
 
     def download(self, file: str) -> Path | None:
         """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it."""
@@ -109,9 +110,9 @@ class _Repository:
         from huggingface_hub import try_to_load_from_cache
 
         cached = isinstance(try_to_load_from_cache(self.ref.name, file, revision=self.revision), str)
-        if cached or self.offline or self.download_whole:
+        if cached or self.offline or self.access.download:
             return RegularFile(self.locate(file))
-        return RemoteFile(self.ref.text, file, lambda: self._look_up(file))
+        return RemoteFile(self.ref.text, file, lambda: self._look_up(file), self.access.retries)
 
     def _look_up(self, file: str) -> Address:
         """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""

@@ -53,6 +53,10 @@ class ModuleStore:
         """Rows of each of these tensors."""
         return {name: self.read(name, rows) for name, rows in reads.items()}
 
+    def count_requests(self, reads: Iterable[Mapping[str, slice]]) -> dict[str, int]:  # noqa: ARG002 - the protocol's
+        """Nothing: a model in memory has no files."""
+        return {}
+
     def file(self, name: str) -> Path | None:  # noqa: ARG002 - the protocol's
         """None: a model in memory has no files."""
         return None

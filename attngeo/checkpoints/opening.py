@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.folder import open_demo, open_file, open_folder
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.reference import ModelRef
@@ -12,10 +13,10 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import UsageError
 
 
-def open_store(model: Any, *, offline: bool = False) -> TensorStore:
+def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
     """Open the tensors of `model`: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), or in memory.
 
-    offline: use the Hub's cache only. A model in memory is one of transformers.
+    hub: how a model on the Hub is read. A model in memory is one of transformers.
     Raises ModelUnavailableError if the model cannot be found or reached, CheckpointError if it cannot be read,
     UsageError if `model` is neither.
     """
@@ -36,4 +37,4 @@ def open_store(model: Any, *, offline: bool = False) -> TensorStore:
         case "hub":
             from attngeo.checkpoints.hub import open_hub
 
-            return open_hub(ref, offline=offline)
+            return open_hub(ref, hub)

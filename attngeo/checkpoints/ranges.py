@@ -26,6 +26,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from attngeo.bounds.memory import require_memory
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.downloads import BUSY, ServerRules, read_wait
 from attngeo.checkpoints.source import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
@@ -37,8 +38,7 @@ CONNECTIONS = 4
 PART = 32 * 2**20
 # Ranges are merged if the bytes between them are at most this share of theirs.
 GAP = 0.01
-# How often what is broken is asked for again, and the first wait in seconds; each next one is twice as long.
-RETRIES = 5
+# The first wait in seconds before what is broken is asked for again; each next one is twice as long.
 FIRST_WAIT, LONGEST_PAUSE = 0.5, 8
 MOST_REDIRECTS = 5
 EXPIRED = (401, 403, 404, 410)
@@ -82,11 +82,11 @@ class RemoteFile:
 
     lanes = CONNECTIONS
 
-    def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = RETRIES) -> None:
+    def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = HubAccess.retries) -> None:
         self.where = f"{ref}: {file}"
         self._look_up, self._retries = look_up, retries
         self._address, self._lock = look_up(), Lock()
-        self.size = self._address.size
+        self.size, self.requests = self._address.size, 0
         self._held: list[tuple[int, Tensor]] = []
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
@@ -102,7 +102,7 @@ class RemoteFile:
     @contextmanager
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
         """Inside the block, these bytes are in memory, by as few requests as the ranges allow; see `ByteSource`."""
-        merged = merge(self._clip(extent) for extent in extents)
+        merged = self._merge(extents)
         require_memory(2 * sum(extent.nbytes for extent in merged), self.where)
         blocks = self._load(merged)
         with self._lock:
@@ -113,9 +113,16 @@ class RemoteFile:
             with self._lock:
                 self._held = [held for held in self._held if not any(held is block for block in blocks)]
 
+    def count_requests(self, extents: Iterable[Extent]) -> int:
+        """How many requests `hold` sends for these bytes; see `ByteSource`."""
+        return sum(len(_cut(extent)) for extent in self._merge(extents))
+
     def close(self) -> None:
         """Forget what is held."""
         self._held = []
+
+    def _merge(self, extents: Iterable[Extent]) -> list[Extent]:
+        return merge(self._clip(extent) for extent in extents)
 
     def _clip(self, extent: Extent) -> Extent:
         offset = min(max(extent.offset, 0), self.size)
@@ -125,10 +132,11 @@ class RemoteFile:
         """The bytes of each range with its offset; parts of them are asked for at once."""
         blocks = [(offset, torch.empty(count, dtype=torch.uint8)) for offset, count in extents]
         waiting: list[Future[None]] = []
-        for offset, block in blocks:
+        for extent, (offset, block) in zip(extents, blocks, strict=True):
             view = memoryview(block.numpy().data)
-            parts = range(0, len(view), PART)
-            waiting += [_connections().submit(self._receive, offset + at, view[at : at + PART]) for at in parts]
+            waiting += [_connections().submit(self._receive, offset + at, view[at : at + PART]) for at in _cut(extent)]
+        with self._lock:
+            self.requests += len(waiting)
         try:
             for part in waiting:
                 part.result()
@@ -195,6 +203,11 @@ def merge(extents: Iterable[Extent]) -> list[Extent]:
         else:
             merged.append(Extent(offset, count))
     return merged
+
+
+def _cut(extent: Extent) -> range:
+    """Where each request for a part of the range starts in it."""
+    return range(0, extent.nbytes, PART)
 
 
 def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> Iterator[bytes]:

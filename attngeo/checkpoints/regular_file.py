@@ -21,7 +21,7 @@ class RegularFile:
     lanes = 1
 
     def __init__(self, path: Path) -> None:
-        self.where = str(path)
+        self.where, self.requests = str(path), 0
         if not path.is_file():
             raise CorruptCheckpointError(f"{path}: no such file; download it again")
         try:
@@ -47,6 +47,10 @@ class RegularFile:
     def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
         """Nothing: the operating system reads ahead."""
         return nullcontext()
+
+    def count_requests(self, extents: Iterable[Extent]) -> int:  # noqa: ARG002 - the protocol's
+        """0: no server is asked."""
+        return 0
 
     def _cut_off(self, name: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self.where}: ends inside tensor {name!r}; download it again")

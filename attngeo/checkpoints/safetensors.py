@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -75,9 +74,9 @@ class SafetensorsFile:
         shape = (len(range(info.shape[0])[rows]), *info.shape[1:]) if info.shape else ()
         return buffer.view(DTYPES[info.dtype]).reshape(shape)
 
-    def hold(self, reads: Mapping[str, slice]) -> AbstractContextManager[None]:
-        """Inside the block, these rows of these tensors are read soon."""
-        return self._source.hold(self._locate(name, rows) for name, rows in reads.items())
+    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
+        """The bytes of the file that `read` needs for these rows of these tensors."""
+        return [self._locate(name, rows) for name, rows in reads.items()]
 
     def _locate(self, name: str, rows: slice) -> Extent:
         """The bytes of rows of a tensor."""

@@ -19,12 +19,14 @@ class Extent(NamedTuple):
 class ByteSource(Protocol):
     """An open file of known size. The stores of bytes are `RegularFile` (a disk) and `RemoteFile` (the Hub).
 
-    where: the file, for errors. size: its bytes. lanes: how many reads at once make it faster.
+    where: the file, for errors. size: its bytes. lanes: how many reads at once make it faster. requests: how many were
+    sent to a server for its bytes, without repetitions.
     """
 
     where: str
     size: int
     lanes: int
+    requests: int
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
         """Bytes, uint8 [count], in new memory. name: the tensor that they belong to, for errors.
@@ -35,6 +37,10 @@ class ByteSource(Protocol):
 
     def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:
         """Inside the block, these bytes are read soon: a remote file asks for all of them at once, and keeps them."""
+        ...
+
+    def count_requests(self, extents: Iterable[Extent]) -> int:
+        """How many requests `hold` sends for these bytes."""
         ...
 
     def close(self) -> None:

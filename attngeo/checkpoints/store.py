@@ -54,6 +54,13 @@ class TensorStore(Protocol):
         """Rows of each of these tensors, in this order. Takes less time than one by one if they are far away."""
         ...
 
+    def count_requests(self, reads: Iterable[Mapping[str, slice]]) -> dict[str, int]:
+        """Remote file → the requests for its header, and those that `read_all` sends for each of these reads.
+
+        Reads no tensor. Files on this machine are left out. Right if nothing but headers has been read before.
+        """
+        ...
+
     def file(self, name: str) -> Path | None:
         """The path of another file of the model, such as its tokeniser, downloaded if needed; None if it is missing."""
         ...

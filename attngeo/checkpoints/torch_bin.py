@@ -13,15 +13,14 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attngeo.checkpoints.pickles import PlainUnpickler, Record, choose_opcodes, describe, make_dict
-from attngeo.checkpoints.source import ByteSource
+from attngeo.checkpoints.source import ByteSource, Extent
 from attngeo.checkpoints.tensor import DTYPE_NAMES, TensorInfo
 from attngeo.checkpoints.torch_records import TorchRecords
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError, first_line
@@ -165,10 +164,11 @@ class TorchFile:
         numbers = self._source.read(self._records.find(part.record) + part.start, part.nbytes, name).view(part.dtype)
         return numbers.as_strided(part.shape, part.strides).contiguous()
 
-    def hold(self, reads: Mapping[str, slice]) -> AbstractContextManager[None]:
-        """Inside the block, these rows of these tensors are read soon."""
+    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
+        """The bytes of the file that `read` needs for these rows of these tensors."""
         parts = (self._find_part(name, rows) for name, rows in reads.items())
-        return self._records.hold_parts((part.record, part.start, part.nbytes) for part in parts if part.numbers)
+        located = (self._records.locate(part.record, part.start, part.nbytes) for part in parts if part.numbers)
+        return [extent for extents in located for extent in extents]
 
     def _find_part(self, name: str, rows: slice) -> _Part:
         storage, dtype, offset, shape, strides = self._saved[name]

@@ -10,7 +10,7 @@ import io
 import os
 import struct
 import zipfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -68,13 +68,10 @@ class TorchRecords:
     def hold(self, names: Collection[str]) -> AbstractContextManager[None]:
         """Inside the block, these records are read soon; those that are missing are not."""
         present = [name for name in names if name in self._records]
-        return self.hold_parts((name, 0, self._records[name].file_size) for name in present)
+        located = (self.locate(name, 0, self._records[name].file_size) for name in present)
+        return self._source.hold(extent for extents in located for extent in extents)
 
-    def hold_parts(self, parts: Iterable[tuple[str, int, int]]) -> AbstractContextManager[None]:
-        """Inside the block, these parts of records are read soon: each a name, a first byte and a number of bytes."""
-        return self._source.hold(extent for part in parts for extent in self._locate(*part))
-
-    def _locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
+    def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
         """The header of a record and a part of its content, some more because the length of the header is not known."""
         record = self._records[name]
         header = LOCAL_HEADER + len(record.orig_filename.encode())

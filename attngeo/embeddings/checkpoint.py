@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
@@ -44,7 +45,7 @@ def read_checkpoint(
     table: Table = "input",
     *,
     tokeniser: Any = None,
-    offline: bool = False,
+    hub: HubAccess = HubAccess(),
     progress: ProgressCallback = ignore_progress,
 ) -> Embedding:
     """The input embeddings, or the unembedding, of a checkpoint or of a transformers model in memory.
@@ -53,7 +54,7 @@ def read_checkpoint(
 
     Raises ModelUnavailableError, CheckpointError; ShapeError if the tokeniser belongs to another model.
     """
-    with closing(open_store(model, offline=offline)) as store:
+    with closing(open_store(model, hub)) as store:
         name, notes = find_table(store, table)
         rows = float_shape(store, name)[0]
         own = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)

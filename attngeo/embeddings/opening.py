@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.formats import is_weights
 from attngeo.checkpoints.reference import local_path
 from attngeo.choices import Table
@@ -15,6 +16,7 @@ from attngeo.embeddings.keyed_vectors import build_embedding, read_keyed_vectors
 from attngeo.embeddings.streams import ZIP, open_stream
 from attngeo.embeddings.text_vectors import is_text, read_text
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
+from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
 
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
@@ -22,12 +24,13 @@ CBOW = "cbow:"
 PICKLE, FASTTEXT = b"\x80", b"\xba\x16\x4f\x2f"
 
 
+@accept_options(HubAccess, "hub")
 def open_embedding(
     model: Any,
     *,
     table: Table = "input",
     tokeniser: Any = None,
-    offline: bool = False,
+    hub: HubAccess,
     progress: ProgressCallback = ignore_progress,
 ) -> Embedding:
     """Open a table of vectors.
@@ -37,7 +40,7 @@ def open_embedding(
     which trains CBOW on a text first; or a transformers model, gensim's KeyedVectors or an Embedding in memory.
     table: the "input" embeddings of a checkpoint, or its unembedding, "output".
     tokeniser: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
-    offline: do not download anything.
+    {hub}
 
     Raises ModelUnavailableError, CheckpointError, UsageError.
     """
@@ -53,7 +56,7 @@ def open_embedding(
         return build_embedding(vectors.vectors, list(vectors.index_to_key), text)
     found = _find_vectors_file(text)
     if found is None:
-        return read_checkpoint(model, table, tokeniser=tokeniser, offline=offline, progress=progress)
+        return read_checkpoint(model, table, tokeniser=tokeniser, hub=hub, progress=progress)
     if table == "output":
         raise UsageError(f"{text}: a file of word vectors has one table only; leave out --table output")
     return _read_vectors(*found, text, progress)

@@ -37,7 +37,7 @@ def check_figure(path: Path) -> None:
 def save_figure(figure: Figure, path: str | Path, size: ImageSize) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
-    {options}
+    {size}
 
     The default size is the figure's own, or 1000 × 600. The page contains plotly.js and opens offline. Images require
     an installed Chromium or Chrome. The same figure gives the same page and the same JSON, byte for byte. Raises

@@ -74,7 +74,7 @@ def compare(
     """Train once for each objective, initialisation and seed, with the same data in the same order.
 
     options: of every run; see `attngeo.pretrain.make_options`. The seeds are counted from `options.seed` on.
-    {options}
+    {comparison}
     resume: keep the finished runs in `folder`, and resume the one that is not. progress: called as by `run`.
 
     Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over

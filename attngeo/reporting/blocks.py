@@ -70,7 +70,7 @@ def _draw_model(block: FigureBlock, model: str, place: Workplace) -> Figure:
     frames = read_frames(
         FigureInputs(
             given=[resolve_reference(model, place.base)], spec=block.spec, options=block.options,
-            offline=place.offline, progress=place.progress,
+            hub=place.hub, progress=place.progress,
         )
     )  # fmt: skip
     for frame in frames:

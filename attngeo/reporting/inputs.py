@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.small_files import read_small_text
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import FigureSpec, FrameName
 from attngeo.figures.options import PlotOptions
@@ -32,7 +33,7 @@ class FigureInputs:
     given: Sequence[Any]
     spec: FigureSpec
     options: PlotOptions
-    offline: bool
+    hub: HubAccess
     progress: ProgressCallback
 
     @property
@@ -75,7 +76,7 @@ def _read_scores(inputs: FigureInputs) -> list[pd.DataFrame]:
         elif isinstance(each, str | Path) and is_results(str(each)):
             frames.append(read_results(each, inputs.columns, "attngeo score -o FILE", numbers=number_columns()))
         else:
-            frames.append(score(each, per_head=True, offline=inputs.offline, progress=inputs.progress))
+            frames.append(score(each, per_head=True, hub=inputs.hub, progress=inputs.progress))
     rows = inputs.filter(_join(frames))
     refuse_repeated(rows)
     return [_select_stack(rows, inputs.options.stack)]
@@ -110,7 +111,7 @@ def _read_matrix(inputs: FigureInputs) -> list[pd.DataFrame]:
         raise UsageError(
             f"{inputs.spec.name} requires one model, expected a reference such as org/name, a folder or demo:minilm"
         )
-    matrix = query_key_matrix(given[0], options.layer, head=options.head, stack=options.stack, offline=inputs.offline)
+    matrix = query_key_matrix(given[0], options.layer, head=options.head, stack=options.stack, hub=inputs.hub)
     return list(matrix)
 
 
@@ -130,7 +131,7 @@ def _read_analogies(inputs: FigureInputs) -> list[pd.DataFrame]:
     if not frames:
         from attngeo.analogies.analogy import analogy
 
-        frames = [analogy(list(inputs.given), offline=inputs.offline, progress=inputs.progress).scores]
+        frames = [analogy(list(inputs.given), hub=inputs.hub, progress=inputs.progress).scores]
     return [inputs.filter(_join(frames))]
 
 

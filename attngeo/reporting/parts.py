@@ -73,7 +73,7 @@ def _prepare_scores(request: ScoreRequest, model: str, place: Workplace) -> Resu
         from attngeo.scores import scoring
 
         options = {"per_head": True} | request.options
-        frame = scoring.score(reference, offline=place.offline, progress=place.progress, **options)
+        frame = scoring.score(reference, hub=place.hub, progress=place.progress, **options)
         return _rename_models(frame, {reference: model})
 
     alone = request.model_copy(update={"models": [model]})
@@ -90,7 +90,7 @@ def _prepare_analogies(request: AnalogyRequest, place: Workplace) -> ResultsPart
     def make() -> pd.DataFrame:
         from attngeo.analogies.analogy import analogy
 
-        frame = analogy(references, offline=place.offline, progress=place.progress, **options).scores
+        frame = analogy(references, hub=place.hub, progress=place.progress, **options).scores
         return _rename_models(frame, dict(zip(references, request.models, strict=True)))
 
     files = map(describe_files, (*references, str(questions)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import FIGURES
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 
 
 @accept_options(PlotOptions)
+@accept_options(HubAccess, "hub")
 def plot(
     kind: str,
     inputs: Any,
     options: PlotOptions,
     *,
-    offline: bool = False,
+    hub: HubAccess,
     progress: ProgressCallback | None = None,
 ) -> Figure:
     """Draw a figure of one of the kinds in `attngeo.figures.kinds.FIGURES`.
@@ -30,7 +32,8 @@ def plot(
     inputs: one or several of: a file that `attngeo score`, `analogy` or `pretrain` wrote, a folder of `pretrain`,
     a model's reference, a model in memory, a DataFrame of results.
     {options}
-    offline: use only the Hub's cache. progress: called while models are read.
+    {hub}
+    progress: called while models are read.
 
     An option that a kind does not use has no effect.
     Raises UsageError for an unknown kind or a score that the kind cannot show, DataError for rows that lack what is
@@ -46,9 +49,7 @@ def plot(
     given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     if not given:
         raise UsageError("there is nothing to plot, expected a model or a file of results")
-    sources = FigureInputs(
-        given=given, spec=spec, options=options, offline=offline, progress=progress or ignore_progress
-    )
+    sources = FigureInputs(given=given, spec=spec, options=options, hub=hub, progress=progress or ignore_progress)
     frames = read_frames(sources)
     try:
         return spec.draw(*frames, options=options)

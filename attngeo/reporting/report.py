@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.bounds.small_files import read_small_text
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import OutputError, UsageError
+from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.reporting.blocks import FILE_NAME, build_figure, build_table, run_check
@@ -52,10 +54,14 @@ class Report:
         return self.folder / PAGE
 
 
+@accept_options(HubAccess, "hub")
 def build_report(
-    recipe: str | Path, folder: str | Path, *, offline: bool = False, progress: ProgressCallback | None = None
+    recipe: str | Path, folder: str | Path, *, hub: HubAccess, progress: ProgressCallback | None = None
 ) -> Report:
     """Make the report of a recipe (a TOML file; see `attngeo report --init`) in `folder`.
+
+    {hub}
+    progress: called while results are computed.
 
     Writes `index.html`, which opens offline, `report.md`, `provenance.json`, and every table as CSV and Parquet in
     `tables/`. If `folder` has an unfinished report, it is resumed. The same inputs give the same bytes, except for the
@@ -64,7 +70,7 @@ def build_report(
     failure if all results fail. Raises FolderInUseError if another process makes a report in `folder`.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _read_date()
-    place = Workplace(base=file.path.parent, folder=folder, offline=offline, progress=progress or ignore_progress)
+    place = Workplace(base=file.path.parent, folder=folder, hub=hub, progress=progress or ignore_progress)
     with lock_folder(folder):
         results = collect_results(file, place)
         content, tables = _build_content(file, results, place, date)

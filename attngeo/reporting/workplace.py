@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import ModelNotFoundError
@@ -23,7 +24,7 @@ class Workplace:
 
     base: Path
     folder: Path
-    offline: bool
+    hub: HubAccess
     progress: ProgressCallback
 
 

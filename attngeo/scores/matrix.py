@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import CheckpointError, UsageError
 from attngeo.geometry.directionality import check_choices, is_outlier, outlier_threshold
 from attngeo.geometry.factors import form_statistics, largest_entries, layer_factors
 from attngeo.layouts.sites import AttentionSite
+from attngeo.options import accept_options
 from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class QueryKeyMatrix(NamedTuple):
     norms: pd.DataFrame
 
 
+@accept_options(HubAccess, "hub")
 def query_key_matrix(
     model: Any,
     layer: int = 0,
@@ -42,13 +45,16 @@ def query_key_matrix(
     stack: str | None = None,
     gamma: float = 2.0,
     cells: int = MOST_CELLS,
-    offline: bool = False,
+    hub: HubAccess,
 ) -> QueryKeyMatrix:
     """W_qk of one layer, or of one of its heads, small enough to be drawn.
 
-    model, stack, offline: as for `attngeo.score`; the default is the first stack. gamma: a row or column is an outlier
+    model, stack: as for `attngeo.score`; the default is the first stack. gamma: a row or column is an outlier
     if its norm exceeds mean + gamma·std of the norms; directionality sums the outliers. cells: the largest number of
-    squares along an edge. The `attrs` of both tables say which matrix it is.
+    squares along an edge.
+    {hub}
+
+    The `attrs` of both tables say which matrix it is.
     Raises ModelUnavailableError and CheckpointError; UsageError for a layer or head that does not exist.
 
     >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
@@ -56,7 +62,7 @@ def query_key_matrix(
     ((96, 96), 57)
     """
     check_choices(gamma, "corrected")
-    with closing(open_store(model, offline=offline)) as store, torch.inference_mode():
+    with closing(open_store(model, hub)) as store, torch.inference_mode():
         sites, _ = sites_of(store)
         site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
         if head is not None and not 0 <= head < site.heads:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore, float_shape, stated_quantisation
 from attngeo.choices import Convention
@@ -19,6 +20,7 @@ from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_ga
 from attngeo.layouts.assemble import Projections, assemble
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.layouts.sites import AttentionSite, find_sites
+from attngeo.options import accept_options
 from attngeo.scores.options import ScoreOptions, check_layers
 
 
@@ -51,6 +53,7 @@ class SiteWeights(NamedTuple):
     wk: Tensor
 
 
+@accept_options(HubAccess, "hub")
 def attention_sites(
     model: Any,
     *,
@@ -60,12 +63,14 @@ def attention_sites(
     fold_norm: bool = False,
     rope_offset: int = 0,
     dtype: torch.dtype = torch.float32,
-    offline: bool = False,
+    hub: HubAccess,
 ) -> Iterator[SiteWeights]:
     """Iterate over the attention sites of `model`, with their query and key weights. One site is in memory at a time.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
     stack, layers: select sites. with_bias, fold_norm, rope_offset: as for `score`. dtype: of the returned weights.
+    {hub}
+
     Raises ModelUnavailableError, CheckpointError, UsageError.
 
     >>> import attngeo
@@ -73,7 +78,7 @@ def attention_sites(
     [(0, (12, 384, 32)), (1, (12, 384, 32))]
     """
     variants = Variants(with_bias, fold_norm, rope_offset)
-    with closing(open_store(model, offline=offline)) as store:
+    with closing(open_store(model, hub)) as store:
         sites, _ = sites_of(store, variants)
         sites = select(sites, stack, layers, store.ref)
         store.fetch(name for site in sites for name in site.tensors.values())

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attngeo.bounds.escape import in_utf8
 from attngeo.bounds.memory import available_memory
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision
@@ -51,14 +52,16 @@ def score_columns() -> tuple[str, ...]:
 
 
 @accept_options(ScoreOptions)
+@accept_options(HubAccess, "hub")
 def score(
-    model: Any, options: ScoreOptions, *, offline: bool = False, progress: ProgressCallback | None = None
+    model: Any, options: ScoreOptions, *, hub: HubAccess, progress: ProgressCallback | None = None
 ) -> pd.DataFrame:
     """Symmetry and directionality of every layer, and with `per_head` of every head, of a model's attention.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
     {options}
-    offline: use only the Hub's cache. progress: called before each file and layer.
+    {hub}
+    progress: called before each file and layer.
 
     Returns a DataFrame with one row for each layer (`head` is missing) and head. Its columns are `score_columns()`;
     scores are missing if the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
@@ -75,7 +78,7 @@ def score(
     device, dtype = pick_device(options.device), DTYPES[options.precision]
     if device.type == "mps" and dtype == torch.float64:
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
-    with closing(open_store(model, offline=offline)) as store, torch.inference_mode():
+    with closing(open_store(model, hub)) as store, torch.inference_mode():
         sites, skipped = sites_of(store, variants)
         sites = select(sites, options.stack, options.layers, store.ref)
         log.info("%s: %s, on %s in %s", store.ref, _describe(store, sites), device, options.precision)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.opening import open_store
@@ -16,6 +17,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.sites import AttentionSite
+from attngeo.options import accept_options
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import software
 from attngeo.scores.projections import sites_of
@@ -35,12 +37,16 @@ FAILING = ("differs", "no product", "only in memory")
 UNCHECKED = ("not run", "only in the file")
 
 
-def verify(model: Any, *, offline: bool = False, progress: ProgressCallback | None = None) -> pd.DataFrame:
+@accept_options(HubAccess, "hub")
+def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = None) -> pd.DataFrame:
     """Compare the query and key weights that attngeo reads with what the running model multiplies, at every site.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), which transformers loads in float32 without
-    code of the checkpoint, or a transformers model in memory. offline: use only the Hub's cache. progress: is called
-    before each file and run.
+    code of the checkpoint, or a transformers model in memory.
+    {hub}
+    progress: is called before each file and run.
+
+    The files of weights of a model on the Hub are downloaded in any case: transformers reads them.
 
     The model runs on random inputs. Each product of queries and keys that goes through a softmax is recorded, whatever
     its tensors and modules are called, and compared with the product that the weights give.
@@ -71,7 +77,7 @@ def verify(model: Any, *, offline: bool = False, progress: ProgressCallback | No
     import pandas as pd
 
     report = progress or ignore_progress
-    with closing(open_store(model, offline=offline)) as store, silence_libraries():
+    with closing(open_store(model, hub)) as store, silence_libraries():
         saved, skipped = sites_of(store, COMPARED)
         with _open_running(model, store, report) as running:
             expected, lonely = _expect(store, saved, running, report)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import attngeo
 from attngeo.checkpoints import formats
 from attngeo.checkpoints.formats import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.source import ByteSource
+from attngeo.checkpoints.source import ByteSource, Extent
 from attngeo.checkpoints.tensor import TensorInfo, info_of
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 
@@ -138,8 +137,8 @@ class ToyFile:
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         return self._entries[name][rows]
 
-    def hold(self, reads: Mapping[str, slice]) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
-        return nullcontext()
+    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:  # noqa: ARG002 - the protocol's
+        return []
 
     def close(self) -> None:
         self._entries = {}

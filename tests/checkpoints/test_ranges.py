@@ -18,7 +18,8 @@ from support.hub_server import COMMIT, V1_COMMIT, Fault, Hub
 from support.messages import refuses
 
 import attngeo
-from attngeo.checkpoints.ranges import RETRIES, merge
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.ranges import merge
 from attngeo.checkpoints.source import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError
 
@@ -116,7 +117,7 @@ def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_p
     here.faults[FILE] = Fault(storage=misdeed)
     with refuses(NetworkError, "org/name", fact):
         attngeo.score("org/name")
-    assert 1 <= len(here.stored) <= (RETRIES + 1) * 6  # a loop of redirects is followed each time
+    assert 1 <= len(here.stored) <= (HubAccess.retries + 1) * 6  # a loop of redirects is followed each time
 
 
 def test_an_address_is_renewed_whenever_it_has_expired(here: Hub, tmp_path: Path) -> None:

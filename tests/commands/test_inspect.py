@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Command
-from support.checkpoints import weights, write_single
+from support.checkpoints import weights, write_sharded, write_single
 
 Save = Callable[[str], Path]
 
@@ -46,6 +46,23 @@ def test_what_is_left_out_is_listed_with_its_layers_and_its_reason(inside: Comma
     found = json.loads(inside("inspect", mixed, "--format", "json").stdout)
     assert found["left_out"].keys() == {"tower.#.att.qkv.weight"}
     assert [site["module"] for site in found["sites"]] == [f"model.layers.{layer}.self_attn" for layer in (0, 1)]
+
+
+def test_the_cost_is_stated_for_a_model_on_this_machine(inside: Command, mixed: Path) -> None:
+    """Queries and keys of two layers, without values and the rest; no server is asked."""
+    found = json.loads(inside("inspect", mixed, "--format", "json").stdout)
+    read, total = 2 * 4 * (24 * 24 + 12 * 24), sum(tensor.nbytes for tensor in weights().values()) + 3 * 4 * 16
+    assert (found["bytes_to_read"], found["bytes_total"]) == (read, total)
+    assert (found["share_to_read"], found["requests"], found["remote_files"]) == (read / total, 0, 0)
+    assert f"to read: 6.9 kB of 16.3 kB ({read / total:.1%})" in inside("inspect", mixed).stdout.splitlines()
+
+
+def test_no_share_of_a_total_that_is_too_small(inside: Command, tmp_path: Path) -> None:
+    """An index may state any number of bytes."""
+    index = write_sharded(tmp_path) / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("12345", "123"))
+    assert json.loads(inside("inspect", tmp_path, "--format", "json").stdout)["share_to_read"] is None
+    assert "to read: 6.9 kB of 123 bytes" in inside("inspect", tmp_path).stdout.splitlines()
 
 
 def test_verbose_lists_every_module(inside: Command, mixed: Path) -> None:

@@ -23,7 +23,9 @@ from attngeo.options import PANELS, RUNNING
 
 NAMES = [function.__name__ for functions in COMMANDS.values() for function in functions]
 # The options that change no result.
-RUNNING_OPTIONS = {"device", "memory", "workers", "offline", "quiet", "verbose", "resume", "save_every"}
+RUNNING_OPTIONS = {
+    "device", "memory", "workers", "offline", "download", "retries", "quiet", "verbose", "resume", "save_every",
+}  # fmt: skip
 # The exit codes of shells for a program that a signal or a closed pipe ended.
 INTERRUPTED, CLOSED_PIPE = 130, 141
 Command = Callable[..., subprocess.CompletedProcess[str]]

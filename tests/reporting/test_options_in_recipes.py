@@ -11,6 +11,8 @@ from attngeo.reporting.schema import OPTION_KEYS, FigureBlock, Recipe
 # Options about one run of a command, not about the question: a recipe is offline, quiet or verbose as a whole.
 RUNNING = {
     "offline": "option of attngeo report",
+    "download": "option of attngeo report",
+    "retries": "option of attngeo report",
     "quiet": "option of attngeo report",
     "verbose": "option of attngeo report",
     "help": "shows the help",

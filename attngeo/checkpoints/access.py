@@ -1,0 +1,23 @@
+"""How a model on the Hub is read: options of every function and command that opens models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attngeo.options import RUNNING, Options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubAccess(Options):
+    """Options for models on the Hub. Raises UsageError for a value outside its limits.
+
+    By default, ranges of the files of weights are read, and nothing of them is kept. `offline` wins over `download`.
+    """
+
+    offline: bool = option(False, "Use only the Hub's cache; open no connection", panel=RUNNING)
+    download: bool = option(
+        False, "Download whole files of weights into the Hub's cache instead of reading ranges of them", panel=RUNNING
+    )
+    retries: int = option(
+        5, "Number of times that a failed request for a range is repeated", panel=RUNNING, metavar="N", least=0, most=20
+    )

@@ -1,0 +1,196 @@
+"""The options for models on the Hub: what is read, what stays in the cache, and what it costs."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command
+from support.checkpoints import CONFIG, weights, write_sharded, write_single
+from support.hub_server import Fault, Hub, serve
+from support.messages import assert_fails, refuses
+from support.vectors import word_piece
+
+import attngeo as library
+from attngeo.checkpoints.access import HubAccess
+from attngeo.errors import NetworkError, UsageError
+from attngeo.reporting import build_report
+
+WORDS = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(48)]
+EMBEDDINGS, LAYER_0, LAYER_1 = (f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3))
+INDEX = "model.safetensors.index.json"
+RECIPE = 'title = "Own"\n[[results]]\nname = "scores"\ncommand = "score"\nmodels = ["org/name"]\n'
+# Command line → the files of weights whose headers it needs, and the other files.
+COMMANDS = {
+    "score org/name --format csv": ([LAYER_0, LAYER_1], []),
+    "inspect org/name": ([LAYER_0, LAYER_1], []),
+    "nearest org/name waa --format csv": ([EMBEDDINGS], ["tokenizer.json"]),
+    "analogy org/name --questions q.txt --format csv": ([EMBEDDINGS], ["tokenizer.json"]),
+    "plot matrix org/name --layer 1 -o m.json": ([LAYER_0, LAYER_1], []),
+    "report recipe.toml -o report": ([LAYER_0, LAYER_1], []),
+}
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """A server with a sharded model that has a tokeniser."""
+    with serve() as running:
+        folder = running.repositories["org/name"] = write_sharded(tmp_path / "remote")
+        word_piece(folder / "tokenizer.json", ["[PAD]", "[UNK]", *WORDS])
+        yield running
+
+
+@pytest.fixture
+def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that reaches the server, with a cache of its own."""
+    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A working directory with the files that the commands name."""
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    (tmp_path / "q.txt").write_text(": own\n" + "\n".join(" ".join(WORDS[i : i + 4]) for i in range(40)))
+    return tmp_path
+
+
+def cached(work: Path) -> set[str]:
+    """The names of the files in the cache."""
+    return {path.name for path in work.glob("home/hub/models--*/snapshots/*/*")}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_download_keeps_whole_files_and_the_default_keeps_none(
+    line: str, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
+) -> None:
+    """Ranges and whole files give the same answer; after a download, no connection is needed."""
+    weights, others = COMMANDS[line]
+    ranged = attngeo(*line.split(), cwd=work, **online)
+    assert ranged.returncode == 0, ranged.stderr
+    assert cached(work) == {"config.json", INDEX, *others}
+    downloading = attngeo(*line.split(), "--download", cwd=work, **online)
+    assert downloading.returncode == 0, downloading.stderr
+    assert cached(work) == {"config.json", INDEX, *others, *weights}
+    hub.requests.clear()
+    offline = attngeo(*line.split(), "--download", "--offline", cwd=work, **online)
+    assert (offline.returncode, hub.requests) == (0, []), offline.stderr
+    if not line.startswith("inspect"):  # shows what is left to read
+        assert ranged.stdout == downloading.stdout == offline.stdout
+
+
+def test_offline_wins_over_download(hub: Hub, online: dict[str, str], work: Path, attngeo: Command) -> None:
+    assert attngeo("score", "org/name", cwd=work, **online).returncode == 0
+    hub.requests.clear()
+    run = attngeo("score", "org/name", "--download", "--offline", cwd=work, **online)
+    assert_fails(run, NetworkError.exit_code, "org/name", LAYER_0, "offline", "cache")
+    assert hub.requests == []
+
+
+def call(code: str, environment: dict[str, str]) -> str:
+    """What a program prints that uses the library."""
+    program = f"import attngeo\nfrom attngeo.checkpoints.access import HubAccess\n{code}"
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    return run.stdout
+
+
+@pytest.mark.parametrize("keywords", ["download=True", "hub=HubAccess(download=True)"])
+def test_the_library_downloads_too(keywords: str, hub: Hub, online: dict[str, str], work: Path) -> None:
+    shown = "[['layer', 'symmetry']].to_csv(index=False), end='')"
+    ranged = call(f"print(attngeo.score('org/name'){shown}", online)
+    assert cached(work) == {"config.json", INDEX}
+    assert call(f"print(attngeo.score('org/name', {keywords}){shown}", online) == ranged
+    assert cached(work) == {"config.json", INDEX, LAYER_0, LAYER_1}
+    hub.requests.clear()
+    assert call(f"print(attngeo.score('org/name', offline=True){shown}", online) == ranged
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("given", ["-1", "21"])
+def test_a_number_of_retries_outside_its_limits_is_wrong_usage(line: str, given: str, inside: Command) -> None:
+    assert_fails(inside(*line.split(), "--retries", given), UsageError.exit_code, "retries", given, 0, 20)
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_failed_request_is_repeated_as_often_as_the_option_says(
+    retries: int, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
+) -> None:
+    """After the Hub has stated its size, the server states another one in every answer."""
+    answers = itertools.count()
+    hub.faults[LAYER_1] = Fault(change=lambda content: content + bytes(next(answers)))
+    run = attngeo("score", "org/name", "--retries", retries, cwd=work, **online)
+    assert_fails(run, NetworkError.exit_code, "org/name", LAYER_1, f"{retries + 1} times", "--download")
+    assert len([file for _, file, part, _ in hub.requests if file == LAYER_1 and part is not None]) == retries + 1
+
+
+FUNCTIONS: list[Callable[..., object]] = [
+    library.score, library.verify, library.attention_sites, library.query_key_matrix, library.analogy,
+    library.nearest, library.open_embedding, library.plot, build_report,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_every_function_that_opens_models_takes_the_options(function: Callable[..., object]) -> None:
+    parameters = inspect.signature(function).parameters
+    defaults = {name: parameters[name].default for name in ("offline", "download", "retries", "hub")}
+    assert defaults == {"offline": False, "download": False, "retries": 5, "hub": None}
+    with refuses(UsageError, "retries", 21, 0, 20):
+        function("demo:minilm", "demo:minilm", retries=21)
+
+
+def test_keywords_win_over_the_object() -> None:
+    with refuses(UsageError, "retries", 21):
+        library.score("demo:minilm", hub=HubAccess(offline=True), retries=21)
+
+
+def write_long_header(folder: Path) -> Path:
+    """A file whose header is longer than what is asked for first."""
+    return write_single(folder, weights(40), CONFIG | {"num_hidden_layers": 40})
+
+
+def write_wide(folder: Path) -> Path:
+    """A file with keys and queries that are next to each other, and larger together than one request."""
+    tensors = {f"model.layers.0.self_attn.{name}_proj.weight": torch.zeros(1800, 1800) for name in "qkv"}
+    sizes = {"hidden_size": 1800, "head_dim": 450, "num_key_value_heads": 4, "num_hidden_layers": 1}
+    return write_single(folder, tensors, CONFIG | sizes)
+
+
+@pytest.mark.parametrize(
+    ("write", "files"),
+    [(write_sharded, 2), (partial(write_sharded, suffix="bin"), 2), (write_long_header, 1), (write_wide, 1)],
+    ids=["sharded", "pickled", "long header", "wide"],
+)
+def test_inspect_states_how_many_requests_score_will_send(
+    write: Callable[[Path], Path], files: int, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
+) -> None:
+    hub.repositories["org/own"] = write(work / "own")
+    found = json.loads(attngeo("inspect", "org/own", "--format", "json", **online).stdout)
+    printed = attngeo("inspect", "org/own", **online).stdout
+    hub.requests.clear()
+    assert attngeo("score", "org/own", **online).returncode == 0
+    sent = [file for _, file, part, _ in hub.requests if part is not None]
+    assert (found["requests"], found["remote_files"]) == (len(sent), len(set(sent)))
+    assert found["remote_files"] == files
+    requests = f"{len(sent)} requests for ranges of {files} file{'s' if files > 1 else ''}"
+    assert f"from the Hub: {requests}" in printed.splitlines()
+
+
+def test_files_in_the_cache_need_no_requests(hub: Hub, online: dict[str, str], work: Path, attngeo: Command) -> None:
+    assert attngeo("score", "org/name", "--download", "--layers", "1", **online).returncode == 0
+    assert cached(work) >= {LAYER_0, LAYER_1}
+    hub.requests.clear()
+    run = attngeo("inspect", "org/name", "--format", "json", **online)
+    found = json.loads(run.stdout)
+    assert (found["requests"], found["remote_files"]) == (0, 0)
+    assert not [file for _, file, _, _ in hub.requests if file.endswith(".safetensors")]
