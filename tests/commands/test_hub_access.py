@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
 import os
 import subprocess
@@ -126,12 +125,10 @@ def test_a_number_of_retries_outside_its_limits_is_wrong_usage(line: str, given:
 def test_a_failed_request_is_repeated_as_often_as_the_option_says(
     retries: int, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
 ) -> None:
-    """After the Hub has stated its size, the server states another one in every answer."""
-    answers = itertools.count()
-    hub.faults[LAYER_1] = Fault(change=lambda content: content + bytes(next(answers)))
+    hub.faults[LAYER_1] = Fault(storage="drop")
     run = attngeo("score", "org/name", "--retries", retries, cwd=work, **online)
     assert_fails(run, NetworkError.exit_code, "org/name", LAYER_1, f"{retries + 1} times", "--download")
-    assert len([file for _, file, part, _ in hub.requests if file == LAYER_1 and part is not None]) == retries + 1
+    assert len([request for request in hub.stored if request.file == LAYER_1]) == retries + 1
 
 
 FUNCTIONS: list[Callable[..., object]] = [
@@ -177,9 +174,9 @@ def test_inspect_states_how_many_requests_score_will_send(
     hub.repositories["org/own"] = write(work / "own")
     found = json.loads(attngeo("inspect", "org/own", "--format", "json", **online).stdout)
     printed = attngeo("inspect", "org/own", **online).stdout
-    hub.requests.clear()
+    hub.stored.clear()
     assert attngeo("score", "org/own", **online).returncode == 0
-    sent = [file for _, file, part, _ in hub.requests if part is not None]
+    sent = [request.file for request in hub.stored]
     assert (found["requests"], found["remote_files"]) == (len(sent), len(set(sent)))
     assert found["remote_files"] == files
     requests = f"{len(sent)} requests for ranges of {files} file{'s' if files > 1 else ''}"

@@ -198,10 +198,10 @@ def test_only_tokeniser_files_are_downloaded_from_the_hub(hub: Hub, attngeo: Com
         (folder / name).write_text("not needed")
     questions = write_questions(tmp_path / "q.txt", {"own": ["the of and old"]})
     command = ["analogy", "org/name", "--questions", questions, "--top-k", 1, "--compose", "mean", "--format", "json"]
-    first = attngeo(*command, **online)
+    first = attngeo(*command, "--download", **online)
     assert (first.returncode, first.stderr) == (0, "")
     assert json.loads(first.stdout)[-1]["known"] == 1
-    assert sorted(hub.downloaded) == ["config.json", "merges.txt", "vocab.json"]
+    assert sorted(hub.downloaded) == ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
     hub.requests.clear()
     again = attngeo(*command, "--offline", **online)
     assert (again.returncode, again.stdout, hub.requests) == (0, first.stdout, [])
