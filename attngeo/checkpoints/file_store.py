@@ -122,8 +122,16 @@ class FileStore:
         """The path of another file of the model, downloaded if needed; None if it is missing."""
         return self._other(name)
 
+    def download(self, progress: Callable[[str], None]) -> None:
+        """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
+        for file in self._files:
+            progress(file)
+            self.file(file)
+        self.close()  # what was remote is opened again as a file on this machine
+
     def close(self) -> None:
         """Close all open files."""
         for file in self._open.values():
             file.close()
         self._open.clear()
+        self._sources.clear()
