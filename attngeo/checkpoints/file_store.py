@@ -40,7 +40,7 @@ class FileStore:
     ) -> None:
         self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, revision, offline
         self.main_file = main_file
-        self.files, self._open_source, self._other = tuple(files), open_source, other
+        self._files, self._open_source, self._other = tuple(files), open_source, other
         self._index = index
         self._weight_map: Mapping[str, str] | None = None if index is None else index.weight_map
         self._total_nbytes = None if index is None else index.total_nbytes
@@ -57,13 +57,13 @@ class FileStore:
     def total_nbytes(self) -> int | None:
         """Bytes of all tensors: from the index, which may not state them, or from the header of the one file."""
         if self._total_nbytes is None and self._index is None:
-            self._total_nbytes = sum(info.nbytes for file in self.files for info in self._file(file).tensors.values())
+            self._total_nbytes = sum(info.nbytes for file in self._files for info in self._file(file).tensors.values())
         return self._total_nbytes
 
     @property
     def _file_of(self) -> Mapping[str, str]:
         if self._weight_map is None:
-            self._weight_map = {name: file for file in self.files for name in self._file(file).tensors}
+            self._weight_map = {name: file for file in self._files for name in self._file(file).tensors}
         return self._weight_map
 
     def info(self, name: str) -> TensorInfo:
@@ -124,8 +124,16 @@ class FileStore:
         """The path of another file of the model, downloaded if needed; None if it is missing."""
         return self._other(name)
 
+    def download(self, progress: Callable[[str], None]) -> None:
+        """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
+        for file in self._files:
+            progress(file)
+            self.file(file)
+        self.close()  # what was remote is opened again as a file on this machine
+
     def close(self) -> None:
         """Close all open files."""
         for file in self._open.values():
             file.close()
         self._open.clear()
+        self._sources.clear()

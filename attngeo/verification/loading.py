@@ -45,9 +45,8 @@ def load_model(store: FileStore, report: ProgressCallback) -> LoadedModel:
     config = _read_config(folder, ref)
     model_class = _choose_class(config, ref)
     _require_room(_float32_nbytes(model_class, config, store), ref)
-    for file in store.files:
-        report(Progress("download", file))
-        store.file(file)
+    store.download(lambda file: report(Progress("download", file)))
+    store.fetch(store.names)  # raises for a broken file, with its name
     report(Progress("load", f"{model_class.__name__} in float32"))
     return _load(model_class, config, folder, store)
 
