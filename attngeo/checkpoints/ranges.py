@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -85,7 +84,7 @@ class RemoteFile:
     def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = HubAccess.retries) -> None:
         self.where = f"{ref}: {file}"
         self._look_up, self._retries = look_up, retries
-        self._address, self._lock = look_up(), Lock()
+        self._address, self._lock, self._closed = look_up(), Lock(), Event()
         self.size, self.requests = self._address.size, 0
         self._held: list[tuple[int, Tensor]] = []
 
@@ -93,33 +92,41 @@ class RemoteFile:
         """Bytes, uint8 [count], in new memory; see `ByteSource`."""
         if offset < 0 or offset + count > self.size:
             raise CorruptCheckpointError(f"{self.where}: ends inside tensor {name!r}")
-        for start, block in self._held:
+        require_memory(count, f"{self.where}: tensor {name!r}")
+        for held in self._held:
+            start, block = held
+            if (start, len(block)) == (offset, count):  # large tensors are not copied
+                self._forget([held])
+                return block
             if start <= offset and offset + count <= start + len(block):
                 return block[offset - start : offset - start + count].clone()
-        require_memory(count, f"{self.where}: tensor {name!r}")
         return self._load([Extent(offset, count)])[0][1]
 
     @contextmanager
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
         """Inside the block, these bytes are in memory, by as few requests as the ranges allow; see `ByteSource`."""
         merged = self._merge(extents)
-        require_memory(2 * sum(extent.nbytes for extent in merged), self.where)
+        require_memory(sum(extent.nbytes for extent in merged), self.where)
         blocks = self._load(merged)
         with self._lock:
             self._held = [*self._held, *blocks]
         try:
             yield
         finally:
-            with self._lock:
-                self._held = [held for held in self._held if not any(held is block for block in blocks)]
+            self._forget(blocks)
+
+    def _forget(self, blocks: Collection[tuple[int, Tensor]]) -> None:
+        with self._lock:
+            self._held = [held for held in self._held if not any(held is block for block in blocks)]
 
     def count_requests(self, extents: Iterable[Extent]) -> int:
         """How many requests `hold` sends for these bytes; see `ByteSource`."""
         return sum(len(_cut(extent)) for extent in self._merge(extents))
 
     def close(self) -> None:
-        """Forget what is held."""
+        """Forget what is held, and end requests that wait."""
         self._held = []
+        self._closed.set()
 
     def _merge(self, extents: Iterable[Extent]) -> list[Extent]:
         return merge(self._clip(extent) for extent in extents)
@@ -161,9 +168,9 @@ class RemoteFile:
             except _RefusedError as error:
                 raise NetworkError(f"{self.where}: {error}") from None
             # A RuntimeError is that of a client which huggingface_hub has closed, after an error of another request.
-            except (_BrokenError, httpx2.TransportError, RuntimeError) as error:
+            except (_BrokenError, httpx2.RequestError, httpx2.InvalidURL, RuntimeError) as error:
                 failures += 1
-                if failures > self._retries:
+                if failures > self._retries or self._closed.is_set():
                     raise NetworkError(
                         f"{self.where}: {urlsplit(address.url).netloc} has failed {failures} times "
                         f"({first_line(error)}); try again later, or with --download"
@@ -176,7 +183,7 @@ class RemoteFile:
         pause = min(FIRST_WAIT * 2 ** (failures - 1), LONGEST_PAUSE)
         log.info("%s: %s; asked again", self.where, first_line(error))
         if not isinstance(error, _ExpiredError) or failures > 1:
-            time.sleep(pause if wait is None else wait)
+            self._closed.wait(pause if wait is None else wait)
         if not isinstance(error, _ExpiredError):
             return
         with self._lock:
@@ -220,7 +227,7 @@ def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> 
                 rules.check_response(response)
             except HfHubHTTPError:
                 raise NetworkError(str(rules.refusal)) from None
-            if not response.is_redirect:
+            if not response.has_redirect_location:
                 _check_answer(response, extent, size)
                 yield from response.iter_raw()
                 return

@@ -137,25 +137,24 @@ def _read_ahead(
 ) -> Iterator[tuple[AttentionSite, dict[str, Tensor]]]:
     """Each site with its tensors; the next ones are read while the caller works on this one.
 
-    There is one more than lanes of the store, or as many as fit into a quarter of the memory that is free.
+    These are as many as the store has lanes, or as fit into a quarter of the free memory; always one.
     """
     sizes = [site_nbytes(store, site) for site in sites]
     total, done, room = sum(sizes), 0, available_memory() // 4
     reads: deque[Future[dict[str, Tensor]]] = deque()
-    with ThreadPoolExecutor(store.lanes, thread_name_prefix="attngeo-read") as reader:
-        try:
-            for i, site in enumerate(sites):
-                while (last := i + len(reads)) < len(sites) and (
-                    len(reads) <= 1 or (len(reads) <= store.lanes and sum(sizes[i : last + 1]) <= room)
-                ):
-                    reads.append(reader.submit(read, store, sites[last]))
-                tensors = reads.popleft().result()
-                report(Progress("score", f"{site.stack} {site.layer}", done, total))
-                yield site, tensors
-                done += sizes[i]
-        finally:
-            for waiting in reads:
-                waiting.cancel()
+    reader = ThreadPoolExecutor(store.lanes, thread_name_prefix="attngeo-read")
+    try:
+        for i, site in enumerate(sites):
+            while (last := i + len(reads)) < len(sites) and (
+                len(reads) <= 1 or (len(reads) <= store.lanes and sum(sizes[i : last + 1]) <= room)
+            ):
+                reads.append(reader.submit(read, store, sites[last]))
+            tensors = reads.popleft().result()
+            report(Progress("score", f"{site.stack} {site.layer}", done, total))
+            yield site, tensors
+            done += sizes[i]
+    finally:  # after Ctrl-C, nobody waits for a slow server; the store is closed next, which ends what still waits
+        reader.shutdown(wait=False, cancel_futures=True)
     report(Progress("score", "done", done, total))
 
 
