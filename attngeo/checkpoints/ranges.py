@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 # Requests in flight, of all files together, and bytes of one of them: more than enough to fill a line.
 CONNECTIONS = 4
-PART = 32 * 2**20
+PART = 16 * 2**20
 # Ranges are merged if the bytes between them are at most this share of theirs.
 GAP = 0.01
 # The first wait in seconds before what is broken is asked for again; each next one is twice as long.
