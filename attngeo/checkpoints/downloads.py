@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,8 +51,9 @@ def require_answers(ref: str) -> Iterator[ServerRules]:
     is in the cache, huggingface_hub takes that instead.
     """
     _watch_clients()
-    rules = ServerRules(ref)
+    rules, outer = ServerRules(ref), getattr(_own, "rules", None)
     _active.append(rules)
+    _own.rules = [*(outer or []), rules]
     try:
         yield rules
     except (HfHubHTTPError, OSError) as error:
@@ -59,11 +61,23 @@ def require_answers(ref: str) -> Iterator[ServerRules]:
             raise NetworkError(rules.refusal) from error
         raise
     finally:
+        _own.rules = outer
         _active.remove(rules)
 
 
-# The rules of the blocks that are running, in all threads.
+# The rules of the blocks that are running in all threads, and in this one. Those of all are for threads of libraries.
 _active: list[ServerRules] = []
+_own = threading.local()
+
+
+def set_own_rules() -> None:
+    """Let this thread judge its answers itself: it sends requests for one file, beside those of other threads."""
+    _own.rules = []
+
+
+def _current_rules() -> list[ServerRules]:
+    own = getattr(_own, "rules", None)
+    return [*_active] if own is None else own
 
 
 @dataclass(frozen=True)
@@ -86,12 +100,12 @@ def _watch_clients() -> None:
 
 
 def _check_request(request: Any) -> None:
-    for rules in [*_active]:
+    for rules in _current_rules():
         rules.check_request(request)
 
 
 def _check_response(response: Any) -> None:
-    for rules in [*_active]:
+    for rules in _current_rules():
         rules.check_response(response)
 
 

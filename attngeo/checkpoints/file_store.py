@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class FileStore:
         self._total_nbytes = None if index is None else index.total_nbytes
         self._sources: dict[str, ByteSource] = {}
         self._open: dict[str, TensorFile] = {}
-        self.lanes = 1
+        self.lanes, self._lock, self._closed = 1, RLock(), False
 
     @property
     def names(self) -> Collection[str]:
@@ -77,11 +78,14 @@ class FileStore:
             ) from None
 
     def _file(self, file: str) -> TensorFile:
-        if file not in self._open:
-            self._sources[file] = source = self._open_source(file)
-            self._open[file] = open_weights(file, source, self.ref)
-            self.lanes = max(self.lanes, source.lanes)
-        return self._open[file]
+        with self._lock:
+            if self._closed:
+                raise CorruptCheckpointError(f"{self.ref}: {file} is read after the checkpoint was closed")
+            if file not in self._open:
+                self._sources[file] = source = self._open_source(file)
+                self._open[file] = open_weights(file, source, self.ref)
+                self.lanes = max(self.lanes, source.lanes)
+            return self._open[file]
 
     def fetch(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open every file that holds one of `names`. Calls `progress` with each file's name."""
@@ -129,10 +133,14 @@ class FileStore:
         for file in self._files:
             progress(file)
             self.file(file)
-        self.close()  # what was remote is opened again as a file on this machine
+        self._close_files()  # what was remote is opened again as a file on this machine
 
     def close(self) -> None:
-        """Close all open files."""
+        """Close all open files. A later `read` fails."""
+        self._closed = True
+        self._close_files()
+
+    def _close_files(self) -> None:
         for file in self._open.values():
             file.close()
         self._open.clear()

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import is_index, usual_names
 from attngeo.checkpoints.metadata import Index, read_config, read_index
-from attngeo.checkpoints.ranges import Address, RemoteFile
+from attngeo.checkpoints.ranges import Address, RemoteFile, origin
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.source import ByteSource
@@ -125,14 +125,14 @@ class _Repository:
                 found = get_hf_file_metadata(url, library_name="attngeo", retry_on_errors=True)
             except errors.EntryNotFoundError:
                 raise self._missing(file) from None
-        if found.commit_hash != self.revision or found.size is None:
+        if found.commit_hash != self.revision or found.size is None or found.size < 0:
             raise NetworkError(
                 f"{self.ref.text}: {file} is of commit {found.commit_hash!r:.60}, expected {self.revision}, which "
                 "config.json is of; try again"
             )
-        own = urlsplit(found.location).netloc == urlsplit(url).netloc
-        headers = build_hf_headers(token=None if own else False, library_name="attngeo")
-        return Address(found.location, found.size, found.etag or "", headers)
+        location = urljoin(url, found.location)
+        headers = build_hf_headers(token=None if origin(location) == origin(url) else False, library_name="attngeo")
+        return Address(location, found.size, found.etag or "", headers)
 
     def locate(self, file: str) -> Path:
         """The path of a file that must exist, downloaded if needed. Raises NetworkError or CorruptCheckpointError."""

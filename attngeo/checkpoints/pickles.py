@@ -17,6 +17,8 @@ from typing import Any
 # The types whose hash is short work and no chance for collisions; of whole numbers, those of at most 64 bits.
 KEYS = frozenset({str, bytes, int, float, bool, type(None)})
 LONGEST_KEY = 64
+# Ten times those of a checkpoint of 100,000 tensors.
+MOST_GIVEN = 20_000_000
 # All but those that reserve memory or take objects from elsewhere.
 ALL = frozenset(opcode.name for opcode in pickletools.opcodes) - {
     "BYTEARRAY8", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEXT_BUFFER", "READONLY_BUFFER", "PERSID", "BINPERSID",
@@ -32,6 +34,9 @@ class Record(dict[Any, Any]):
     def __init__(self, *arguments: Any, **_: Any) -> None:
         super().__init__()
         self.arguments = arguments
+
+    def __repr__(self) -> str:  # of bounded length and time, whatever it holds
+        return type(self).__name__
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, dict):
@@ -53,6 +58,7 @@ class PlainUnpickler(pickle._Unpickler):
     """
 
     stack: list[Any]
+    given = 0
 
     def load_setitem(self) -> None:  # noqa: D102
         _check_keys(self.stack[-2:-1])
@@ -74,10 +80,21 @@ class PlainUnpickler(pickle._Unpickler):
         _check_keys(self.stack)
         super().load_frozenset()  # type: ignore[misc]
 
+    def load_reduce(self) -> None:  # noqa: D102
+        self._count(self.stack[-1], *self.stack[-1])
+        super().load_reduce()  # type: ignore[misc]
+
     def load_build(self) -> None:  # noqa: D102
+        self._count(self.stack[-1])
         state = self.stack.pop()
         if isinstance(self.stack[-1], Record):
             self.stack[-1].__setstate__(state)
+
+    def _count(self, *given: Any) -> None:
+        """Raise ValueError if objects are made of the same long list again and again."""
+        self.given += sum(len(each) for each in given if isinstance(each, list | tuple | dict))
+        if self.given > MOST_GIVEN:
+            raise ValueError(f"its objects are made of more than {MOST_GIVEN:,} values")
 
 
 def choose_opcodes(names: Collection[str]) -> dict[int, Callable[[Any], None]]:

@@ -8,8 +8,9 @@ its range, its length and the size of the whole file. What a network breaks is a
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from attngeo.bounds.memory import require_memory
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.downloads import BUSY, ServerRules, read_wait
+from attngeo.checkpoints.downloads import BUSY, ServerRules, read_wait, set_own_rules
 from attngeo.checkpoints.source import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
 
@@ -42,7 +43,9 @@ FIRST_WAIT, LONGEST_PAUSE = 0.5, 8
 MOST_REDIRECTS = 5
 EXPIRED = (401, 403, 404, 410)
 PARTIAL, WHOLE = 206, 200
-RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
+# So many bytes are progress: failures before them do not count.
+PROGRESS = 2**20
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,11 @@ class _RefusedError(Exception):
     """An answer that will not be better the next time."""
 
 
+# What is asked for again. A RuntimeError is that of a client which huggingface_hub has closed, after an error of
+# another request; a ValueError, that of an address that is none.
+REPEATED = (_BrokenError, httpx2.RequestError, httpx2.InvalidURL, RuntimeError, ValueError)
+
+
 class RemoteFile:
     """A file on the Hub; see `ByteSource`. Each request is of the content that the Hub named first.
 
@@ -84,7 +92,8 @@ class RemoteFile:
     def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = HubAccess.retries) -> None:
         self.where = f"{ref}: {file}"
         self._look_up, self._retries = look_up, retries
-        self._address, self._lock, self._closed = look_up(), Lock(), Event()
+        self._address, self._closed = look_up(), Event()
+        self._lock, self._renewing = Lock(), Lock()
         self.size, self.requests = self._address.size, 0
         self._held: list[tuple[int, Tensor]] = []
 
@@ -92,15 +101,16 @@ class RemoteFile:
         """Bytes, uint8 [count], in new memory; see `ByteSource`."""
         if offset < 0 or offset + count > self.size:
             raise CorruptCheckpointError(f"{self.where}: ends inside tensor {name!r}")
+        with self._lock:
+            held = next((each for each in self._held if _contains(each, offset, count)), None)
+            if held is not None and len(held[1]) == count:  # large tensors are handed over, not copied
+                self._held = [each for each in self._held if each is not held]
+                return held[1]
         require_memory(count, f"{self.where}: tensor {name!r}")
-        for held in self._held:
-            start, block = held
-            if (start, len(block)) == (offset, count):  # large tensors are not copied
-                self._forget([held])
-                return block
-            if start <= offset and offset + count <= start + len(block):
-                return block[offset - start : offset - start + count].clone()
-        return self._load([Extent(offset, count)])[0][1]
+        if held is None:
+            return self._load([Extent(offset, count)])[0][1]
+        start, block = held
+        return block[offset - start : offset - start + count].clone()
 
     @contextmanager
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
@@ -113,11 +123,8 @@ class RemoteFile:
         try:
             yield
         finally:
-            self._forget(blocks)
-
-    def _forget(self, blocks: Collection[tuple[int, Tensor]]) -> None:
-        with self._lock:
-            self._held = [held for held in self._held if not any(held is block for block in blocks)]
+            with self._lock:
+                self._held = [held for held in self._held if not any(held is block for block in blocks)]
 
     def count_requests(self, extents: Iterable[Extent]) -> int:
         """How many requests `hold` sends for these bytes; see `ByteSource`."""
@@ -154,41 +161,52 @@ class RemoteFile:
 
     def _receive(self, offset: int, view: memoryview) -> None:
         """Fill `view` with the bytes from `offset`. What has come is kept when the rest is asked for again."""
-        rules, done, failures = ServerRules(self.where), 0, 0
+        rules, done, failures, renewed = ServerRules(self.where), 0, 0, False
         while done < len(view):
-            address = self._address
+            address, begun = self._address, done
             try:
                 for part in _stream(address, Extent(offset + done, len(view) - done), self.size, rules):
+                    self._require_open()
                     if len(part) > len(view) - done:
-                        raise _BrokenError(f"{len(part) + done:,} bytes came, expected {len(view):,}")
+                        done = begun  # nothing of an answer that is longer than the range is kept
+                        raise _BrokenError("more bytes came than were asked for")
                     view[done : done + len(part)] = part
                     done += len(part)
                 if done < len(view):
                     raise _BrokenError(f"{done:,} bytes came, expected {len(view):,}")
             except _RefusedError as error:
                 raise NetworkError(f"{self.where}: {error}") from None
-            # A RuntimeError is that of a client which huggingface_hub has closed, after an error of another request.
-            except (_BrokenError, httpx2.RequestError, httpx2.InvalidURL, RuntimeError) as error:
-                failures += 1
-                if failures > self._retries or self._closed.is_set():
+            except REPEATED as error:
+                # That an address expires once is no failure, and bytes that came are progress.
+                expired_first = isinstance(error, _ExpiredError) and not renewed
+                renewed = renewed or expired_first
+                failures = (0 if done - begun >= PROGRESS else failures) + (not expired_first)
+                if failures > self._retries:
                     raise NetworkError(
-                        f"{self.where}: {urlsplit(address.url).netloc} has failed {failures} times "
+                        f"{self.where}: {urlsplit(address.url).hostname} has failed {failures} times "
                         f"({first_line(error)}); try again later, or with --download"
                     ) from None
                 self._recover(error, address, failures)
 
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise NetworkError(f"{self.where}: closed while it was read")
+
     def _recover(self, error: Exception, failed: Address, failures: int) -> None:
         """Wait, and renew an address that has expired, unless another request has renewed it already."""
-        wait = getattr(error, "wait", None)
-        pause = min(FIRST_WAIT * 2 ** (failures - 1), LONGEST_PAUSE)
         log.info("%s: %s; asked again", self.where, first_line(error))
-        if not isinstance(error, _ExpiredError) or failures > 1:
-            self._closed.wait(pause if wait is None else wait)
+        if failures:
+            asked = getattr(error, "wait", None) or 0
+            self._closed.wait(max(asked, min(FIRST_WAIT * 2 ** (failures - 1), LONGEST_PAUSE)))
+        self._require_open()
         if not isinstance(error, _ExpiredError):
             return
-        with self._lock:
+        with self._renewing:
             if self._address is failed:
-                renewed = self._look_up()
+                try:
+                    renewed = self._look_up()
+                except RuntimeError as closed:  # see REPEATED
+                    raise NetworkError(f"{self.where}: {first_line(closed)}; try again") from None
                 if (renewed.size, renewed.etag) != (failed.size, failed.etag):
                     raise NetworkError(f"{self.where} has changed while it was read; try again")
                 self._address = renewed
@@ -201,15 +219,25 @@ def merge(extents: Iterable[Extent]) -> list[Extent]:
     [Extent(offset=0, nbytes=201), Extent(offset=300, nbytes=100)]
     """
     merged: list[Extent] = []
+    wanted = 0  # bytes of the last one that were given
     for offset, count in sorted(extents):
         if not count:
             continue
-        if merged and offset - sum(merged[-1]) <= GAP * (merged[-1].nbytes + count):
-            start = merged[-1].offset
-            merged[-1] = Extent(start, max(sum(merged[-1]), offset + count) - start)
-        else:
-            merged.append(Extent(offset, count))
+        end = offset + count
+        if merged:
+            start, last = merged[-1].offset, sum(merged[-1])
+            more = wanted + max(end - max(offset, last), 0)
+            if max(end, last) - start - more <= GAP * more:
+                merged[-1], wanted = Extent(start, max(end, last) - start), more
+                continue
+        merged.append(Extent(offset, count))
+        wanted = count
     return merged
+
+
+def _contains(held: tuple[int, Tensor], offset: int, count: int) -> bool:
+    start, block = held
+    return start <= offset and offset + count <= start + len(block)
 
 
 def _cut(extent: Extent) -> range:
@@ -219,6 +247,7 @@ def _cut(extent: Extent) -> range:
 
 def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> Iterator[bytes]:
     """The bytes of a range as they come. Raises _BrokenError, _RefusedError, NetworkError, or an error of httpx2."""
+    set_own_rules()  # `rules` are those of this request
     url, headers = address.url, dict(address.headers)
     headers |= {"Range": f"bytes={extent.offset}-{sum(extent) - 1}", "Accept-Encoding": "identity"}
     for _ in range(MOST_REDIRECTS + 1):
@@ -232,7 +261,7 @@ def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> 
                 yield from response.iter_raw()
                 return
             following = urljoin(url, response.headers["Location"])
-            if urlsplit(following).netloc != urlsplit(url).netloc:
+            if origin(following) != origin(url):
                 headers.pop("authorization", None)
             url = following
     raise _ExpiredError(f"more than {MOST_REDIRECTS} redirects")
@@ -240,7 +269,7 @@ def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> 
 
 def _check_answer(response: Any, extent: Extent, size: int) -> None:
     """Raise _BrokenError or _RefusedError unless the answer is this range of a file of `size` bytes."""
-    status, host = response.status_code, urlsplit(str(response.url)).netloc
+    status, host = response.status_code, response.url.host
     if status in BUSY:
         raise _BrokenError(f"HTTP status {status}", read_wait(response))
     if status in EXPIRED:
@@ -255,6 +284,14 @@ def _check_answer(response: Any, extent: Extent, size: int) -> None:
         raise _BrokenError(f"the range {stated!r:.60} came, expected {expected[0]}-{expected[1]} of {size:,} bytes")
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise _BrokenError("the answer is compressed")
+    if response.headers.get("Content-Length", str(extent.nbytes)) != str(extent.nbytes):
+        raise _BrokenError(f"{response.headers['Content-Length']:.20} bytes are announced, expected {extent.nbytes:,}")
+
+
+def origin(url: str) -> tuple[str, str]:
+    """The scheme and the host with its port: what a token is for."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
 
 
 def _timeout() -> float:
@@ -264,3 +301,7 @@ def _timeout() -> float:
 @cache
 def _connections() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="attngeo-range")
+
+
+if hasattr(os, "register_at_fork"):  # a child has no threads, and makes its own
+    os.register_at_fork(after_in_child=_connections.cache_clear)

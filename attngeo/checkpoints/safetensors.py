@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from attngeo.checkpoints.source import ByteSource, Extent
-from attngeo.checkpoints.tensor import DTYPE_BITS, DTYPES, TensorInfo
+from attngeo.checkpoints.tensor import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, TensorInfo
 from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.
@@ -29,8 +29,6 @@ LONGEST_HEADER = 100_000_000
 USUAL_HEADER = 10_000
 # More entries than a dimension of a real tensor has.
 LARGEST_SIZE = 2**40
-# As many as torch allows.
-MOST_DIMENSIONS = 64
 DEEPEST = 100
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 

@@ -31,6 +31,8 @@ DTYPES: dict[str, torch.dtype] = {
 # The bits of one number of each dtype that a safetensors file may have; torch lacks the last three.
 DTYPE_BITS = {name: 8 * dtype.itemsize for name, dtype in DTYPES.items()} | {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# As many as torch allows.
+MOST_DIMENSIONS = 64
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 

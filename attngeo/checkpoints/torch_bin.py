@@ -21,12 +21,12 @@ from torch import Tensor
 
 from attngeo.checkpoints.pickles import PlainUnpickler, Record, choose_opcodes, describe, make_dict
 from attngeo.checkpoints.source import ByteSource, Extent
-from attngeo.checkpoints.tensor import DTYPE_NAMES, TensorInfo
+from attngeo.checkpoints.tensor import DTYPE_NAMES, MOST_DIMENSIONS, TensorInfo
 from attngeo.checkpoints.torch_records import TorchRecords
 from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError, first_line
 
 # What is read before any tensor.
-SMALL_RECORDS = ("data.pkl", "constants.pkl", "byteorder")
+SMALL_RECORDS = ("data.pkl", "byteorder")
 STORAGES = {
     "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
@@ -263,9 +263,9 @@ def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> S
     """The tensor. Raises ValueError unless its numbers are inside its storage."""
     saved = SavedTensor(storage, dtype, offset, shape, strides)
     match saved:
-        case (SavedStorage() | None, torch.dtype(), int(), tuple(), tuple()) if len(shape) == len(strides) and all(
-            map(_is_size, (offset, *shape, *strides))
-        ):
+        case (SavedStorage() | None, torch.dtype(), int(), tuple(), tuple()) if len(shape) == len(
+            strides
+        ) <= MOST_DIMENSIONS and all(map(_is_size, (offset, *shape, *strides))):
             end = 0 if 0 in shape else offset + _count_spanned(shape, strides)
             if storage is None or end * dtype.itemsize <= storage.nbytes:
                 return saved

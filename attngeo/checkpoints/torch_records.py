@@ -20,7 +20,7 @@ from attngeo.errors import AttnGeoError, CorruptCheckpointError, first_line
 # Bytes of the list of records, and of a record that is read as a whole; 300 bytes a tensor are usual for both.
 LONGEST = 100_000_000
 ZIP, LOCAL_HEADER = b"PK\x03\x04", 30
-# Bytes that torch.save adds to a header at most, so that the numbers are aligned; other writers may add more.
+# Bytes that torch.save adds to a header so that the numbers are aligned; with other settings, it adds more.
 PADDING = 128
 # What is asked of a remote file first: the header of the first record, and the list of a hundred.
 HEAD, TAIL = 1000, 10_000
@@ -28,6 +28,9 @@ ENCRYPTED = 0x1
 # The last entry of an archive: mark, two numbers of disks, two of records, size and place of their list, comment.
 END = struct.Struct("<4s4H2IH")
 LONG_END = 76
+# Stands for a record that is missing.
+UNREAD = zipfile.ZipInfo()
+UNREAD.file_size = LONGEST + 1
 
 
 class TorchRecords:
@@ -41,6 +44,13 @@ class TorchRecords:
         tail = min(TAIL, source.size)
         with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
             self._records = _list_records(source)
+            self._padding = max(PADDING, 2 * self._first_extra())
+
+    def _first_extra(self) -> int:
+        """The bytes that are added to the header of the first record, which are about as many in each header."""
+        first = min((record.header_offset for record in self._records.values()), default=0)
+        header = self._source.read(first, min(LOCAL_HEADER, self._source.size - first), "first record").numpy()
+        return int.from_bytes(bytes(header[28:30]), "little")
 
     def size(self, name: str) -> int | None:
         """The bytes of a record, None if there is no such record."""
@@ -67,7 +77,7 @@ class TorchRecords:
 
     def hold(self, names: Collection[str]) -> AbstractContextManager[None]:
         """Inside the block, these records are read soon; those that are missing are not."""
-        present = [name for name in names if name in self._records]
+        present = [name for name in names if self._records.get(name, UNREAD).file_size <= LONGEST]
         located = (self.locate(name, 0, self._records[name].file_size) for name in present)
         return self._source.hold(extent for extents in located for extent in extents)
 
@@ -76,8 +86,8 @@ class TorchRecords:
         record = self._records[name]
         header = LOCAL_HEADER + len(record.orig_filename.encode())
         return (
-            Extent(record.header_offset, header + PADDING),
-            Extent(record.header_offset + header + start, count + PADDING),
+            Extent(record.header_offset, header + self._padding),
+            Extent(record.header_offset + header + start, count + self._padding),
         )
 
     def broken(self, why: str) -> CorruptCheckpointError:

@@ -1,4 +1,4 @@
-"""From a model to the tidy table of scores: reads ahead while it computes, one site in memory at a time."""
+"""From a model to the tidy table of scores: reads ahead while it computes, few sites in memory at a time."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def _read_ahead(
             report(Progress("score", f"{site.stack} {site.layer}", done, total))
             yield site, tensors
             done += sizes[i]
-    finally:  # after Ctrl-C, nobody waits for a slow server; the store is closed next, which ends what still waits
-        reader.shutdown(wait=False, cancel_futures=True)
+    finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
+        reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
     report(Progress("score", "done", done, total))
 
 

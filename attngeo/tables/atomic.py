@@ -64,4 +64,4 @@ def remove_unfinished(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
+from attngeo.errors import first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,17 +29,18 @@ def read_parquet(path: Path) -> pd.DataFrame:
     try:
         _check_size(content)
         return pd.read_parquet(io.BytesIO(content))
-    except MemoryError as error:
-        raise ValueError(f"it does not fit in memory ({error})") from None
-    except LookupError as error:
-        raise ValueError(f"its description for pandas is damaged ({error})") from None
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file makes Arrow and pandas raise errors of many kinds
+        raise ValueError(f"{type(error).__name__}: {first_line(error)}") from None
 
 
 def _check_size(content: bytes) -> None:
     """Unfold the table in parts, each forgotten at once. Raises ValueError if it is too large in total."""
     from pyarrow import parquet  # type: ignore[import-untyped]
 
-    file = parquet.ParquetFile(io.BytesIO(content))
+    schema = parquet.read_schema(io.BytesIO(content))
+    file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=schema.names)  # texts that are repeated stay folded
     nested = [name for place, name in enumerate(file.schema.names) if file.schema.column(place).max_repetition_level]
     if nested:
         raise ValueError(f"column {nested[0]!r} holds lists, expected one value in each row")
@@ -47,11 +49,18 @@ def _check_size(content: bytes) -> None:
         raise ValueError(f"it has {values:,} values, expected at most {MOST_VALUES:,}")
     nbytes = 0
     for batch in file.iter_batches(ROWS_AT_ONCE):
-        nbytes += sum(_unfold(column).nbytes for column in batch.columns)
+        nbytes += sum(_count_unfolded(column) for column in batch.columns)
         if nbytes > MOST_RESULTS_BYTES:
             raise ValueError(f"it unfolds to more than {MOST_RESULTS_BYTES:,} bytes")
 
 
-def _unfold(column: Any) -> Any:
-    """The pyarrow array with each value in place of its number in a list of values."""
-    return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+def _count_unfolded(column: Any) -> int:
+    """The bytes of a pyarrow array with each text in place of its number in a list of texts."""
+    from pyarrow import compute, types
+
+    if not types.is_dictionary(column.type) or not len(column):
+        return int(column.nbytes)
+    if types.is_primitive(column.type.value_type):
+        return len(column) * int(column.type.value_type.bit_width // 8 + 1)
+    lengths = compute.binary_length(column.dictionary)
+    return int(compute.sum(compute.take(lengths, column.indices)).as_py() or 0)

@@ -231,6 +231,12 @@ def write_long_texts(path: Path) -> None:
     parquet.write_table(pa.table({"model": texts}), path, compression="zstd")
 
 
+def write_longer_texts(path: Path) -> None:
+    """A text of fifty megabytes in each of a thousand rows."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["x" * 50_000_000]))
+    parquet.write_table(pa.table({"model": texts}), path, compression="zstd", store_schema=False)
+
+
 def write_many_rows(path: Path) -> None:
     """A hundred million rows."""
     parquet.write_table(pa.table({"layer": np.zeros(2**27 + 1, "int8")}), path, compression="zstd")
@@ -244,7 +250,7 @@ def write_lists(path: Path) -> None:
 
 def test_small_tables_that_stand_for_gigabytes_are_refused(tmp_path: Path) -> None:
     places = []
-    for write in (write_long_texts, write_many_rows, write_lists):
+    for write in (write_long_texts, write_longer_texts, write_many_rows, write_lists):
         write(path := tmp_path / f"{write.__name__}.parquet")
         assert path.stat().st_size < 10 * 2**20
         places.append(path)

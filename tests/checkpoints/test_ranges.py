@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from conftest import Command
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from support.checkpoints import write_config, write_index, write_sharded, write_single
+from support.checkpoints import weights, write_config, write_index, write_sharded, write_single
+from support.damage import pickle_state, write_pickled
 from support.hub_server import COMMIT, V1_COMMIT, Fault, Hub
 from support.messages import refuses
+from torch.utils.serialization import config as serialization
 
 import attngeo
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.ranges import merge
+from attngeo.checkpoints.downloads import require_answers
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.ranges import merge, origin
 from attngeo.checkpoints.source import Extent
-from attngeo.errors import CorruptCheckpointError, NetworkError
+from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
 
 FILE = "model.safetensors"
 # Mistral's: four query heads for each key head, and three matrices of an MLP that are never read.
@@ -96,7 +101,9 @@ def test_neighbours_are_read_by_one_request(here: Hub, tmp_path: Path) -> None:
 
 
 # What the server of the files does once → with right scores afterwards.
-@pytest.mark.parametrize("misdeed", ["drop", "stall", "short", "shifted", "unnamed", "gone", "busy", "loop"])
+@pytest.mark.parametrize(
+    "misdeed", ["drop", "stall", "short", "long", "shifted", "unnamed", "gone", "busy", "loop", "lost"]
+)
 def test_what_a_network_breaks_is_asked_for_again(misdeed: Any, here: Hub, tmp_path: Path) -> None:
     folder = here.repositories["org/name"] = write_single(tmp_path / "remote")
     here.faults[FILE] = Fault(storage=misdeed, times=2, headers={"Retry-After": "0"})
@@ -109,7 +116,7 @@ def test_what_a_network_breaks_is_asked_for_again(misdeed: Any, here: Hub, tmp_p
     ("misdeed", "fact"),
     [
         ("drop", "failed"), ("short", "failed"), ("shifted", "range"), ("unnamed", "range"), ("gone", "403"),
-        ("loop", "redirects"), ("busy", "503"), ("whole", "--download"),
+        ("loop", "redirects"), ("busy", "503"), ("whole", "--download"), ("long", "bytes"), ("lost", "failed"),
     ],
 )  # fmt: skip
 def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_path: Path) -> None:
@@ -133,6 +140,59 @@ def test_a_wait_that_the_server_asks_for_is_bounded(here: Hub, tmp_path: Path) -
     with refuses(NetworkError, "org/name", "asks to wait", "99,999,999"):
         attngeo.score("org/name")
     assert len(here.stored) == 1
+
+
+def test_other_threads_have_rules_of_their_own(here: Hub, tmp_path: Path) -> None:
+    """Requests in flight are no connections of another one that fail."""
+    folder = here.repositories["org/name"] = write_mistral(tmp_path / "remote", "safetensors")
+    here.latency = 0.2
+    with require_answers("org/other"):
+        assert_same_scores("org/name", folder)
+
+
+def test_a_forked_process_reads_too(here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    store = open_store("org/name")
+    store.read(store_name := min(store.names))
+    child = multiprocessing.get_context("fork").Process(target=store.read, args=(store_name,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def test_a_store_that_is_closed_reads_nothing(here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    store = open_store("org/name")
+    store.close()
+    with refuses(CorruptCheckpointError, "org/name", "closed"):
+        store.read("model.layers.1.self_attn.q_proj.weight")
+    assert here.stored == []
+
+
+def test_records_that_are_far_apart_are_read_by_one_request_each(here: Hub, tmp_path: Path) -> None:
+    """torch.save may align numbers to pages."""
+    folder = here.repositories["org/name"] = write_config(tmp_path / "remote")
+    serialization.save.storage_alignment = 4096
+    try:
+        torch.save(weights(), folder / "pytorch_model.bin")
+    finally:
+        serialization.save.storage_alignment = 64
+    assert_same_scores("org/name", folder)
+    assert len(here.stored) <= 3 + 2 * 2
+
+
+def test_a_program_is_refused_before_it_is_downloaded(here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = write_config(tmp_path / "remote")
+    write_pickled(folder / "pytorch_model.bin", pickle_state({}), {"constants.pkl": bytes(10**6)})
+    with refuses(UnsafeCheckpointError, "org/name", "TorchScript"):
+        attngeo.score("org/name")
+    assert here.sent.total() < 50_000
+
+
+def test_a_token_is_for_one_scheme_host_and_port() -> None:
+    assert origin("https://a.b/c") == origin("https://a.b/d?e")
+    others = ("http://a.b/c", "https://a.b:1/c", "https://a/c", "https://u@a.b/c")
+    assert origin("https://a.b/c") not in {origin(other) for other in others}
 
 
 def test_a_revision_that_moves_is_refused(here: Hub, tmp_path: Path) -> None:
@@ -194,6 +254,12 @@ def test_a_file_in_the_cache_is_read_from_there(
 
 
 extents = st.lists(st.builds(Extent, st.integers(0, 10_000), st.integers(0, 1000)), max_size=20)
+
+
+def test_merging_many_times_wastes_no_more_than_once() -> None:
+    """One long range and many short ones with gaps that are short against the long one only."""
+    given = [Extent(0, 10**8), *(Extent(10**8 + 10**6 * number, 8) for number in range(1, 50))]
+    assert sum(extent.nbytes for extent in merge(given)) <= 1.011 * (10**8 + 8 * 49)
 
 
 @given(extents)

@@ -244,6 +244,9 @@ def test_a_torchscript_program_is_refused(tmp_path: Path) -> None:
         attngeo.score(path)
 
 
+ORDERED = b"ccollections\nOrderedDict\n"
+# A list of two times the same list, and so on.
+LISTS = b"]" + b"".join(b"q%c](h%ch%ce" % (number, number, number) for number in range(60))
 # Small pickles that exhaust memory, time or the stack in Python's or in torch's unpickler.
 BOMBS: dict[str, bytes] = {
     "an entry of the memo": b"\x80\x02N" + b"r\xff\xff\xff\x7f" + b".",
@@ -256,6 +259,14 @@ BOMBS: dict[str, bytes] = {
     "a key of an ordered dictionary": b"\x80\x02ccollections\nOrderedDict\n" + b"]" + DOUBLING + b"N\x86a\x85R.",
     "a deep key": b"\x80\x02}" + DEEP + b"Ns.",
     "a long key": b"\x80\x02}\x8a\xff" + b"\1" * 255 + b"Ns.",
+    "a record that doubles": b"\x80\x02ccollections\nCounter\n)R" + b"N" + LISTS + b"sQ.",
+    "pairs again and again": b"\x80\x02]("
+    + b"K\1K\1\x86" * 30_000
+    + b"eq\1"
+    + ORDERED
+    + b"q\2"
+    + b"h\2h\1\x85R" * 30_000
+    + b".",
     "a storage that doubles": b"\x80\x02" + DOUBLING + b"Q.",
     "a storage": b"\x80\x02ctorch\nFloatStorage\n\x8a\x05\x00\x00\x00\x00\x10\x85R.",
 }

@@ -35,10 +35,10 @@ LARGE = (".safetensors", ".bin")
 CHUNK = 1 << 16
 
 # What the server of large files may do. drop: close the connection after half of the content. stall: stop there. short:
-# announce and send half. whole: send all of the file. shifted: send the bytes that come next, and say so. unnamed: do
-# not say which. gone: refuse the address. loop: redirect to itself. busy: refuse with
+# announce and send half. long: send more. whole: send all of the file. shifted: send the bytes that come next, and say so. unnamed: do
+# not say which. gone: refuse the address. loop: redirect to itself. lost: redirect to no address. busy: refuse with
 # status 503.
-Misdeed = Literal["", "drop", "stall", "short", "whole", "shifted", "unnamed", "gone", "loop", "busy"]
+Misdeed = Literal["", "drop", "stall", "short", "long", "whole", "shifted", "unnamed", "gone", "loop", "lost", "busy"]
 
 
 def sha256(content: bytes) -> str:
@@ -308,6 +308,8 @@ class StorageHandler(Handler):
             return self.reply(403, {}, b"Request has expired")
         if misdeed == "loop":
             return self.reply(302, {"Location": self.path})
+        if misdeed == "lost":
+            return self.reply(302, {"Location": "http://[::1"})
         if misdeed == "busy":
             return self.reply(503, fault.headers)
         content = read_content(hub.repositories[key] / file, fault)
@@ -331,7 +333,8 @@ class StorageHandler(Handler):
                 self.hub.closing.wait()
             self.close_connection = True
             return
-        self.send(file, status, headers, half if misdeed == "short" else body)
+        sent = {"short": half, "long": body + bytes(100)}.get(misdeed, body)
+        self.send(file, status, headers, sent)
 
     def send(self, file: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.reply(status, {"Content-Length": str(len(body))} | dict(headers))
