@@ -35,9 +35,9 @@ LARGE = (".safetensors", ".bin")
 CHUNK = 1 << 16
 
 # What the server of large files may do. drop: close the connection after half of the content. stall: stop there. short:
-# announce and send half. long: send more. whole: send all of the file. shifted: send the bytes that come next, and say so. unnamed: do
-# not say which. gone: refuse the address. loop: redirect to itself. lost: redirect to no address. busy: refuse with
-# status 503.
+# announce and send half. long: send more. whole: send all of the file. shifted: send the bytes that come next, and say
+# so. unnamed: do not say which. gone: refuse the address. loop: redirect to itself. lost: redirect to no address. busy:
+# refuse with status 503.
 Misdeed = Literal["", "drop", "stall", "short", "long", "whole", "shifted", "unnamed", "gone", "loop", "lost", "busy"]
 
 
