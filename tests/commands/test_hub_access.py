@@ -67,7 +67,9 @@ def cached(work: Path) -> set[str]:
     return {path.name for path in work.glob("home/hub/models--*/snapshots/*/*")}
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize(
+    "line", [line if line.startswith("score") else pytest.param(line, marks=pytest.mark.slow) for line in COMMANDS]
+)
 def test_download_keeps_whole_files_and_the_default_keeps_none(
     line: str, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
 ) -> None:
@@ -165,7 +167,12 @@ def write_wide(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("write", "files"),
-    [(write_sharded, 2), (partial(write_sharded, suffix="bin"), 2), (write_long_header, 1), (write_wide, 1)],
+    [
+        pytest.param(write_sharded, 2, marks=pytest.mark.slow),
+        (partial(write_sharded, suffix="bin"), 2),
+        pytest.param(write_long_header, 1, marks=pytest.mark.slow),
+        (write_wide, 1),
+    ],
     ids=["sharded", "pickled", "long header", "wide"],
 )
 def test_inspect_states_how_many_requests_score_will_send(
