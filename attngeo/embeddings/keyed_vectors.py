@@ -18,7 +18,7 @@ import numpy as np
 from attngeo.bounds.memory import require_memory
 from attngeo.checkpoints.pickles import ALL, PlainUnpickler, Record, choose_opcodes
 from attngeo.embeddings.embedding import Embedding
-from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError, first_line
 
 FLOATS = ("f2", "f4", "f8")
 # Classes whose objects are kept as records. They hold what gensim saves beside the vectors, which is not read.
@@ -91,12 +91,12 @@ def read_keyed_vectors(path: Path, ref: str) -> Embedding:
             saved = _Unpickler(data, encoding="latin1").load()
     except UnsafeCheckpointError as error:
         raise UnsafeCheckpointError(
-            f"{ref}: refused: it names {error}, which is not part of saved word vectors and could run code; "
+            f"{ref}: refused: it names {str(error)[:80]!r}, which is not part of saved word vectors and could run code; "
             "use a file in word2vec's text format"
         ) from None
     except Exception as error:  # a forged pickle can raise anything
         raise CorruptCheckpointError(
-            f"{ref}: not a readable gensim file ({type(error).__name__}: {error}); save it again"
+            f"{ref}: not a readable gensim file ({type(error).__name__}: {first_line(error)}); save it again"
         ) from None
     fields, prefix = getattr(saved, "__dict__", {}), ""
     if isinstance(fields.get("wv"), Record):

@@ -73,9 +73,10 @@ class Fault:
 
     def take(self) -> bool:
         """Whether this request is one of those that are answered wrong."""
-        if self.times is not None:
-            self.times -= 1
-        return self.times is None or self.times >= 0
+        if self.times is None or self.times == 0:
+            return self.times is None
+        self.times -= 1
+        return True
 
 
 class Request(NamedTuple):
