@@ -91,8 +91,8 @@ def read_keyed_vectors(path: Path, ref: str) -> Embedding:
             saved = _Unpickler(data, encoding="latin1").load()
     except UnsafeCheckpointError as error:
         raise UnsafeCheckpointError(
-            f"{ref}: refused: it names {str(error)[:80]!r}, which is not part of saved word vectors and could run code; "
-            "use a file in word2vec's text format"
+            f"{ref}: refused: it names {str(error)[:80]!r}, which is not part of saved word vectors and could run "
+            "code; use a file in word2vec's text format"
         ) from None
     except Exception as error:  # a forged pickle can raise anything
         raise CorruptCheckpointError(
