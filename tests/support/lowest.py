@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 # Beside the dependencies of the package, what runs the smoke tests.
 TEST_TOOLS = ("hypothesis", "pytest")
 FIXED = ("torch",)
-# Required in an exact or an older version by the lowest pydantic and datasets.
-LEFT_TO_PIP = ("dill", "fsspec", "multiprocess", "pydantic-core")
+# Required in an exact or an older version by the lowest pydantic, datasets and httpx2.
+LEFT_TO_PIP = ("dill", "fsspec", "httpcore2", "multiprocess", "pydantic-core")
 
 
 def normalise(name: str) -> str:
