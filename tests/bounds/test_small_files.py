@@ -248,6 +248,7 @@ def write_lists(path: Path) -> None:
     parquet.write_table(pa.table({"layer": lists}), path, compression="zstd")
 
 
+@pytest.mark.slow  # it writes a hundred million rows
 def test_small_tables_that_stand_for_gigabytes_are_refused(tmp_path: Path) -> None:
     places = []
     for write in (write_long_texts, write_longer_texts, write_many_rows, write_lists):
