@@ -34,8 +34,8 @@ with serve() as hub:
 
 @pytest.fixture
 def far_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
-    """A server in a process of its own, with a model of a gigabyte of queries and keys."""
-    folder = write_mistral(tmp_path / "remote", layers=24)
+    """A server in a process of its own, with the queries and keys of Mistral-7B."""
+    folder = write_mistral(tmp_path / "remote", layers=32)
     command = [sys.executable, "-c", SERVER, str(folder), str(LATENCY), str(BANDWIDTH)]
     environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
