@@ -65,6 +65,11 @@ def require_answers(ref: str) -> Iterator[ServerRules]:
         _active.remove(rules)
 
 
+def longest_timeout() -> float:
+    """The time-out that the user has set, in seconds."""
+    return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
+
 # The rules of the blocks that are running in all threads, and in this one. Those of all are for threads of libraries.
 _active: list[ServerRules] = []
 _own = threading.local()
@@ -122,18 +127,13 @@ class ServerRules:
         self._unanswered_since: float | None = None
         self._unanswered = 0
 
-    @property
-    def _limit(self) -> float:
-        """The time-out that the user has set, in seconds."""
-        return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
-
     def check_request(self, request: Any) -> None:
         """Give every request a time-out.
 
         Raises NetworkError if the server has answered nothing for long; OfflineModeIsEnabled, after which other
         libraries look into their caches, if connections fail at once, so that another one would, too.
         """
-        now, limit = time.monotonic(), self._limit
+        now, limit = time.monotonic(), longest_timeout()
         self._unanswered_since = self._unanswered_since or now
         self._unanswered += 1
         if self._unanswered > MOST_CONNECTIONS and now - self._unanswered_since < limit:
@@ -154,7 +154,7 @@ class ServerRules:
         Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
         """
         self._unanswered_since, self._unanswered = None, 0
-        response.stream = _PacedStream(response.stream, MOST_TIMEOUTS * self._limit, self._ref)
+        response.stream = _PacedStream(response.stream, MOST_TIMEOUTS * longest_timeout(), self._ref)
         if response.status_code in BUSY:
             self._check_wait(response)
         else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pickle
 import pickletools
-import reprlib
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -118,12 +117,3 @@ def _check_keys(keys: list[Any]) -> None:
         raise ValueError(f"a key is a {odd.pop().__name__}, expected a text or a number")
     if int in kinds and any(type(key) is int and key.bit_length() > LONGEST_KEY for key in keys):
         raise ValueError(f"a key is a number of more than {LONGEST_KEY} bits")
-
-
-def describe(value: Any) -> str:
-    """At most some hundred characters that say what this is, however deep and wide it is.
-
-    >>> describe(("storage", [[[[[[[["x"]]]]]]]]))
-    "('storage', [[[[[...]]]]])"
-    """
-    return reprlib.repr(value)

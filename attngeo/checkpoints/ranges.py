@@ -21,13 +21,13 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx2
 import torch
-from huggingface_hub import constants, get_session
+from huggingface_hub import get_session
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from attngeo.bounds.memory import require_memory
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.downloads import BUSY, ServerRules, read_wait, set_own_rules
+from attngeo.checkpoints.downloads import BUSY, ServerRules, longest_timeout, read_wait, set_own_rules
 from attngeo.checkpoints.source import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
 
@@ -75,8 +75,8 @@ class _RefusedError(Exception):
 
 
 # What is asked for again. A RuntimeError is that of a client which huggingface_hub has closed, after an error of
-# another request; a ValueError, that of an address that is none.
-REPEATED = (_BrokenError, httpx2.RequestError, httpx2.InvalidURL, RuntimeError, ValueError)
+# another request.
+REPEATED = (_BrokenError, httpx2.RequestError, httpx2.InvalidURL, RuntimeError)
 
 
 class RemoteFile:
@@ -251,7 +251,9 @@ def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> 
     url, headers = address.url, dict(address.headers)
     headers |= {"Range": f"bytes={extent.offset}-{sum(extent) - 1}", "Accept-Encoding": "identity"}
     for _ in range(MOST_REDIRECTS + 1):
-        with get_session().stream("GET", url, headers=headers, follow_redirects=False, timeout=_timeout()) as response:
+        with get_session().stream(
+            "GET", url, headers=headers, follow_redirects=False, timeout=longest_timeout()
+        ) as response:
             try:
                 rules.check_response(response)
             except HfHubHTTPError:
@@ -260,8 +262,12 @@ def _stream(address: Address, extent: Extent, size: int, rules: ServerRules) -> 
                 _check_answer(response, extent, size)
                 yield from response.iter_raw()
                 return
-            following = urljoin(url, response.headers["Location"])
-            if origin(following) != origin(url):
+            try:
+                following = urljoin(url, response.headers["Location"])
+                moved = origin(following) != origin(url)
+            except ValueError as error:  # an address that is none
+                raise _BrokenError(f"a redirect to no address ({error})") from None
+            if moved:
                 headers.pop("authorization", None)
             url = following
     raise _ExpiredError(f"more than {MOST_REDIRECTS} redirects")
@@ -292,10 +298,6 @@ def origin(url: str) -> tuple[str, str]:
     """The scheme and the host with its port: what a token is for."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc
-
-
-def _timeout() -> float:
-    return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
 @cache

@@ -25,7 +25,7 @@ from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.
 LONGEST_HEADER = 100_000_000
-# What is asked of a remote file first: a header of a hundred tensors.
+# Bytes of the first request to a remote file: a header of a hundred tensors.
 USUAL_HEADER = 10_000
 # More entries than a dimension of a real tensor has.
 LARGEST_SIZE = 2**40

@@ -13,13 +13,14 @@ from __future__ import annotations
 import io
 import math
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.pickles import PlainUnpickler, Record, choose_opcodes, describe, make_dict
+from attngeo.checkpoints.pickles import PlainUnpickler, Record, choose_opcodes, make_dict
 from attngeo.checkpoints.source import ByteSource, Extent
 from attngeo.checkpoints.tensor import DTYPE_NAMES, MOST_DIMENSIONS, TensorInfo
 from attngeo.checkpoints.torch_records import TorchRecords
@@ -210,7 +211,7 @@ class _TorchUnpickler(PlainUnpickler):
         match saved:
             case ("storage", torch.dtype() as dtype, str(key), str(), int(count)) if _is_size(count):
                 return SavedStorage(f"data/{key}", dtype, count * dtype.itemsize)
-        raise ValueError(f"{describe(saved)} is no storage")
+        raise ValueError(f"{reprlib.repr(saved)} is no storage")
 
 
 def _rebuild(
@@ -270,7 +271,7 @@ def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> S
             if storage is None or end * dtype.itemsize <= storage.nbytes:
                 return saved
             raise ValueError(f"a tensor needs {end * dtype.itemsize:,} bytes of a storage of {storage.nbytes:,}")
-    raise ValueError(f"{describe(tuple(saved)[1:])} is no tensor")
+    raise ValueError(f"{reprlib.repr(tuple(saved)[1:])} is no tensor")
 
 
 def _is_size(value: Any) -> bool:

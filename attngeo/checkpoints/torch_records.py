@@ -22,15 +22,12 @@ LONGEST = 100_000_000
 ZIP, LOCAL_HEADER = b"PK\x03\x04", 30
 # Bytes that torch.save adds to a header so that the numbers are aligned; with other settings, it adds more.
 PADDING = 128
-# What is asked of a remote file first: the header of the first record, and the list of a hundred.
+# Bytes of the first requests to a remote file: the header of the first record, and the list of a hundred.
 HEAD, TAIL = 1000, 10_000
 ENCRYPTED = 0x1
 # The last entry of an archive: mark, two numbers of disks, two of records, size and place of their list, comment.
 END = struct.Struct("<4s4H2IH")
 LONG_END = 76
-# Stands for a record that is missing.
-UNREAD = zipfile.ZipInfo()
-UNREAD.file_size = LONGEST + 1
 
 
 class TorchRecords:
@@ -77,7 +74,7 @@ class TorchRecords:
 
     def hold(self, names: Collection[str]) -> AbstractContextManager[None]:
         """Inside the block, these records are read soon; those that are missing are not."""
-        present = [name for name in names if self._records.get(name, UNREAD).file_size <= LONGEST]
+        present = [name for name in names if (size := self.size(name)) is not None and size <= LONGEST]
         located = (self.locate(name, 0, self._records[name].file_size) for name in present)
         return self._source.hold(extent for extents in located for extent in extents)
 
@@ -96,10 +93,7 @@ class TorchRecords:
 
 
 def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
-    """The records of the zip file by name, without the folder that all of them are in.
-
-    Raises CorruptCheckpointError if the file is no zip file, or if a record is compressed, encrypted or listed twice.
-    """
+    """The records by name; raises as `TorchRecords`."""
     where = source.where
     with _SourceReader(source) as file:
         if file.read(len(ZIP)) != ZIP:

@@ -32,11 +32,12 @@ def read_parquet(path: Path) -> pd.DataFrame:
     except OSError:
         raise
     except Exception as error:  # a damaged file makes Arrow and pandas raise errors of many kinds
-        raise ValueError(f"{type(error).__name__}: {first_line(error)}") from None
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise ValueError(kind + first_line(error)) from None
 
 
 def _check_size(content: bytes) -> None:
-    """Unfold the table in parts, each forgotten at once. Raises ValueError if it is too large in total."""
+    """Raise ValueError if the table is too large when it is unfolded. Counts in parts, each forgotten at once."""
     from pyarrow import parquet  # type: ignore[import-untyped]
 
     schema = parquet.read_schema(io.BytesIO(content))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.hub_client import reach_hub
+from support.hub_client import environment_of, reach_hub
 from support.hub_server import Hub, serve
 
 from attngeo.checkpoints import ranges
@@ -22,7 +22,7 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture
 def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
     """The environment of a machine that reaches the server, with a cache of its own."""
-    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    return environment_of(hub.url, tmp_path / "home")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import Command
 from support.checkpoints import CONFIG, weights, write_sharded, write_single
+from support.hub_client import environment_of
 from support.hub_server import Fault, Hub, serve
 from support.messages import assert_fails, refuses
 from support.vectors import word_piece
@@ -51,7 +52,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 @pytest.fixture
 def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
     """The environment of a machine that reaches the server, with a cache of its own."""
-    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    return environment_of(hub.url, tmp_path / "home")
 
 
 @pytest.fixture

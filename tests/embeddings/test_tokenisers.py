@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import Command
 from support.checkpoints import write_single
+from support.hub_client import environment_of
 from support.hub_server import Hub, serve
 from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, word_piece, write_questions
 
@@ -191,7 +192,7 @@ def hub() -> Iterator[Hub]:
 
 
 def test_only_tokeniser_files_are_downloaded_from_the_hub(hub: Hub, attngeo: Command, tmp_path: Path) -> None:
-    online = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+    online = environment_of(hub.url, tmp_path / "home")
     folder = hub.repositories["org/name"] = checkpoint(tmp_path / "remote", 365, model_type="gpt2")
     write_byte_level_pair(folder)
     for name in ("README.md", "pytorch_model.bin", "code.py"):

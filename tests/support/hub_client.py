@@ -1,4 +1,4 @@
-"""Settings of huggingface_hub for one test: those of the environment are read when it is imported."""
+"""Settings of huggingface_hub for one test: of a process that it starts, and of this one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.hf_api import api
+
+
+def environment_of(url: str, home: Path) -> dict[str, str]:
+    """The environment of a machine that reaches the Hub at `url`, with a cache of its own in `home`."""
+    return {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
 
 
 def reach_hub(url: str, home: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:

@@ -27,7 +27,7 @@ class SecondInterrupt:
         sys.setprofile(self._on_event)
 
     def _on_event(self, frame: Any, event: str, _: Any) -> None:
-        # Python reports that a generator goes on with an exception as a call, but acts on no signal there.
+        # Python reports as a call that a generator resumes with an exception, but acts on no signal there.
         resumed = event == "call" and frame.f_code is atomic_write.__wrapped__.__code__  # type: ignore[attr-defined]
         if event not in ("call", "c_return") or resumed:
             return

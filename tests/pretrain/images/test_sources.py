@@ -13,6 +13,7 @@ import datasets
 import pytest
 import torch
 from PIL import Image
+from support.hub_client import environment_of
 from support.hub_server import serve
 from support.images import write_images
 
@@ -103,12 +104,7 @@ def test_cifar10_comes_from_the_hub(tmp_path: Path) -> None:
     """
     with serve() as server:
         server.repositories["datasets/uoft-cs/cifar10"] = tmp_path / "cifar10"
-        environment = {
-            **os.environ,
-            "HF_ENDPOINT": server.url,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_OFFLINE": "0",
-        }
+        environment = os.environ | environment_of(server.url, tmp_path / "home")
         ran = subprocess.run(
             [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from support.hub_client import environment_of
 from support.hub_server import serve
 from support.messages import assert_states, refuses
 from support.toy_text import (
@@ -191,7 +192,7 @@ def test_tokenisers_of_the_hub(tmp_path: Path) -> None:
     word_tokeniser().save_pretrained(tmp_path / "v1")
     with serve() as hub:
         hub.repositories |= {"org/name": tmp_path, "org/name@v1": tmp_path / "v1"}
-        environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+        environment = environment_of(hub.url, tmp_path / "home")
         run = subprocess.run(
             [sys.executable, "-c", HUB_CHILD, "org/name@v1", "org/name", "org/none"],
             capture_output=True, text=True, check=True, env=os.environ | environment | {"HF_HUB_OFFLINE": "0"},
