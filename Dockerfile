@@ -22,11 +22,11 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM python:3.11-slim
 COPY --from=build /opt/attngeo /opt/attngeo
-# Not root; downloads go to a volume, so that they outlive the container.
+# Not root; downloads and scores go to a volume, so that they outlive the container.
 RUN useradd --create-home --uid 1000 attngeo \
     && mkdir /cache /work \
     && chown 1000:1000 /cache /work
-ENV PATH="/opt/attngeo/bin:$PATH" HF_HOME=/cache
+ENV PATH="/opt/attngeo/bin:$PATH" HF_HOME=/cache ATTNGEO_CACHE=/cache/attngeo
 VOLUME /cache
 USER 1000:1000
 WORKDIR /work

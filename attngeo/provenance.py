@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 PACKAGES = ("torch", "transformers")
+SOURCES = (".py", ".json", ".csv")
 
 
 def software() -> dict[str, str]:
@@ -15,6 +18,15 @@ def software() -> dict[str, str]:
     from attngeo import __version__
 
     return {"attngeo": __version__, "python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+@cache
+def digest_code(*folders: str) -> str:
+    """A number that changes with every file of these folders of the package: the SHA-256 of them all."""
+    digest, package = hashlib.sha256(), Path(__file__).parent
+    for path in sorted(path for folder in folders for path in (package / folder).rglob("*") if path.suffix in SOURCES):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def machine() -> dict[str, str | int | None]:

@@ -14,6 +14,7 @@ from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
 from . import interrupts
 from .analogy import analogy
+from .cache import cache
 from .cbow import cbow
 from .families import families
 from .help import Command, Group
@@ -39,7 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Attention": (score, inspect, families),
+    "Attention": (score, inspect, families, cache),
     "Embeddings": (analogy, nearest, cbow),
     "Training": (pretrain,),
     "Pictures and pages": (plot, report),

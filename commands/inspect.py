@@ -50,8 +50,8 @@ def inspect(
 
 
 def _findings(store: TensorStore) -> dict[str, Any]:
+    from attngeo.scores.computing import site_nbytes
     from attngeo.scores.projections import sites_of
-    from attngeo.scores.scoring import site_nbytes
 
     sites, skipped = sites_of(store)
     to_read, total = sum(site_nbytes(store, site) for site in sites), store.total_nbytes

@@ -77,6 +77,10 @@ class Bar:
             raise KeyboardInterrupt
         if progress.phase == "download":
             return
+        if progress.phase == "kept":
+            if not self._quiet:
+                say(f"{self._name}: {progress.what}")
+            return
         if self._silent:
             if progress.phase == "train" and not self._quiet:
                 at = f"step {progress.done:,}/{progress.total:,}  " if progress.total else ""

@@ -12,7 +12,7 @@ import typer
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import AttnGeoError, CheckpointError
 from attngeo.options import RESULTS
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.options import ResultOptions, ScoreOptions
 
 from .declare import take_options
 from .messages import TRACEBACK, describe_unexpected, say
@@ -29,6 +29,7 @@ CHECK_FAILED, SEVERAL_FAILED = 1, 4
 
 @take_options(ScoreOptions)
 @take_options(HubAccess, "hub")
+@take_options(ResultOptions, "results")
 def score(
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
@@ -63,6 +64,7 @@ def score(
         ),
     ] = False,
     hub: HubAccess = HubAccess(),
+    results: ResultOptions = ResultOptions(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -85,7 +87,9 @@ def score(
     failures: list[Failure] = []
     for model in models:
         try:
-            frame = _score_one(model, options, hub=hub, quiet=quiet, verbose=verbose, to_people=to_people)
+            frame = _score_one(
+                model, options, hub=hub, results=results, quiet=quiet, verbose=verbose, to_people=to_people
+            )
             scored.append((model, frame))
         except Exception as error:
             if len(models) == 1 or os.environ.get(TRACEBACK):
@@ -124,16 +128,25 @@ def _check(outputs: list[Path], figures: list[Path], conditions: list[str], opti
     """Refuse what cannot work, before anything is read. Returns the parsed conditions."""
     check_outputs(outputs, figures)
 
-    from attngeo.devices import pick_device
     from attngeo.scores.conditions import Condition
 
     parsed = [Condition(condition) for condition in conditions]
-    pick_device(options.device)
+    if options.device != ScoreOptions.device:  # a device is looked for by torch, which takes long to import
+        from attngeo.devices import pick_device
+
+        pick_device(options.device)
     return parsed
 
 
 def _score_one(
-    model: str, options: ScoreOptions, *, hub: HubAccess, quiet: bool, verbose: bool, to_people: bool
+    model: str,
+    options: ScoreOptions,
+    *,
+    hub: HubAccess,
+    results: ResultOptions,
+    quiet: bool,
+    verbose: bool,
+    to_people: bool,
 ) -> pd.DataFrame:
     """The rows of one model, heads included. Reports on stderr what the rows do not contain."""
     from attngeo.scores.scoring import score as score_model
@@ -142,7 +155,7 @@ def _score_one(
     from .progress import Bar
 
     with Bar(model, quiet=quiet, verbose=verbose) as progress:
-        frame = score_model(model, options=replace(options, per_head=True), hub=hub, progress=progress)
+        frame = score_model(model, options=replace(options, per_head=True), hub=hub, results=results, progress=progress)
     if not quiet:
         for pattern, reason in frame.attrs["skipped"].items():
             say(f"{model}: left out: {pattern}: {reason}")

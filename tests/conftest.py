@@ -38,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["ATTNGEO_CACHE"] = ""  # no test finds the scores that another one has kept
     config.option.randomly_reset_seed = False  # instead of pytest-randomly, `seeds` does it
     config.pluginmanager.register(seeds)
 

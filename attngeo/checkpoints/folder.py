@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from attngeo.checkpoints import formats
 from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import INDEX_SUFFIX, is_index, require_format, usual_names
-from attngeo.checkpoints.known_models import DEMOS
+from attngeo.checkpoints.known_models import DEMOS, locate_demo
 from attngeo.checkpoints.metadata import read_config, read_index, refuse_shard
 from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.suggest import did_you_mean
@@ -26,11 +25,10 @@ def open_demo(name: str) -> FileStore:
         raise ModelNotFoundError(
             f"demo:{name}: unknown demo model, expected one of: {', '.join(DEMOS)}{did_you_mean(f'demo:{name}')}"
         )
-    module, folder, install = DEMOS[name]
-    spec = find_spec(module)
-    if spec is None or spec.origin is None:
+    if (folder := locate_demo(name)) is None:
+        module, _, install = DEMOS[name]
         raise ModelNotFoundError(f"demo:{name}: the Python package {module} is not installed; run {install}")
-    return open_folder(Path(spec.origin).parent / folder, f"demo:{name}")
+    return open_folder(folder, f"demo:{name}")
 
 
 def open_folder(folder: Path, ref: str) -> FileStore:

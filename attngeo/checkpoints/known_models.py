@@ -1,4 +1,9 @@
-"""Models known by name. Data only: imports nothing, so that a shell can complete the names at once."""
+"""Models known by name. Imports nothing heavy, so that a shell can complete the names at once."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
 
 # Real checkpoints that Python packages contain: demo name → (package, folder inside it, command that installs it). The
 # first two are trained by reports/demo-models/build.py.
@@ -56,3 +61,10 @@ HUB_MODELS = (
     "openai/imagegpt-large", "facebook/mask2former-swin-tiny-coco-instance",
     "facebook/mask2former-swin-base-coco-instance", "facebook/mask2former-swin-large-coco-instance",
 )  # fmt: skip
+
+
+def locate_demo(name: str) -> Path | None:
+    """The folder of the checkpoint named `demo:name`; None if it is unknown, or if its package is not installed."""
+    module, folder, _ = DEMOS.get(name, ("", "", ""))
+    spec = find_spec(module) if module else None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / folder

@@ -15,9 +15,10 @@ from transformers.integrations import get_reporting_integration_callbacks  # typ
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.sites import AttentionSite
+from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import Variants, projections, select, sites_of
-from attngeo.scores.scoring import INTEGERS, score_site
+from attngeo.scores.scoring import INTEGERS
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.tables import write as tables

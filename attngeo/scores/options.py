@@ -11,7 +11,7 @@ from numbers import Integral
 from attngeo.choices import Convention, Precision
 from attngeo.errors import UsageError
 from attngeo.layouts.names import MOST_LAYERS
-from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
+from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, device_option, option
 
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
 # Beyond this many positions, float64 cannot represent the angle of a rotation.
@@ -45,7 +45,14 @@ def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:
     numbers = all(isinstance(layer, Integral) and not isinstance(layer, bool) for layer in wanted)
     if not isinstance(layers, Iterable) or not numbers or len(wanted) > MOST_LAYERS:
         raise UsageError(f"layers is {layers!r:.80}, expected at most {MOST_LAYERS:,} whole numbers, such as [0, 1, 7]")
-    return wanted
+    return tuple(map(int, wanted))  # of numpy, too
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions(Options):
+    """Options for scores that are kept on this machine."""
+
+    fresh: bool = option(False, "Compute again what is in the result store (see attngeo cache)", panel=RUNNING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,3 +87,4 @@ class ScoreOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "layers", check_layers(self.layers))
+        object.__setattr__(self, "gamma", float(self.gamma))

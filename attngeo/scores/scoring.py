@@ -1,46 +1,26 @@
-"""From a model to the tidy table of scores: reads ahead while it computes, few sites in memory at a time."""
+"""From a model to the tidy table of its scores: those that are kept, or else computed. Imports no torch by itself."""
 
 from __future__ import annotations
 
-import logging
-import math
-import time
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from attngeo.bounds.escape import in_utf8
-from attngeo.bounds.memory import available_memory
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import Precision
-from attngeo.devices import pick_device
-from attngeo.errors import UsageError
-from attngeo.geometry.factors import FormStatistics, form_statistics, head_statistics, layer_factors
-from attngeo.geometry.scale import rescale
-from attngeo.layouts.sites import AttentionSite
+from attngeo.checkpoints.identity import Identity, identify
 from attngeo.options import accept_options
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.provenance import machine, software
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, key_heads_of, list_unused, projections, read, select, sites_of
-from attngeo.scores.spec import SCORES, score_names, z_columns
+from attngeo.provenance import digest_code
+from attngeo.scores.options import ResultOptions, ScoreOptions
+from attngeo.scores.spec import number_columns, score_names, z_columns
+from attngeo.studies.results import Kept, Record, ResultStore
 
 if TYPE_CHECKING:
     import pandas as pd
 
-log = logging.getLogger(__name__)
-
-DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
+# Folders of the package whose code the scores depend on.
+CODE = ("checkpoints", "geometry", "layouts", "scores")
 
 
 def score_columns() -> tuple[str, ...]:
@@ -51,17 +31,34 @@ def score_columns() -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def score_types() -> dict[str, type]:
+    """The type of each column: int, float or str."""
+    floats = (*number_columns(), "frobenius_norm")
+    return {name: int if name in INTEGERS else float if name in floats else str for name in score_columns()}
+
+
 @accept_options(ScoreOptions)
 @accept_options(HubAccess, "hub")
+@accept_options(ResultOptions, "results")
 def score(
-    model: Any, options: ScoreOptions, *, hub: HubAccess, progress: ProgressCallback | None = None
+    model: Any,
+    options: ScoreOptions,
+    *,
+    hub: HubAccess,
+    results: ResultOptions,
+    progress: ProgressCallback | None = None,
 ) -> pd.DataFrame:
     """Symmetry and directionality of every layer, and with `per_head` of every head, of a model's attention.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
     {options}
     {hub}
+    {results}
     progress: called before each file and layer.
+
+    Scores of a reference are kept in the platform's cache folder, or in that which ATTNGEO_CACHE names, under the
+    model's content (its commit, or the times of its files), the options and the version of the code. They are not
+    computed twice, and after an interruption no finished layer is read again.
 
     Returns a DataFrame with one row for each layer (`head` is missing) and head. Its columns are `score_columns()`;
     scores are missing if the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
@@ -72,157 +69,35 @@ def score(
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
+    report, identity = progress or ignore_progress, identify(model, hub)
+    record = None if identity is None else _find_record(identity, options)
+    if record is not None and results.fresh:
+        record.forget()
+    found = None if record is None else record.load()
+    if found is None:
+        from attngeo.scores.computing import compute
+
+        found = compute(model if identity is None else identity.ref, options, hub, report, record)
+    else:
+        report(Progress("kept", f"scores of {found.about['made']} from the result store; --fresh computes them again"))
+    return _build_frame(found, options, found.about["model"] if identity is None else in_utf8(identity.ref.text))
+
+
+def _find_record(identity: Identity, options: ScoreOptions) -> Record | None:
+    """Where the scores of this content with these options are kept; None if nothing is to be kept."""
+    store = ResultStore.open("scores", score_types())
+    depends_on = {"content": identity.content, "options": asdict(options), "code": digest_code(*CODE)}
+    return None if store is None else store.record(depends_on, identity.is_current)
+
+
+def _build_frame(found: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
+    """The table, with the model's name as it was given this time."""
     import pandas as pd
 
-    report, variants = progress or ignore_progress, Variants.of(options)
-    device, dtype = pick_device(options.device), DTYPES[options.precision]
-    if device.type == "mps" and dtype == torch.float64:
-        raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
-    with closing(open_store(model, hub)) as store, torch.inference_mode():
-        sites, skipped = sites_of(store, variants)
-        sites = select(sites, options.stack, options.layers, store.ref)
-        log.info("%s: %s, on %s in %s", store.ref, _describe(store, sites), device, options.precision)
-        started = time.perf_counter()
-        store.fetch(
-            (name for site in sites for name in site.tensors.values()),
-            lambda file: report(Progress("download", file)),
-        )
-        rows: list[dict[str, Any]] = []
-        common = {
-            "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
-            "parameters": _count_parameters(store, sites),
-        }  # fmt: skip
-        for site, tensors in _read_ahead(store, sites, report):
-            q, k, notes = projections(site, tensors, variants, dtype=dtype, device=device, ref=store.ref)
-            tensors.clear()
-            scored = score_site(site, q, k, [*notes, *_option_notes(options)], options)
-            rows += [_in_utf8(common | row) for row in islice(scored, None if options.per_head else 1)]
-        log.info("%s: %d rows in %.1f s", store.ref, len(rows), time.perf_counter() - started)
-    frame = pd.DataFrame(rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
-    frame.attrs = _provenance(store, skipped, options, device) | {"unused": list_unused(sites, variants)}
+    frame = pd.DataFrame(found.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
+    frame["model"] = model
+    about = {name: value for name, value in found.about.items() if name not in ("made", "layers", "options")}
+    frame.attrs = (
+        {"title": "Attention scores"} | about | {"model": model} | asdict(options) | {"device": about["device"]}
+    )
     return frame
-
-
-def _in_utf8(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
-
-
-def _describe(store: TensorStore, sites: list[AttentionSite]) -> str:
-    """What will be read, for the log."""
-    rules = ", ".join(dict.fromkeys(site.rule for site in sites))
-    size = sum(site_nbytes(store, site) for site in sites)
-    return f"{len(sites)} layers found by {rules}, {size / 1e6:,.1f} MB to read"
-
-
-def _count_parameters(store: TensorStore, sites: list[AttentionSite]) -> int | None:
-    """Numbers in the whole checkpoint, from its bytes: exact if all of it has the width of the weights scored.
-
-    None if the checkpoint does not state its bytes, or states fewer than those of the weights scored.
-    """
-    total, info = store.total_nbytes, store.info(next(iter(sites[0].tensors.values())))
-    count, scored = math.prod(info.shape), {name for site in sites for name in site.tensors.values()}
-    if total is None or not count or total < sum(store.info(name).nbytes for name in scored):
-        return None
-    return total * count // info.nbytes
-
-
-def _option_notes(options: ScoreOptions) -> list[str]:
-    """Notes that tell rows from those with default options, in every file that they are written to."""
-    notes = [] if options.convention == ScoreOptions.convention else [f"{options.convention} convention"]
-    return notes if options.gamma == ScoreOptions.gamma else [*notes, f"gamma {options.gamma:g}"]
-
-
-def _read_ahead(
-    store: TensorStore, sites: list[AttentionSite], report: ProgressCallback
-) -> Iterator[tuple[AttentionSite, dict[str, Tensor]]]:
-    """Each site with its tensors; the next ones are read while the caller works on this one.
-
-    These are as many as the store has lanes, or as fit into a quarter of the free memory; always one.
-    """
-    sizes = [site_nbytes(store, site) for site in sites]
-    total, done, room = sum(sizes), 0, available_memory() // 4
-    reads: deque[Future[dict[str, Tensor]]] = deque()
-    reader = ThreadPoolExecutor(store.lanes, thread_name_prefix="attngeo-read")
-    try:
-        for i, site in enumerate(sites):
-            while (last := i + len(reads)) < len(sites) and (
-                len(reads) <= 1 or (len(reads) <= store.lanes and sum(sizes[i : last + 1]) <= room)
-            ):
-                reads.append(reader.submit(read, store, sites[last]))
-            tensors = reads.popleft().result()
-            report(Progress("score", f"{site.stack} {site.layer}", done, total))
-            yield site, tensors
-            done += sizes[i]
-    finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
-        reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
-    report(Progress("score", "done", done, total))
-
-
-def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
-    """Bytes that are read for one site."""
-    count = 0
-    for name, rows in site.reads.items():
-        info = store.info(name)
-        count += info.row_nbytes * len(range(info.shape[0])[rows]) if info.shape else info.nbytes
-    return count
-
-
-def score_site(
-    site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions
-) -> Iterator[dict[str, Any]]:
-    """The row of the layer, then one of each head. Each is computed when the caller asks for it.
-
-    q, k: [heads, head_dim, d_model] and [key_heads, head_dim, d_model].
-    """
-    key_head = key_heads_of(site, options.convention)
-    common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
-    if q.shape[-1] != k.shape[-1]:
-        note = f"M is not square: queries read {site.d_model} inputs, keys {site.key_width}"
-        empty = _empty([*notes, note])
-        yield common | {"head": None, "key_head": None} | empty
-        yield from (common | {"head": h, "key_head": key_head[h]} | empty for h in range(site.heads))
-        return
-    yield common | {"head": None, "key_head": None} | _score_layer(q, k, key_head, notes, options)
-    for head, scores in enumerate(_score_heads(q, k, key_head, notes, options)):
-        yield common | {"head": head, "key_head": key_head[head]} | scores
-
-
-def _score_layer(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], options: ScoreOptions) -> dict[str, Any]:
-    """The scores of Σ_h Wq_h·Wk_g(h)ᵀ."""
-    (q, q_factor), (k, k_factor) = map(rescale, layer_factors(q, k, key_head))
-    return _score_form(form_statistics(q, k), float(q_factor) * float(k_factor), notes, options)
-
-
-def _score_heads(
-    q: Tensor, k: Tensor, key_head: list[int], notes: list[str], options: ScoreOptions
-) -> Iterator[dict[str, Any]]:
-    (q, q_factors), (k, k_factors) = rescale(q), rescale(k)
-    for head, form in enumerate(head_statistics(q, k, key_head)):
-        yield _score_form(form, float(q_factors[head]) * float(k_factors[key_head[head]]), notes, options)
-
-
-def _score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
-    """One row's scores, from the statistics of a form whose factors were divided by numbers of product `factor`."""
-    if not math.isfinite(factor):
-        return _empty([*notes, "NaN or Inf in the query or key weights"])
-    squared_norm, d_model = float(form.squared_norm), len(form.row_norms)
-    if factor == 0 or squared_norm <= 0:
-        return _empty([*notes, "the form is zero"], frobenius_norm=0.0)
-    scores = {name: spec.compute(form, options) for name, spec in SCORES.items()}
-    above_chance = {f"{name}_z": spec.z(scores[name], d_model) for name, spec in SCORES.items() if spec.chance_is_exact}
-    return scores | above_chance | {"frobenius_norm": math.sqrt(squared_norm) * factor, "note": "; ".join(notes)}
-
-
-def _empty(notes: list[str], frobenius_norm: float = math.nan) -> dict[str, Any]:
-    scores = dict.fromkeys((*score_names(), *z_columns()), math.nan)
-    return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
-
-
-def _provenance(
-    store: TensorStore, skipped: dict[str, str], options: ScoreOptions, device: torch.device
-) -> dict[Any, Any]:
-    """How a table was made, for reports."""
-    return {
-        "title": "Attention scores", **software(), **machine(), "model": store.ref, "revision": store.revision,
-        **asdict(options), "device": str(device), "skipped": skipped,
-    }  # fmt: skip

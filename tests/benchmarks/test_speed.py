@@ -24,9 +24,9 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.layouts.sites import AttentionSite
+from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import Variants, projections, read, sites_of
-from attngeo.scores.scoring import score_site
 
 LAYERS = 32
 

@@ -17,7 +17,7 @@ from typing import Any
 
 # Modules that the commands load when they are needed.
 HEAVY = (
-    "attngeo.commands.app", "attngeo.scores.scoring", "attngeo.analogies.analogy", "attngeo.pretrain.comparison",
+    "attngeo.commands.app", "attngeo.scores.computing", "attngeo.analogies.analogy", "attngeo.pretrain.comparison",
     "attngeo.reporting.report", "attngeo.reporting.plots", "attngeo.figures.save", "attngeo.embeddings.cbow",
     "gensim.models", "filelock", "psutil",
 )  # fmt: skip

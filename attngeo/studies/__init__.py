@@ -1,0 +1,1 @@
+"""Many independent runs: results that are kept, each under a key of all that it depends on."""

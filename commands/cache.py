@@ -1,0 +1,119 @@
+"""`attngeo cache`: the scores that are kept on this machine."""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from attngeo.bounds.escape import dump_json, printable
+from attngeo.errors import UsageError
+
+from .messages import say
+from .options import FindingsFormat, Quiet
+
+if TYPE_CHECKING:
+    from attngeo.studies.cache import Entry
+
+
+def cache(
+    action: Annotated[
+        Literal["list", "clear"], typer.Argument(metavar="ACTION", show_default=False, help="list or clear")
+    ],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", show_default=False, help="Only results of these models; * stands for any text"),
+    ] = None,
+    format: FindingsFormat = "table",
+    quiet: Quiet = False,
+) -> None:
+    """List the results that are kept on this machine, with their sizes, or remove them.
+
+    score keeps the scores of each model, and the finished layers of one that was interrupted, in the platform's cache
+    folder or in that which ATTNGEO_CACHE names; if ATTNGEO_CACHE is empty, nothing is kept. clear may be used while
+    other commands run: they compute what they miss.
+
+    Examples:
+        attngeo cache list
+        attngeo cache clear 'EleutherAI/pythia-*'
+    """
+    from attngeo.studies.cache import list_entries, remove
+    from attngeo.studies.results import VARIABLE, cache_folder
+
+    folder = cache_folder()
+    if folder is None:
+        raise UsageError(f"{VARIABLE} is empty, so that nothing is kept; set it to a folder, or unset it")
+    entries = [entry for entry in list_entries() if not models or _matches(entry, models)]
+    if action == "clear":
+        remove(entries)
+        if not quiet:
+            say(f"removed {_count(entries)} from {folder}")
+    elif format == "json":
+        sys.stdout.write(dump_json([_describe(entry) for entry in entries], indent=2) + "\n")
+    else:
+        _print(entries)
+        if not quiet:
+            say(f"{_count(entries)} in {folder}")
+
+
+def _matches(entry: Entry, models: list[str]) -> bool:
+    model = str(entry.about.get("model", ""))
+    return any(fnmatchcase(model, pattern) for pattern in models)
+
+
+def _count(entries: list[Entry]) -> str:
+    from rich.filesize import decimal
+
+    return f"{len(entries)} {'result' if len(entries) == 1 else 'results'}, {decimal(_total(entries))}"
+
+
+def _total(entries: list[Entry]) -> int:
+    return sum(entry.nbytes for entry in entries)
+
+
+def _describe(entry: Entry) -> dict[str, Any]:
+    about = entry.about
+    return {
+        "model": about.get("model"), "revision": about.get("revision"), "layers": about.get("layers"),
+        "finished_layers": about.get("layers") if entry.parts is None else entry.parts,
+        "options": about.get("options"), "rows": entry.rows, "bytes": entry.nbytes,
+        "modified": entry.modified.isoformat(timespec="seconds"), "path": str(entry.path),
+    }  # fmt: skip
+
+
+def _print(entries: list[Entry]) -> None:
+    """One line for each result: model, layers, options that are not the defaults, size and time."""
+    if not entries:
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.filesize import decimal
+    from rich.table import Table
+    from rich.text import Text
+
+    from .console import Terminal, drop_columns
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("model", "commit", "layers", "options", "size", "modified"):
+        table.add_column(name, justify="right" if name == "size" else "left", overflow="fold")
+    for entry in entries:
+        found = _describe(entry)
+        of = "" if entry.parts is None else f"{entry.parts} of "
+        cells = (
+            found["model"] or "unreadable", (found["revision"] or "")[:7], f"{of}{found['layers'] or '?'}",
+            _name_changed(found["options"] or {}), decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
+        )  # fmt: skip
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    console = Terminal(markup=False)
+    console.print(drop_columns(table, console, ["commit", "modified"]))
+
+
+def _name_changed(options: dict[str, Any]) -> str:
+    """The options that are not the defaults, as names and values; without per_head, which the command always sets."""
+    from attngeo.options import default_of, options_of
+    from attngeo.scores.options import ScoreOptions
+
+    names = [name for name in options_of(ScoreOptions) if name != "per_head" and name in options]
+    changed = {name: options[name] for name in names if options[name] != default_of(ScoreOptions, name)}
+    return " ".join(name if value is True else f"{name}={value}" for name, value in changed.items())
