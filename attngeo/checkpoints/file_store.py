@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import RLock
+from threading import Lock
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ class FileStore:
 
     ref, config, revision, offline: see `TensorStore`. files: names of the files of weights. open_source: opens one of
     them, or raises. index: which file holds which tensor; None for one file. main_file: the name of the one file, or of
-    the index. other: gives the path of any other file of the model, or None if there is no such file.
+    the index. other: gives the path of any other file of the model, or None if there is no such file. at_once: how many
+    files `fetch` opens at a time.
     """
 
     def __init__(
@@ -38,16 +40,18 @@ class FileStore:
         revision: str | None = None,
         other: Callable[[str], Path | None] = lambda _: None,
         offline: bool = False,
+        at_once: int = 1,
     ) -> None:
         self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, revision, offline
         self.main_file = main_file
         self._files, self._open_source, self._other = tuple(files), open_source, other
-        self._index = index
+        self._index, self._at_once = index, at_once
         self._weight_map: Mapping[str, str] | None = None if index is None else index.weight_map
         self._total_nbytes = None if index is None else index.total_nbytes
         self._sources: dict[str, ByteSource] = {}
         self._open: dict[str, TensorFile] = {}
-        self.lanes, self._lock, self._closed = 1, RLock(), False
+        self.lanes, self._lock, self._closed = 1, Lock(), False
+        self._opening: defaultdict[str, Lock] = defaultdict(Lock)
 
     @property
     def names(self) -> Collection[str]:
@@ -78,21 +82,32 @@ class FileStore:
             ) from None
 
     def _file(self, file: str) -> TensorFile:
+        """A file, opened once; several threads may open several files."""
         with self._lock:
+            opening = self._opening[file]
+        with opening:
             if self._closed:
                 raise CorruptCheckpointError(f"{self.ref}: {file} is read after the checkpoint was closed")
             if file not in self._open:
-                self._sources[file] = source = self._open_source(file)
-                self._open[file] = open_weights(file, source, self.ref)
-                self.lanes = max(self.lanes, source.lanes)
+                source = self._open_source(file)
+                opened = open_weights(file, source, self.ref)
+                with self._lock:
+                    self._sources[file], self._open[file] = source, opened
+                    self.lanes = max(self.lanes, source.lanes)
             return self._open[file]
 
     def fetch(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open every file that holds one of `names`. Calls `progress` with each file's name."""
-        for file in sorted({self._file_of[name] for name in names}):
-            if progress is not None:
-                progress(file)
-            self._file(file)
+        files = sorted({self._file_of[name] for name in names})
+        openers = ThreadPoolExecutor(self._at_once, thread_name_prefix="attngeo-open")
+        try:
+            opened = [openers.submit(self._file, file) for file in files] if self._at_once > 1 else []
+            for at, file in enumerate(files):
+                if progress is not None:
+                    progress(file)
+                opened[at].result() if opened else self._file(file)
+        finally:
+            openers.shutdown(wait=False, cancel_futures=True)
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """One tensor, or rows of its first dimension, in the checkpoint's dtype."""

@@ -13,7 +13,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.formats import is_index, usual_names
 from attngeo.checkpoints.metadata import Index, read_config, read_index
-from attngeo.checkpoints.ranges import Address, RemoteFile, origin
+from attngeo.checkpoints.ranges import CONNECTIONS, Address, RemoteFile, origin
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.repository import Repository
@@ -37,6 +37,7 @@ def open_hub(ref: ModelRef, access: HubAccess = HubAccess()) -> FileStore:
     return FileStore(
         ref.text, config, files, partial(_open, repository), main_file=main_file, index=index,
         revision=repository.revision, other=repository.download, offline=repository.offline,
+        at_once=1 if repository.offline or access.download else CONNECTIONS,
     )  # fmt: skip
 
 

@@ -15,8 +15,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from attngeo.checkpoints.source import ByteSource, Extent
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, first_line
+from attngeo.checkpoints.torch_pickle import TorchUnpickler, broken
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsafeCheckpointError, first_line
 
+# What is read before any tensor.
+SMALL_RECORDS = ("data.pkl", "byteorder")
 # Bytes of the list of records, and of a record that is read as a whole; 300 bytes a tensor are usual for both.
 LONGEST = 100_000_000
 ZIP, LOCAL_HEADER = b"PK\x03\x04", 30
@@ -30,6 +33,12 @@ END = struct.Struct("<4s4H2IH")
 LONG_END = 76
 
 
+def ends_of(source: ByteSource) -> list[Extent]:
+    """The parts of a file that say what it is, and which records it has."""
+    tail = min(TAIL, source.size)
+    return [Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]
+
+
 class TorchRecords:
     """The records of an archive by name, without the folder that all of them are in.
 
@@ -37,11 +46,8 @@ class TorchRecords:
     """
 
     def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        tail = min(TAIL, source.size)
-        with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
-            self._records = _list_records(source)
-            self._padding = max(PADDING, 2 * self._first_extra())
+        self._source, self._records = source, _list_records(source)
+        self._padding = max(PADDING, 2 * self._first_extra())
 
     def _first_extra(self) -> int:
         """The bytes that are added to the header of the first record, which are about as many in each header."""
@@ -49,15 +55,27 @@ class TorchRecords:
         header = self._source.read(first, min(LOCAL_HEADER, self._source.size - first), "first record").numpy()
         return int.from_bytes(bytes(header[28:30]), "little")
 
+    def load_state(self) -> Any:
+        """The object that the pickle of the file describes. Raises UnsafeCheckpointError or CorruptCheckpointError."""
+        where = self._source.where
+        with self._hold(SMALL_RECORDS):
+            if self.size("data.pkl") is None:
+                raise broken(where, "it has no record data.pkl")
+            if self.size("constants.pkl") is not None:
+                raise UnsafeCheckpointError(f"{where}: refused: it is a TorchScript program; use safetensors weights")
+            if self.size("byteorder") is not None and self._read("byteorder") != b"little":
+                raise broken(where, "its numbers are not little-endian; save it again")
+            return TorchUnpickler(io.BytesIO(self._read("data.pkl")), where).load_safely()
+
     def size(self, name: str) -> int | None:
         """The bytes of a record, None if there is no such record."""
         return self._records[name].file_size if name in self._records else None
 
-    def read(self, name: str) -> bytes:
+    def _read(self, name: str) -> bytes:
         """The content of a record. Raises CorruptCheckpointError if it is longer than LONGEST."""
         size = self._records[name].file_size
         if size > LONGEST:
-            raise self.broken(f"{name} has {size:,} bytes, expected at most {LONGEST:,}")
+            raise broken(self._source.where, f"{name} has {size:,} bytes, expected at most {LONGEST:,}")
         return bytes(self._source.read(self.find(name), size, name).numpy())
 
     def find(self, name: str) -> int:
@@ -69,10 +87,10 @@ class TorchRecords:
         start = record.header_offset + LOCAL_HEADER + names + extra
         stored = header[:4] == ZIP and header[8:10] == b"\0\0"
         if not stored or own != record.orig_filename.encode() or start + record.file_size > self._source.size:
-            raise self.broken(f"record {record.orig_filename[:80]!r} differs from the list of records")
+            raise broken(self._source.where, f"record {record.orig_filename[:80]!r} differs from the list of records")
         return start
 
-    def hold(self, names: Collection[str]) -> AbstractContextManager[None]:
+    def _hold(self, names: Collection[str]) -> AbstractContextManager[None]:
         """Inside the block, these records are read soon; those that are missing are not."""
         present = [name for name in names if (size := self.size(name)) is not None and size <= LONGEST]
         located = (self.locate(name, 0, self._records[name].file_size) for name in present)
@@ -87,10 +105,6 @@ class TorchRecords:
             Extent(record.header_offset + header + start, count + self._padding),
         )
 
-    def broken(self, why: str) -> CorruptCheckpointError:
-        """The error for a file that is not as torch.save writes it."""
-        return CorruptCheckpointError(f"{self._source.where}: not a readable PyTorch file ({why}); download it again")
-
 
 def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     """The records by name; raises as `TorchRecords`."""
@@ -98,8 +112,8 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     with _SourceReader(source) as file:
         if file.read(len(ZIP)) != ZIP:
             raise CorruptCheckpointError(
-                f"{where}: not a PyTorch file in zip format; it is damaged, or was saved before PyTorch 1.6; save it "
-                "again as safetensors"
+                f"{where}: not a PyTorch file: it is damaged, or was saved before PyTorch 0.1.10; save it again as "
+                "safetensors"
             )
         try:
             with zipfile.ZipFile(file) as archive:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.absent import find_absent_layers
@@ -75,6 +75,15 @@ class AttentionSite:
         return slot_rows(slots, heads=self.heads, key_heads=self.key_heads, head_dim=self.head_dim)
 
 
+class _Candidate(NamedTuple):
+    """A module that attends, before its sizes are known. tensors: role → name of those that are needed."""
+
+    stack: str
+    layer: int
+    module: Module
+    tensors: dict[str, str]
+
+
 def find_sites(
     names: Collection[str],
     config: Mapping[str, Any],
@@ -84,13 +93,15 @@ def find_sites(
     quantisation: str,
     biases: bool = False,
     input_norms: bool = False,
+    prepare: Callable[[list[str]], None] = lambda _: None,
 ) -> tuple[list[AttentionSite], dict[str, str]]:
     """Find the attention sites of a model.
 
     names: all tensor names. config: config.json. shape_of: gives the shape of a tensor by its name. ref: the model's
     name, for errors. quantisation: the name of the quantisation that config.json states, for errors. biases,
     input_norms: whether these tensors are needed besides the weights; `shape_of` is not called for tensors that are not
-    needed, so that their files need not be downloaded.
+    needed, so that their files need not be downloaded. prepare: is called once with the names of all that are, before
+    `shape_of`.
 
     Returns the sites in the order of stack and layer, and what is left out: name pattern → reason.
     Raises UnsupportedModelError if the model has no attention of a known form; ShapeError or CorruptCheckpointError if
@@ -100,6 +111,7 @@ def find_sites(
     survey = survey_modules(names, config, quantisation, ref)
     sites: list[AttentionSite] = []
     skipped, errors = survey.skipped | find_absent_layers(survey.modules, names), []
+    candidates: list[_Candidate] = []
     for stack, modules in _group_by_stack(survey.modules).items():
         for layer, found in _number_layers(modules):
             if _is_speculative(found, layer):
@@ -108,18 +120,21 @@ def find_sites(
                 skipped[found.template] = source
                 continue
             module = _recognise_head_norm(found, names)
-            try:
-                known = _find_tensors(module, names)
-                tensors = {part: name for part, name in known.items() if _is_needed(part, biases, input_norms)}
-                sizes = measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref)
-            except (ShapeError, CorruptCheckpointError) as error:
-                if module.family.source and module.certain:
-                    raise
-                # A rule found it. The rest of the model may be what it seems.
-                errors.append(error)
-                skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
-            else:
-                sites.append(_build_site(module, stack, layer, tensors, sizes))
+            tensors = _find_tensors(module, names)
+            needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
+            candidates.append(_Candidate(stack, layer, module, needed))
+    prepare([name for each in candidates for name in each.tensors.values()])
+    for stack, layer, module, tensors in candidates:
+        try:
+            sizes = measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref)
+        except (ShapeError, CorruptCheckpointError) as error:
+            if module.family.source and module.certain:
+                raise
+            # A rule found it. The rest of the model may be what it seems.
+            errors.append(error)
+            skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
+        else:
+            sites.append(_build_site(module, stack, layer, tensors, sizes))
     if errors and not sites:
         raise errors[0]
     return sites, dict(sorted(skipped.items()))

@@ -33,7 +33,7 @@ from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import Variants, key_heads_of, list_unused, projections, read, select, sites_of
 from attngeo.scores.spec import SCORES, score_names, z_columns
-from attngeo.studies.results import Kept, Record
+from attngeo.studies.results import Kept, KeptResult
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +41,17 @@ DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": tor
 
 
 def compute(
-    model: Any, options: ScoreOptions, hub: HubAccess, report: ProgressCallback, record: Record | None = None
+    model: Any, options: ScoreOptions, hub: HubAccess, report: ProgressCallback, record: KeptResult | None = None
 ) -> Kept:
     """The rows of the table of scores, and how they were made; see `attngeo.score`.
 
     record: keeps each layer when it is finished, and all of them at the end; what it has is not read again.
     """
-    device = pick_device(options.device)
+    started, device = time.perf_counter(), pick_device(options.device)
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
     with closing(open_store(model, hub)) as store, torch.inference_mode():
-        sites, skipped = sites_of(store, Variants.of(options))
+        sites, skipped = sites_of(store, Variants.of(options), lambda file: report(Progress("download", file)))
         sites = select(sites, options.stack, options.layers, store.ref)
         about = _describe_making(store, sites, options, device) | {"skipped": skipped}
         rows = {} if record is None else {at: kept.rows for at, kept in record.load_parts(len(sites)).items()}
@@ -59,20 +59,14 @@ def compute(
             kept = f"{len(rows)} of {len(sites)} layers from the result store"
             report(Progress("kept", f"{kept}; --fresh computes them again"))
         left = {at: site for at, site in enumerate(sites) if at not in rows}
-        store.fetch(
-            (name for site in sites for name in site.tensors.values()),
-            lambda file: report(Progress("download", file)),
-        )
-        common = {
-            "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
-            "parameters": _count_parameters(store, sites),
-        }  # fmt: skip
+        common = _describe_model(store, sites)
         with closing(_score_sites(store, list(left.values()), options, device, report)) as scored:
             for at, of_site in zip(left, scored, strict=True):
                 rows[at] = [_in_utf8(common | row) for row in of_site]
                 if record is not None:
                     record.keep_part(at, rows[at], about)
     found = Kept([row for at in range(len(sites)) for row in rows[at]], about)
+    log.info("%s: %d rows in %.1f s", store.ref, len(found.rows), time.perf_counter() - started)
     if record is not None:
         record.keep(*found)
     return found
@@ -88,13 +82,19 @@ def _score_sites(
     """The rows of each site, without what all rows of the model have in common."""
     variants, dtype = Variants.of(options), DTYPES[options.precision]
     log.info("%s: %s, on %s in %s", store.ref, _describe(store, sites), device, options.precision)
-    started = time.perf_counter()
     for site, tensors in _read_ahead(store, sites, report):
         q, k, notes = projections(site, tensors, variants, dtype=dtype, device=device, ref=store.ref)
         tensors.clear()
         scored = score_site(site, q, k, [*notes, *_option_notes(options)], options)
         yield list(islice(scored, None if options.per_head else 1))
-    log.info("%s: %d layers in %.1f s", store.ref, len(sites), time.perf_counter() - started)
+
+
+def _describe_model(store: TensorStore, sites: list[AttentionSite]) -> dict[str, Any]:
+    """The columns that are equal in all rows."""
+    return {
+        "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
+        "parameters": _count_parameters(store, sites),
+    }  # fmt: skip
 
 
 def _in_utf8(row: dict[str, Any]) -> dict[str, Any]:

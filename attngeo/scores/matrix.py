@@ -79,7 +79,6 @@ def query_key_matrix(
 
 def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> tuple[Tensor, Tensor]:
     """The factors q and k, [rank, d_model] each, of a head or of the whole layer. Raises CheckpointError."""
-    store.fetch(site.tensors.values())
     q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float64, ref=store.ref)
     if q.shape[-1] != k.shape[-1]:
         raise CheckpointError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -81,20 +81,23 @@ def attention_sites(
     with closing(open_store(model, hub)) as store:
         sites, _ = sites_of(store, variants)
         sites = select(sites, stack, layers, store.ref)
-        store.fetch(name for site in sites for name in site.tensors.values())
         for site in sites:
             q, k, _ = projections(site, read(store, site), variants, dtype=dtype, ref=store.ref)
             yield SiteWeights(site, q.mT, k.mT)
 
 
-def sites_of(store: TensorStore, variants: Variants = Variants()) -> tuple[list[AttentionSite], dict[str, str]]:
+def sites_of(
+    store: TensorStore, variants: Variants = Variants(), progress: Callable[[str], None] | None = None
+) -> tuple[list[AttentionSite], dict[str, str]]:
     """The attention sites of an open checkpoint, and what is left out: name pattern → reason. Reads no weights.
 
-    A site lists only the tensors that the variant needs.
+    A site lists only the tensors that the variant needs. The files that hold them are opened; `progress` is called with
+    the name of each one before.
     """
     return find_sites(
         store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
         quantisation=stated_quantisation(store.config), biases=variants.with_bias, input_norms=variants.fold_norm,
+        prepare=lambda names: store.fetch(names, progress),
     )  # fmt: skip
 
 

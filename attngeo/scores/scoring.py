@@ -13,7 +13,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code
 from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.scores.spec import number_columns, score_names, z_columns
-from attngeo.studies.results import Kept, Record, ResultStore
+from attngeo.studies.results import Kept, KeptResult, ResultStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +83,7 @@ def score(
     return _build_frame(found, options, found.about["model"] if identity is None else in_utf8(identity.ref.text))
 
 
-def _find_record(identity: Identity, options: ScoreOptions) -> Record | None:
+def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None:
     """Where the scores of this content with these options are kept; None if nothing is to be kept."""
     store = ResultStore.open("scores", score_types())
     depends_on = {"content": identity.content, "options": asdict(options), "code": digest_code(*CODE)}

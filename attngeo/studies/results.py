@@ -65,16 +65,16 @@ class ResultStore:
         folder = cache_folder()
         return None if folder is None else cls(folder / kind, types)
 
-    def record(self, depends_on: Mapping[str, Any], is_current: Callable[[], bool] = lambda: True) -> Record:
+    def record(self, depends_on: Mapping[str, Any], is_current: Callable[[], bool] = lambda: True) -> KeptResult:
         """The result that depends on these names, texts and numbers; it need not be there yet.
 
         is_current: whether they are still so. If not, nothing more is kept.
         """
         text = json.dumps(depends_on, sort_keys=True, default=str)
-        return Record(self.folder / hashlib.sha256(text.encode()).hexdigest(), self._types, is_current)
+        return KeptResult(self.folder / hashlib.sha256(text.encode()).hexdigest(), self._types, is_current)
 
 
-class Record:
+class KeptResult:
     """One result. A file of it that cannot be read counts as missing.
 
     If its folder cannot be written, that is a warning in the log, and nothing is kept.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from support.messages import refuses
 from torch.utils.serialization import config as serialization
 
 import attngeo
+from attngeo.checkpoints import ranges
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.downloads import require_answers
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.ranges import merge, origin
 from attngeo.checkpoints.source import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
+from attngeo.scores.projections import sites_of
 
 FILE = "model.safetensors"
 # Mistral's: four query heads for each key head, and three matrices of an MLP that are never read.
@@ -89,6 +92,15 @@ def test_rows_of_a_fused_tensor_are_read_alone(here: Hub, tmp_path: Path) -> Non
     folder = here.repositories["org/name"] = write_single(tmp_path / "remote", tensors, config)
     assert_same_scores("org/name", folder)
     assert here.sent.total() < 1.02 * 4 * 2 * 512 * 512 + 10_000
+
+
+def test_headers_of_several_files_are_read_at_once(here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_mistral(tmp_path / "remote", "safetensors")
+    here.latency = 0.2
+    with closing(open_store("org/name")) as store:
+        assert here.busiest == 1
+        sites_of(store)
+        assert 1 < here.busiest <= ranges.CONNECTIONS
 
 
 def test_neighbours_are_read_by_one_request(here: Hub, tmp_path: Path) -> None:
@@ -227,9 +239,9 @@ def test_a_truncated_file_is_refused(here: Hub, tmp_path: Path) -> None:
         attngeo.score("org/name")
 
 
-def test_an_old_pytorch_file_is_not_downloaded(here: Hub, tmp_path: Path) -> None:
+def test_what_is_no_pytorch_file_is_not_downloaded(here: Hub, tmp_path: Path) -> None:
     folder = here.repositories["org/name"] = write_config(tmp_path / "remote")
-    torch.save({"a": torch.zeros(10**6)}, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    (folder / "pytorch_model.bin").write_bytes(bytes(10**6))
     with refuses(CorruptCheckpointError, "org/name", "pytorch_model.bin", "safetensors"):
         attngeo.score("org/name")
     assert here.sent.total() < 50_000

@@ -24,7 +24,8 @@ from attngeo.options import PANELS, RUNNING
 NAMES = [function.__name__ for functions in COMMANDS.values() for function in functions]
 # The options that change no result.
 RUNNING_OPTIONS = {
-    "device", "memory", "workers", "offline", "download", "retries", "quiet", "verbose", "resume", "save_every",
+    "device", "memory", "workers", "offline", "download", "retries", "fresh", "quiet", "verbose", "resume",
+    "save_every",
 }  # fmt: skip
 # The exit codes of shells for a program that a signal or a closed pipe ended.
 INTERRUPTED, CLOSED_PIPE = 130, 141
@@ -68,7 +69,7 @@ def test_examples_are_commands_that_exist(name: str) -> None:
 
 
 def test_options_are_the_same_in_every_command() -> None:
-    """One name, one set of flags; every option has a group of --help; every command can be quiet and verbose."""
+    """One name, one set of flags; every option has a group of --help; those that read models are quiet or verbose."""
     flags: dict[str, set[tuple[str, ...]]] = {}
     running = set()
     for name in NAMES:
@@ -78,7 +79,7 @@ def test_options_are_the_same_in_every_command() -> None:
             group = getattr(param, "rich_help_panel", None) or RUNNING
             assert group in PANELS, f"{name} {param.opts}"
             running |= {param.name} if group == RUNNING else set()
-        assert {"quiet", "verbose"} <= {param.name for param in options} or name == "families"
+        assert {"quiet", "verbose"} <= {param.name for param in options} or name in ("families", "cache")
     assert {name: each for name, each in flags.items() if len(each) > 1} == {}
     assert running == RUNNING_OPTIONS
 

@@ -348,7 +348,7 @@ class TestCommand:
     """`attngeo cache`."""
 
     @pytest.fixture
-    def kept(self, model: Path, tmp_path: Path, cache: Path) -> Path:
+    def kept(self, model: Path, cache: Path) -> Path:
         """A cache with two results, one that is not finished, and a file that is none of attngeo's."""
         score(model, gamma=3)
         score("demo:encoder", per_head=True)

@@ -94,7 +94,8 @@ class Hub:
 
     requests, stored: of the Hub, and of the server of large files. sent: file → its bytes, if large. uses: how many
     requests the address of a large file is good for, None for any number. latency: seconds before each
-    answer. bandwidth: bytes per second and connection of the server of large files, 0 for any.
+    answer. bandwidth: bytes per second and connection of the server of large files, 0 for any. busy, busiest: how many
+    requests are being answered, and the most that there were.
     """
 
     url: str = ""
@@ -109,6 +110,8 @@ class Hub:
     uses: int | None = None
     latency: float = 0
     bandwidth: float = 0
+    busy: int = 0
+    busiest: int = 0
     addresses: Counter[str] = field(default_factory=Counter)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -146,12 +149,16 @@ class Handler(BaseHTTPRequestHandler):
     hub: Hub
 
     def do_HEAD(self) -> None:
-        time.sleep(self.hub.latency)
-        self.answer()
+        self.do_GET()
 
     def do_GET(self) -> None:
-        time.sleep(self.hub.latency)
-        self.answer()
+        self.hub.busy += 1
+        self.hub.busiest = max(self.hub.busiest, self.hub.busy)
+        try:
+            time.sleep(self.hub.latency)
+            self.answer()
+        finally:
+            self.hub.busy -= 1
 
     def answer(self) -> None:
         raise NotImplementedError
