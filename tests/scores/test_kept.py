@@ -329,6 +329,11 @@ class TestRemote:
         assert again.attrs["model"] == "org/name@main"
         pd.testing.assert_frame_equal(again.drop(columns="model"), first.drop(columns="model"), check_exact=True)
 
+    def test_the_commit_is_asked_for_once(self, hub: Hub) -> None:
+        """A branch that moves after that does not give other scores to it."""
+        score("org/name")
+        assert [request.method for request in hub.requests if request.file == "config.json"] == ["HEAD", "GET"]
+
     def test_another_commit_has_other_scores(self, hub: Hub, tmp_path: Path) -> None:
         main = score("org/name")
         hub.repositories["org/name@v1"] = write_single(tmp_path / "v1", weights(6, seed=1), CONFIG)
