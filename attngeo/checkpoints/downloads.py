@@ -154,7 +154,8 @@ class ServerRules:
         Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
         """
         self._unanswered_since, self._unanswered = None, 0
-        response.stream = _PacedStream(response.stream, MOST_TIMEOUTS * longest_timeout(), self._ref)
+        who = f"{self._ref}: {_server_of(response)}"
+        response.stream = _PacedStream(response.stream, MOST_TIMEOUTS * longest_timeout(), who)
         if response.status_code in BUSY:
             self._check_wait(response)
         else:
@@ -178,20 +179,25 @@ class ServerRules:
             return
         self._waited += asked
         if self._waited <= LONGEST_WAIT:
-            log.warning("%s: %s asks to wait %d seconds", self._ref, constants.ENDPOINT, asked)
+            log.warning("%s: %s asks to wait %d s", self._ref, _server_of(response), asked)
             return
         self.refusal = (
-            f"{self._ref}: {constants.ENDPOINT} asks to wait {asked:,} seconds, expected at most {LONGEST_WAIT} in "
+            f"{self._ref}: {_server_of(response)} asks to wait {asked:,} seconds, expected at most {LONGEST_WAIT} in "
             "total; try again later"
         )
         raise HfHubHTTPError(self.refusal, response=response)  # which lets huggingface_hub look into its cache
 
 
+def _server_of(response: Any) -> str:
+    """Scheme, host and port of the server that answered: the Hub, or one that has its files."""
+    return str(response.url.join("/")).rstrip("/")
+
+
 class _PacedStream(httpx2.SyncByteStream):
     """The content of an answer. Raises NetworkError if, in `seconds` seconds, almost none of it has come."""
 
-    def __init__(self, stream: Any, seconds: float, ref: str) -> None:
-        self._stream, self._seconds, self._ref = stream, seconds, ref
+    def __init__(self, stream: Any, seconds: float, who: str) -> None:
+        self._stream, self._seconds, self._who = stream, seconds, who
 
     def __iter__(self) -> Iterator[bytes]:
         since, received = time.monotonic(), 0
@@ -201,7 +207,7 @@ class _PacedStream(httpx2.SyncByteStream):
             if (now := time.monotonic()) - since > self._seconds:
                 if received < SLOWEST * (now - since):
                     raise NetworkError(
-                        f"{self._ref}: {constants.ENDPOINT} has sent {received:,} bytes in {now - since:.0f} seconds; "
+                        f"{self._who} has sent {received:,} bytes in {now - since:.0f} seconds; "
                         "check the connection, or try again later"
                     )
                 since, received = now, 0

@@ -103,6 +103,15 @@ def test_headers_of_several_files_are_read_at_once(here: Hub, tmp_path: Path) ->
         assert 1 < here.busiest <= ranges.CONNECTIONS
 
 
+def test_a_wait_names_the_server_that_asks_for_it(here: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults[FILE] = Fault(storage="busy", times=1, headers={"Retry-After": "1"})
+    assert_same_scores("org/name", folder)
+    assert [record.getMessage() for record in caplog.records if "wait" in record.getMessage()] == [
+        f"org/name: {FILE}: {here.storage_url} asks to wait 1 s"
+    ]
+
+
 def test_neighbours_are_read_by_one_request(here: Hub, tmp_path: Path) -> None:
     config = {"model_type": "bert", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
     names = [f"encoder.layer.0.attention.self.{name}.weight" for name in ("key", "query", "value")]
