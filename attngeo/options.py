@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ OPTIMISATION, COMPARISON, RESULTS, RUNNING = "Optimisation", "Comparison", "Resu
 PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS, RUNNING)
 
 KEY = "option"
+SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(i?)b?", re.ASCII)
 WIDTH = 110
 Result = TypeVar("Result")
 Parse = Callable[[Any], Any]
@@ -91,6 +93,19 @@ def option(
 def device_option() -> Any:
     """The option `device`, which several questions have."""
     return option("auto", "Where to compute: auto, cpu, cuda, cuda:N or mps", panel=RUNNING, metavar="DEVICE")
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes of "2GB", "1.5 GiB" or "1000000": GB is 1000³ bytes, GiB is 1024³. Raises UsageError.
+
+    >>> parse_bytes("2GB"), parse_bytes("500 kb"), parse_bytes("1.5GiB")
+    (2000000000, 500000, 1610612736)
+    """
+    found = SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise UsageError(f"memory is {text!r:.60}, expected an amount such as 500MB or 2GB")
+    number, prefix, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from typing import Literal
 import pytest
 
 import attngeo
-from attngeo.analogies.options import AnalogyOptions, NearestOptions, parse_bytes
+from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError
 from attngeo.figures.options import ImageSize, PlotOptions
-from attngeo.options import PANELS, Options, accept_options, option, options_of
+from attngeo.options import PANELS, Options, accept_options, option, options_of, parse_bytes
 from attngeo.pretrain.options import ComparisonOptions
 from attngeo.scores.options import ScoreOptions, parse_layers
 
@@ -115,6 +115,6 @@ def test_a_list_of_layers_is_parsed_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "lots", "-1GB", "1 PB", "1.2.3", "GB"])
 def test_an_amount_of_memory_is_parsed_or_refused(text: str) -> None:
-    assert [parse_bytes(each) for each in ("1GB", "1.5 mb", "12", "2KiB")] == [10**9, 1_500_000, 12, 2000]
+    assert [parse_bytes(each) for each in ("1GB", "1.5 mb", "12", "2KiB")] == [10**9, 1_500_000, 12, 2048]
     with pytest.raises(UsageError, match="memory"):
         parse_bytes(text)

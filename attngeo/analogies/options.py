@@ -5,31 +5,16 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from attngeo.choices import Candidates, Case, Compose, Method, Resample, Table
-from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option
+from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
 
 GOOGLE = "google"
 MOST_DRAWS = 100_000
 # Words that `nearest` shows by default.
 MOST_SHOWN = 10
-UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-
-
-def parse_bytes(text: str) -> int:
-    """The bytes of "2GB", "500 MB" or "1000000". Raises UsageError.
-
-    >>> parse_bytes("2GB"), parse_bytes("500 kb")
-    (2000000000, 500000)
-    """
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if found is None:
-        raise UsageError(f"memory is {text!r}, expected an amount such as 500MB or 2GB")
-    return int(float(found[1]) * UNITS[found[2]])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from support.messages import refuses
 
-from attngeo.analogies.options import MOST_DRAWS, AnalogyOptions, NearestOptions, ProbeSettings, parse_bytes
+from attngeo.analogies.options import MOST_DRAWS, AnalogyOptions, NearestOptions, ProbeSettings
 from attngeo.errors import UsageError
-from attngeo.options import choices_of, options_of, type_of
+from attngeo.options import choices_of, options_of, parse_bytes, type_of
 
 
 @pytest.mark.parametrize("kind", [AnalogyOptions, NearestOptions])
