@@ -92,8 +92,9 @@ def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
 
 def _exact_norms(own: Tensor, other: Tensor) -> Tensor:
     """‖own_jᵀ·other‖ in float64 for each column j of own [rank, m]; other is [rank, n]. Returns [m]."""
-    own = own.cpu().double()
+    place = torch.device("cpu") if own.device.type == "mps" else own.device  # which has no float64
+    own = own.to(place).double()
     squares = own.new_zeros(own.shape[1])
     for start in range(0, other.shape[1], CHUNK):
-        squares += (own.T @ other[:, start : start + CHUNK].cpu().double()).square().sum(1)
-    return squares.sqrt()
+        squares += (own.T @ other[:, start : start + CHUNK].to(place).double()).square().sum(1)
+    return squares.sqrt().cpu()

@@ -8,6 +8,8 @@ With A = q·qᵀ, B = k·kᵀ, C = q·kᵀ (rank × rank):
 
 A and B are symmetric, so only their blocks on and above the diagonal are formed and used. This is the Gram form. If
 the rank is not small against n, M is formed instead, one tile at a time: the tiled form.
+
+The numbers of a form leave the device in one transfer, because each transfer waits for all that the device computes.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ BLOCK, TILE = 256, 1024
 GRAM_LIMIT = 3.25
 # Σ A∘B loses digits if it is small against ‖A‖·‖B‖; below this share float32 is not enough.
 CANCELLATION = 0.02
+# Entries of the queries whose heads are computed by the same products. On a CPU only small heads gain, those of larger
+# ones leave its cache. Another device needs as few products as its memory allows; 2²⁶ float32 are 256 MiB.
+CPU_BATCH, DEVICE_BATCH = 1 << 16, 1 << 26
 
 
 class FormStatistics(NamedTuple):
@@ -31,7 +36,7 @@ class FormStatistics(NamedTuple):
 
     q, k: the factors [rank, n] that the other fields were computed from, after `rescale`. A score that jumps at a
     threshold takes from them the exact norms near it. trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms, column_norms:
-    Euclidean, [n].
+    Euclidean, [n]. These four are on the CPU.
     """
 
     q: Tensor
@@ -48,13 +53,9 @@ def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> For
     key_gram: `half_gram(k)` if the caller has it, as for queries that share a key head.
     """
     if not is_low_rank(k):
-        return _tiled_statistics(q, k)
-    result, share = _gram_statistics(q, k, half_gram(k) if key_gram is None else key_gram)
-    if q.dtype == torch.float32 and q.device.type != "mps" and share < CANCELLATION:
-        wide = k.double()
-        exact, _ = _gram_statistics(q.double(), wide, half_gram(wide))
-        return FormStatistics(q, k, *(field.float() for field in exact[2:]))
-    return result
+        return _unpack(q, k, _tiled_statistics(q, k).cpu())
+    numbers = _gram_statistics(q, k, half_gram(k) if key_gram is None else key_gram)
+    return _unpack(q, k, numbers.cpu())
 
 
 def layer_factors(q: Tensor, k: Tensor, key_head: list[int]) -> tuple[Tensor, Tensor]:
@@ -85,8 +86,23 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
 
 def head_statistics(q: Tensor, k: Tensor, key_head: list[int]) -> list[FormStatistics]:
     """The statistics of each head, from q [H, head_dim, n] and k [K, head_dim, n]; head h reads key `key_head[h]`."""
-    grams = {key: half_gram(k[key]) for key in set(key_head)} if is_low_rank(k) else {}
-    return [form_statistics(head, k[key], grams.get(key)) for head, key in zip(q, key_head, strict=True)]
+    at_once = _heads_at_once(q) if is_low_rank(k) else 1
+    if at_once == 1:
+        grams = {key: half_gram(k[key]) for key in set(key_head)} if is_low_rank(k) else {}
+        return [form_statistics(head, k[key], grams.get(key)) for head, key in zip(q, key_head, strict=True)]
+    key_grams, forms = half_gram(k), []
+    for i in range(0, len(q), at_once):
+        heads, keys = q[i : i + at_once], key_head[i : i + at_once]
+        numbers = _gram_statistics(heads, k[keys], key_grams[keys]).cpu()
+        forms += [_unpack(head, k[key], own) for head, key, own in zip(heads, keys, numbers, strict=True)]
+    return forms
+
+
+def _heads_at_once(q: Tensor) -> int:
+    """How many of the heads q [heads, head_dim, n] are computed by the same products; 1 if they have several blocks."""
+    if q.shape[1] > BLOCK:
+        return 1
+    return max((CPU_BATCH if q.device.type == "cpu" else DEVICE_BATCH) // q[0].numel(), 1)
 
 
 def is_low_rank(x: Tensor) -> bool:
@@ -95,49 +111,70 @@ def is_low_rank(x: Tensor) -> bool:
 
 
 def half_gram(x: Tensor) -> Tensor:
-    """x·xᵀ [rank, rank] of x [rank, n]; the blocks below the block diagonal stay zero."""
-    rank = x.shape[0]
+    """x·xᵀ [rank, rank] of x [rank, n]; the blocks below the block diagonal stay zero.
+
+    x may be [*lead, rank, n] if there is only one block.
+    """
+    rank = x.shape[-2]
     if rank <= BLOCK:
-        return x @ x.T
+        return x @ x.mT
     gram = x.new_zeros(rank, rank)
     for i in range(0, rank, BLOCK):
         gram[i : i + BLOCK, i:] = x[i : i + BLOCK] @ x[i:].T
     return gram
 
 
-def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> tuple[FormStatistics, Tensor]:
-    """The statistics, and ‖M‖² as a share of ‖A‖·‖B‖: 1 if nothing in the sum Σ A∘B cancels, near 0 if most does."""
+def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> Tensor:
+    """The numbers that `_unpack` takes [*lead, 3 + 2n], of q and k [*lead, rank, n] as `half_gram` takes them.
+
+    The first one is ‖M‖² as a share of ‖A‖·‖B‖: 1 if nothing in the sum Σ A∘B cancels, near 0 if most does.
+    """
     query_gram = half_gram(q)
-    a, b, c = _wide(query_gram), _wide(key_gram), _wide(q @ k.T)
+    a, b, c = _wide(query_gram), _wide(key_gram), _wide(q @ k.mT)
     squared_norm = _full_sum(a * b)
     share = squared_norm / (_full_sum(a * a) * _full_sum(b * b)).sqrt()
-    trace = (c * c.T).sum()
-    row_norms, column_norms = _quadratic_norms(key_gram, q), _quadratic_norms(query_gram, k)
-    return FormStatistics(q, k, trace, squared_norm, row_norms, column_norms), share
+    trace = (c * c.mT).sum((-2, -1))
+    norms = _quadratic_norms(key_gram, q), _quadratic_norms(query_gram, k)
+    return torch.cat([torch.stack([share, trace, squared_norm], -1), *norms], -1)
+
+
+def _unpack(q: Tensor, k: Tensor, numbers: Tensor) -> FormStatistics:
+    """The statistics of one pair of factors [rank, n] from the numbers that were computed [3 + 2n], on the CPU.
+
+    They are computed again in float64 if too much has cancelled.
+    """
+    if q.dtype == torch.float32 and q.device.type != "mps" and numbers[0] < CANCELLATION:
+        wide = k.double()
+        numbers = _gram_statistics(q.double(), wide, half_gram(wide)).float().cpu()
+    _, trace, squared_norm = numbers[:3]
+    return FormStatistics(q, k, trace, squared_norm, *numbers[3:].chunk(2))
 
 
 def _full_sum(half: Tensor) -> Tensor:
     """The sum of a whole symmetric matrix, given its blocks on and above the block diagonal."""
-    total = half.sum()
-    for i in range(BLOCK, len(half), BLOCK):
+    total = half.sum((-2, -1))
+    for i in range(BLOCK, half.shape[-1], BLOCK):
         total = total + half[i - BLOCK : i, i:].sum()
     return total
 
 
 def _quadratic_norms(gram: Tensor, x: Tensor) -> Tensor:
-    """√(x_jᵀ·G·x_j) [n] for each column j of x [rank, n]; `gram` holds G as `half_gram` returns it."""
-    squares = _wide(x.new_zeros(x.shape[1]))
-    for i in range(0, len(x), BLOCK):
+    """√(x_jᵀ·G·x_j) [*lead, n] for each column j of x [*lead, rank, n]; `gram` holds G as `half_gram` returns it."""
+    squares = _wide(x.new_zeros(*x.shape[:-2], x.shape[-1]))
+    for i in range(0, x.shape[-2], BLOCK):
         rows = slice(i, i + BLOCK)
-        product = gram[rows, rows] @ x[rows]
-        if i + BLOCK < len(x):
+        product = gram[..., rows, rows] @ x[..., rows, :]
+        if i + BLOCK < x.shape[-2]:
             product.addmm_(gram[rows, i + BLOCK :], x[i + BLOCK :], alpha=2)
-        squares += product.mul_(x[rows]).sum(0, dtype=squares.dtype)
+        squares += product.mul_(x[..., rows, :]).sum(-2, dtype=squares.dtype)
     return squares.clamp_(min=0).sqrt_()
 
 
-def _tiled_statistics(q: Tensor, k: Tensor) -> FormStatistics:
-    """The statistics by forming M in tiles. Memory holds two tiles and their squares, for any n."""
+def _tiled_statistics(q: Tensor, k: Tensor) -> Tensor:
+    """The numbers that `_unpack` takes [3 + 2n] by forming M in tiles, in which nothing cancels.
+
+    Memory holds two tiles and their squares, for any n.
+    """
     n = q.shape[1]
     trace, rows, columns = (_wide(q.new_zeros(size)) for size in ((), n, n))
     for i in range(0, n, TILE):
@@ -149,7 +186,7 @@ def _tiled_statistics(q: Tensor, k: Tensor) -> FormStatistics:
             _add_squares(tile, rows[here], columns[there])
             if i != j:
                 _add_squares(mirror, rows[there], columns[here])
-    return FormStatistics(q, k, trace, rows.sum(), rows.sqrt(), columns.sqrt())
+    return torch.cat([torch.stack([torch.ones_like(trace), trace, rows.sum()]), rows.sqrt(), columns.sqrt()])
 
 
 def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:

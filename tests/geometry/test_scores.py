@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attngeo import directionality, symmetry
 from attngeo.errors import ShapeError, UsageError
+from attngeo.geometry import factors
 from attngeo.geometry.chance import directionality_at_chance, symmetry_at_chance
 from attngeo.geometry.factors import form_statistics, head_statistics
 
@@ -68,6 +69,16 @@ def test_cancelling_factors_are_still_exact(d: int, rank: int) -> None:
     m = form(wq, wk)
     assert symmetry(wq, wk).item() == pytest.approx(dense_symmetry(m), abs=1e-5)
     assert directionality(wq, wk).item() == pytest.approx(dense_directionality(m), abs=1e-5)
+
+
+def test_one_head_that_cancels_is_exact_beside_others() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b, c, d = (torch.randn(4, 64, generator=generator) for _ in range(4))
+    q, k = torch.stack([torch.cat([a, a + 1e-3 * c]), torch.cat([a, d])]), torch.cat([b, -b])[None]
+    for own in head_statistics(q, k, [0, 0]):
+        m = (own.q.T.double() @ own.k.double()).float()
+        torch.testing.assert_close(own.squared_norm, m.square().sum(), rtol=1e-5, atol=0)
+        torch.testing.assert_close(own.row_norms, m.norm(dim=1), rtol=1e-5, atol=0)
 
 
 @given(pairs())
@@ -171,12 +182,17 @@ def test_leading_dimensions_broadcast() -> None:
 
 
 @pytest.mark.parametrize("n", [20, 3])  # the Gram form, with keys that are shared, and the tiled form
-def test_the_statistics_of_heads_are_those_of_their_forms(n: int) -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+@pytest.mark.parametrize("key_head", [[0, 0, 1, 1], [0, 1, 0, 1]])
+def test_the_statistics_of_heads_are_those_of_their_forms(
+    n: int, at_once: int, key_head: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = torch.Generator().manual_seed(n)
     q, k = torch.randn(4, 5, n, generator=generator), torch.randn(2, 5, n, generator=generator)
-    key_head = [0, 0, 1, 1]
+    monkeypatch.setattr(factors, "CPU_BATCH", at_once * 5 * n)
     for head, (own, key) in enumerate(zip(head_statistics(q, k, key_head), key_head, strict=True)):
-        assert all(map(torch.equal, own, form_statistics(q[head], k[key])))
+        for found, expected in zip(own, form_statistics(q[head], k[key]), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
         m = (own.q.T @ own.k).double()
         assert torch.equal(m, (q[head].T @ k[key]).double())
         torch.testing.assert_close(own.trace.double(), (m @ m).trace(), rtol=1e-5, atol=1e-4)
