@@ -1,8 +1,11 @@
-"""The device to compute on."""
+"""The device to compute on, and how tensors get there."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
 from attngeo.errors import UsageError
 
@@ -25,3 +28,40 @@ def _count_devices(kind: str) -> int:
     """The number of devices of a kind; 0 for a name that is not a kind."""
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     return counts.get(kind, 0)
+
+
+class Sent(NamedTuple):
+    """Tensors by name, and the event after which they have arrived; None if they are there."""
+
+    tensors: dict[str, Tensor]
+    arrived: torch.cuda.Event | None
+
+
+class Transfer:
+    """Copies of tensors to a device, made while the caller and the device compute.
+
+    A CUDA device copies pinned memory by itself, here on a stream of its own, so that a copy waits for no computation.
+    For other devices nothing is copied: what computes there moves the tensors, too.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_needed = device.type == "cuda"
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if self.is_needed else None  # type: ignore[no-untyped-call]
+
+    def send(self, tensors: dict[str, Tensor]) -> Sent:
+        """Start to copy tensors from the CPU. Any thread may call this; only copying to pinned memory takes it time."""
+        if self._stream is None:
+            return Sent(tensors, None)
+        with torch.cuda.stream(self._stream):
+            copies = {name: each.pin_memory().to(self._device, non_blocking=True) for name, each in tensors.items()}
+            return Sent(copies, self._stream.record_event())
+
+    def receive(self, sent: Sent) -> dict[str, Tensor]:
+        """The tensors, for the current stream of the calling thread: it waits for them, the thread does not."""
+        if sent.arrived is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(sent.arrived)
+            for tensor in sent.tensors.values():
+                tensor.record_stream(stream)  # else its memory is free for the next copy before `stream` has read it
+        return sent.tensors

@@ -50,7 +50,7 @@ def inspect(
 
 
 def _findings(store: TensorStore) -> dict[str, Any]:
-    from attngeo.scores.computing import site_nbytes
+    from attngeo.scores.pipeline import site_nbytes
     from attngeo.scores.projections import sites_of
 
     sites, skipped = sites_of(store)

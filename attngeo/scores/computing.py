@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -18,7 +16,6 @@ import torch
 from torch import Tensor
 
 from attngeo.bounds.escape import in_utf8
-from attngeo.bounds.memory import available_memory
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
@@ -31,7 +28,8 @@ from attngeo.layouts.sites import AttentionSite
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, key_heads_of, list_unused, projections, read, select, sites_of
+from attngeo.scores.pipeline import read_ahead, site_nbytes
+from attngeo.scores.projections import Variants, key_heads_of, list_unused, projections, select, sites_of
 from attngeo.scores.spec import SCORES, score_names, z_columns
 from attngeo.studies.results import Kept, KeptResult
 
@@ -82,7 +80,7 @@ def _score_sites(
     """The rows of each site, without what all rows of the model have in common."""
     variants, dtype = Variants.of(options), DTYPES[options.precision]
     log.info("%s: %s, on %s in %s", store.ref, _describe(store, sites), device, options.precision)
-    for site, tensors in _read_ahead(store, sites, report):
+    for site, tensors in read_ahead(store, sites, device=device, memory=options.memory, report=report):
         q, k, notes = projections(site, tensors, variants, dtype=dtype, device=device, ref=store.ref)
         tensors.clear()
         scored = score_site(site, q, k, [*notes, *_option_notes(options)], options)
@@ -126,41 +124,6 @@ def _option_notes(options: ScoreOptions) -> list[str]:
     return notes if options.gamma == ScoreOptions.gamma else [*notes, f"gamma {options.gamma:g}"]
 
 
-def _read_ahead(
-    store: TensorStore, sites: list[AttentionSite], report: ProgressCallback
-) -> Iterator[tuple[AttentionSite, dict[str, Tensor]]]:
-    """Each site with its tensors; the next ones are read while the caller works on this one.
-
-    These are as many as the store has lanes, or as fit into a quarter of the free memory; always one.
-    """
-    sizes = [site_nbytes(store, site) for site in sites]
-    total, done, room = sum(sizes), 0, available_memory() // 4
-    reads: deque[Future[dict[str, Tensor]]] = deque()
-    reader = ThreadPoolExecutor(store.lanes, thread_name_prefix="attngeo-read")
-    try:
-        for i, site in enumerate(sites):
-            while (last := i + len(reads)) < len(sites) and (
-                len(reads) <= 1 or (len(reads) <= store.lanes and sum(sizes[i : last + 1]) <= room)
-            ):
-                reads.append(reader.submit(read, store, sites[last]))
-            tensors = reads.popleft().result()
-            report(Progress("score", f"{site.stack} {site.layer}", done, total))
-            yield site, tensors
-            done += sizes[i]
-    finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
-        reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
-    report(Progress("score", "done", done, total))
-
-
-def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
-    """Bytes that are read for one site."""
-    count = 0
-    for name, rows in site.reads.items():
-        info = store.info(name)
-        count += info.row_nbytes * len(range(info.shape[0])[rows]) if info.shape else info.nbytes
-    return count
-
-
 def score_site(
     site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions
 ) -> Iterator[dict[str, Any]]:
@@ -190,9 +153,10 @@ def _score_layer(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], op
 def _score_heads(
     q: Tensor, k: Tensor, key_head: list[int], notes: list[str], options: ScoreOptions
 ) -> Iterator[dict[str, Any]]:
-    (q, q_factors), (k, k_factors) = rescale(q), rescale(k)
+    (q, q_divisors), (k, k_divisors) = rescale(q), rescale(k)
+    q_factors, k_factors = q_divisors.tolist(), k_divisors.tolist()
     for head, form in enumerate(head_statistics(q, k, key_head)):
-        yield _score_form(form, float(q_factors[head]) * float(k_factors[key_head[head]]), notes, options)
+        yield _score_form(form, q_factors[head] * k_factors[key_head[head]], notes, options)
 
 
 def _score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from numbers import Integral
 from attngeo.choices import Convention, Precision
 from attngeo.errors import UsageError
 from attngeo.layouts.names import MOST_LAYERS
-from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, device_option, option
+from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, device_option, option, parse_bytes
 
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
 # Beyond this many positions, float64 cannot represent the angle of a rotation.
@@ -83,8 +83,14 @@ class ScoreOptions(Options):
         "float32", "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)", panel=COMPUTATION
     )
     device: str = device_option()
+    memory: int | None = option(
+        None, "Memory for the weights of layers in flight; at least one layer is read", panel=RUNNING, metavar="SIZE",
+        shown_default="a quarter of what is free", least=1, parse=parse_bytes,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", parse_bytes(self.memory))
         super().__post_init__()
         object.__setattr__(self, "layers", check_layers(self.layers))
         object.__setattr__(self, "gamma", float(self.gamma))

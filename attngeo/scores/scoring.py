@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.escape import in_utf8
@@ -86,7 +86,8 @@ def score(
 def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None:
     """Where the scores of this content with these options are kept; None if nothing is to be kept."""
     store = ResultStore.open("scores", score_types())
-    depends_on = {"content": identity.content, "options": asdict(options), "code": digest_code(*CODE)}
+    chosen = asdict(replace(options, memory=None))  # no number depends on it
+    depends_on = {"content": identity.content, "options": chosen, "code": digest_code(*CODE)}
     return None if store is None else store.record(depends_on, identity.is_current)
 
 

@@ -20,6 +20,7 @@ from support.outcome import check_equal, check_error
 SCORE = {
     "per_head": True, "stack": "encoder", "layers": [0, 2], "gamma": 2.5, "convention": "published", "with_bias": False,
     "fold_norm": True, "rope_offset": 3, "precision": "float64", "device": "cpu",
+    "memory": "1.5GiB",
 }  # fmt: skip
 ANALOGY = {
     "table": "output", "candidates": "all", "case": "keep", "compose": "mean", "limit": 500, "normalise": True,
