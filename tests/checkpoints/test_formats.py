@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ import attngeo
 from attngeo.checkpoints import formats
 from attngeo.checkpoints.formats import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.regular_file import LARGE
 from attngeo.checkpoints.source import ByteSource, Extent
 from attngeo.checkpoints.tensor import TensorInfo, info_of
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
@@ -35,6 +38,24 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "bin": write_bin,
     "sharded bin": lambda folder: write_sharded(folder, suffix="bin"),
 }
+
+
+@pytest.mark.parametrize("huge_pages", [True, False])
+def test_large_tensors_are_read_into_their_own_memory(
+    huge_pages: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without huge pages, which a kernel may refuse: the tensor is the file's, writable, and no view of it."""
+    if not huge_pages:
+        monkeypatch.setattr("mmap.mmap", Mock(side_effect=OSError))
+    tensor = torch.randn(1200, 1000, generator=torch.Generator().manual_seed(0))
+    assert tensor.nbytes > LARGE
+    write_single(tmp_path, {"w": tensor})
+    with closing(open_store(tmp_path)) as store:
+        first, rows = store.read("w"), store.read("w", slice(7, 1190))
+        assert torch.equal(first, tensor)
+        assert torch.equal(rows, tensor[7:1190])
+        first.zero_()
+        assert torch.equal(store.read("w"), tensor)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
