@@ -8,7 +8,7 @@ WORKERS ?= 3
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo report test slow lowest census lint bench docker-check demo-models figures readme clean
+.PHONY: help demo report test slow test-gpu lowest census lint bench bench-gpu docker-check demo-models figures readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,10 +28,13 @@ report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/
 	$(BIN)/attngeo report "$(RECIPE)" -o build/report
 
 test: $(INSTALLED)  ## Run the tests that are not slow.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu"
 
 slow: $(INSTALLED)  ## Run the slow tests.
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not gpu"
+
+test-gpu: $(INSTALLED)  ## Run the tests that need a CUDA device; they are skipped without one.
+	$(BIN)/python -m pytest -m gpu
 
 lowest: $(LOWEST)/.installed  ## Run the smoke tests with the lowest versions of all libraries but torch.
 	$(LOWEST)/bin/python -m pytest tests/smoke
@@ -54,7 +57,10 @@ lint: $(INSTALLED)  ## Check style, types and which module imports which.
 	PYTHONPATH=. $(BIN)/lint-imports --no-logo
 
 bench: $(INSTALLED)  ## Measure speed and memory against named baselines.
-	$(BIN)/python -m pytest tests/benchmarks -s --benchmark-only --benchmark-columns=median,rounds
+	$(BIN)/python -m pytest tests/benchmarks -s -m "not gpu" --benchmark-only --benchmark-columns=median,rounds
+
+bench-gpu: $(INSTALLED)  ## Measure a layer on a CUDA device, and write reports/gpu.md.
+	$(BIN)/python -m pytest tests/benchmarks/test_gpu.py -s -m gpu
 
 docker-check: $(INSTALLED)  ## Check the Dockerfile, and run its build steps in a clean folder.
 	$(BIN)/hadolint Dockerfile

@@ -43,6 +43,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(seeds)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu and not torch.cuda.device_count():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="requires a CUDA device (make test-gpu)"))
+
+
 @pytest.fixture(scope="session")
 def attngeo() -> Command:
     """Run the installed command with the given arguments; keywords are added to its environment.

@@ -1,4 +1,4 @@
-"""The bars for speed and memory, each a ratio against a named baseline that is timed in the same run (`make bench`).
+"""The bars for speed, each a ratio against a named baseline that is timed in the same run (`make bench`).
 
 Baselines and subjects take turns, so that a machine that slows down slows both. The ratio of the medians is asserted
 and stored with the result as `extra_info`.
@@ -10,34 +10,20 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
-from support.measure import by_turns, peak_gigabytes
-from support.mistral import DH, D, H, K, write_mistral
+from support.measure import by_turns
+from support.mistral import DH, D, H, K
 from torch import Tensor
 
-import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.choices import Precision
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import Variants, projections, read, sites_of
-
-LAYERS = 32
-
-
-@pytest.fixture(scope="module")
-def mistral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A checkpoint of 32 such layers in bfloat16, random, without the tensors that are not read."""
-    folder = write_mistral(tmp_path_factory.mktemp("mistral"), layers=LAYERS)
-    yield folder
-    for path in folder.glob("*.safetensors"):
-        path.unlink()
 
 
 def layer_of(mistral: Path) -> tuple[AttentionSite, dict[str, Tensor]]:
@@ -94,39 +80,6 @@ def test_a_layer_against_forming_every_matrix(mistral: Path, benchmark: Benchmar
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if "avx512_bf16" in flags or "amx_bf16" in flags:
         assert factored / fast >= 1.3
-
-
-@pytest.mark.parametrize("precision", ["float32", "fast"])
-def test_a_checkpoint_against_computing_alone(mistral: Path, benchmark: BenchmarkFixture, precision: Precision) -> None:
-    """Reading hides behind computing: within 1.3 times of scoring tensors that are in memory already."""
-    store = open_store(mistral)
-    in_memory = [(site, read(store, site)) for site in sites_of(store)[0]]
-    dtype = {"float32": torch.float32, "fast": torch.bfloat16}[precision]
-
-    def compute_alone() -> None:
-        with torch.inference_mode():
-            for site, tensors in in_memory:
-                factored_layer(site, tensors, dtype)
-
-    alone, whole = by_turns(3, compute_alone, lambda: attngeo.score(mistral, precision=precision))
-    in_memory.clear()
-    benchmark.pedantic(attngeo.score, args=(mistral,), kwargs={"precision": precision}, rounds=1)
-    benchmark.extra_info |= {"baseline: computing alone, s": alone, "whole, s": whole, "times": whole / alone}
-    print(
-        f"\n32 layers, {precision}: computing alone {alone:.2f} s, "
-        f"from the file {whole:.2f} s ({whole / alone:.2f} times)"
-    )
-    assert whole / alone < 1.3
-
-
-def test_memory_of_a_checkpoint(mistral: Path, benchmark: BenchmarkFixture) -> None:
-    """Peak resident memory of the command under 1.5 GB, over a checkpoint of 1.3 GB."""
-
-    command = [Path(sys.executable).with_name("attngeo"), "score", mistral]
-    gigabytes = benchmark.pedantic(peak_gigabytes, args=(command,), rounds=1)
-    benchmark.extra_info["peak resident memory, GB"] = gigabytes
-    print(f"\npeak resident memory {gigabytes:.2f} GB")
-    assert gigabytes < 1.5
 
 
 @pytest.mark.parametrize(("arguments", "bar"), [(["--help"], 0.4), (["score", "demo:minilm"], 4.0)])

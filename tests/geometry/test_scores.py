@@ -71,6 +71,17 @@ def test_cancelling_factors_are_still_exact(d: int, rank: int) -> None:
     assert directionality(wq, wk).item() == pytest.approx(dense_directionality(m), abs=1e-5)
 
 
+@pytest.mark.parametrize("heads", [2, 32])
+def test_heads_share_products(heads: int) -> None:
+    """A device computes the Gram matrices of all heads at once, and all norms of their rows and of their columns."""
+    q, k = torch.ones(heads, 4, 40), torch.ones(heads // 2, 4, 40)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        head_statistics(q, k, [head // 2 for head in range(heads)])
+    counts = {each.key: each.count for each in profile.key_averages()}
+    assert counts["aten::bmm"] == 5
+    assert "aten::mm" not in counts
+
+
 def test_one_head_that_cancels_is_exact_beside_others() -> None:
     generator = torch.Generator().manual_seed(0)
     a, b, c, d = (torch.randn(4, 64, generator=generator) for _ in range(4))

@@ -13,17 +13,21 @@ from safetensors.torch import save_file
 from support.checkpoints import write_config
 
 D, H, K, DH = 4096, 32, 8, 128
-CONFIG = {
-    "model_type": "mistral", "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K, "head_dim": DH,
-}  # fmt: skip
 
 
-def write_mistral(folder: Path, layers: int) -> Path:
-    """A folder with random weights in bfloat16 in one file; the tensors that are not read are left out."""
+def write_mistral(folder: Path, layers: int, *, width: int = D) -> Path:
+    """A folder with random weights in bfloat16 in one file; the tensors that are not read are left out.
+
+    width: d_model, with width / head_dim heads.
+    """
+    config = {
+        "model_type": "mistral", "hidden_size": width, "num_attention_heads": width // DH, "num_key_value_heads": K,
+        "head_dim": DH,
+    }  # fmt: skip
     generator, tensors = torch.Generator().manual_seed(0), {}
     for layer in range(layers):
-        for name, rows in (("q", H * DH), ("k", K * DH)):
-            weight = torch.randn(rows, D, generator=generator) / 64
+        for name, rows in (("q", width), ("k", K * DH)):
+            weight = torch.randn(rows, width, generator=generator) / 64
             tensors[f"model.layers.{layer}.self_attn.{name}_proj.weight"] = weight.bfloat16()
-    save_file(tensors, write_config(folder, CONFIG) / "model.safetensors")
+    save_file(tensors, write_config(folder, config) / "model.safetensors")
     return folder

@@ -1,0 +1,112 @@
+"""Time of one layer on a CUDA device against reading it and against the CPU (`make bench-gpu`).
+
+The table is written to reports/gpu.md, with the devices, the versions and the date.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+import torch
+from support.measure import by_turns, forget, timed
+from support.mistral import DH, K, write_mistral
+from torch import Tensor
+
+import attngeo
+from attngeo.checkpoints.opening import open_store
+from attngeo.layouts.sites import AttentionSite
+from attngeo.provenance import machine, software
+from attngeo.scores.computing import score_site
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.projections import Variants, projections, read, sites_of
+
+pytestmark = pytest.mark.gpu
+
+REPORT = Path(__file__).parents[2] / "reports" / "gpu.md"
+WIDTHS = (4096, 8192, 16384)
+LAYERS = 8
+HEAD = """# Time per layer on a GPU
+
+Seconds for one layer with all its heads: d/{head_dim} heads and {key_heads} key heads of {head_dim} dimensions.
+Weights are random and in bfloat16, products in float32. `make bench-gpu` writes this file.
+
+- `reading`: from the disk, without the operating system's cache
+- `CPU`, `GPU`: computing alone, with the weights on the device
+- `whole`: `attngeo.score` from the disk on the GPU, over {layers} layers
+
+"""
+
+
+class Row(NamedTuple):
+    """Seconds of one layer of width `d`, and the bytes that are read for it."""
+
+    d: int
+    megabytes: float
+    reading: float
+    cpu: float
+    gpu: float
+    whole: float
+
+
+def compute(site: AttentionSite, tensors: dict[str, Tensor], device: torch.device) -> list[dict[str, object]]:
+    """All rows of one layer. The last of them is on the CPU, so that the device has finished."""
+    q, k, notes = projections(site, tensors, Variants(), dtype=torch.float32, device=device)
+    return list(score_site(site, q, k, notes, ScoreOptions()))
+
+
+def measure(folder: Path, width: int, device: torch.device) -> Row:
+    """One row of the table, and a check that both devices give the same scores."""
+    path = folder / "model.safetensors"
+    with closing(open_store(folder)) as store, torch.inference_mode():
+        sites, _ = sites_of(store)
+
+        def read_all() -> None:
+            forget(path)
+            for site in sites:
+                read(store, site)
+
+        def whole() -> None:
+            forget(path)
+            attngeo.score(folder, per_head=True, device=str(device))
+
+        on_cpu = read(store, sites[0])
+        on_gpu = {name: tensor.to(device) for name, tensor in on_cpu.items()}
+        reading, gpu, pipeline = by_turns(3, read_all, lambda: compute(sites[0], on_gpu, device), whole)
+        cpu = timed(lambda: compute(sites[0], on_cpu, torch.device("cpu")))
+        rows = compute(sites[0], on_gpu, device), compute(sites[0], on_cpu, torch.device("cpu"))
+    for found, expected in zip(*rows, strict=True):
+        for name in ("symmetry", "directionality"):
+            assert found[name] == pytest.approx(expected[name], abs=1e-5)
+    megabytes = sum(tensor.nbytes for tensor in on_cpu.values()) / 1e6
+    return Row(width, megabytes, reading / len(sites), cpu, gpu, pipeline / len(sites))
+
+
+def write_report(rows: list[Row], device: torch.device, path: Path) -> str:
+    """The table with what it was measured on."""
+    about = {"GPU": torch.cuda.get_device_name(device), "CUDA": torch.version.cuda, **software(), **machine()}
+    frame = pd.DataFrame(rows).rename(columns={"megabytes": "MB", "cpu": "CPU", "gpu": "GPU"})
+    frame["whole / reading"] = frame["whole"] / frame["reading"]
+    frame["CPU / GPU"] = frame["CPU"] / frame["GPU"]
+    table = frame.astype({"d": object}).to_markdown(index=False, floatfmt=".3g")
+    lines = [f"- {name}: {value}" for name, value in about.items()]
+    date = f"- date: {datetime.now(UTC):%Y-%m-%d}"
+    head = HEAD.format(head_dim=DH, key_heads=K, layers=LAYERS)
+    path.write_text(head + "\n".join([*lines, date, "", table, ""]), "utf-8")
+    return table
+
+
+def test_a_layer_on_the_device(tmp_path: Path) -> None:
+    """Writes the table. The whole takes at most 1.3 times the larger of reading and computing."""
+    device, rows = torch.device("cuda"), []
+    for width in WIDTHS:
+        folder = write_mistral(tmp_path / str(width), layers=LAYERS, width=width)
+        rows.append(measure(folder, width, device))
+        (folder / "model.safetensors").unlink()
+    print("\n" + write_report(rows, device, REPORT))
+    for row in rows:
+        assert row.whole <= 1.3 * max(row.reading, row.gpu)
