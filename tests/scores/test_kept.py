@@ -123,6 +123,11 @@ def test_how_an_option_is_written_does_not_matter(model: Path) -> None:
     assert computed(model, layers=torch.arange(2).numpy(), gamma=2.0) == 0
 
 
+def test_the_bound_of_memory_does_not_matter(model: Path) -> None:
+    assert computed(model, memory="1GB") == LAYERS
+    assert computed(model, memory=1) == computed(model) == 0
+
+
 def test_files_that_change_have_other_scores(model: Path) -> None:
     before = score(model)
     path, other = model / file_of(0), model / file_of(1)
