@@ -114,7 +114,17 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in options_of(type(self)):
-            check_value(type(self), name, getattr(self, name))
+            value = getattr(self, name)
+            check_value(type(self), name, value)
+            object.__setattr__(self, name, _make_plain(value, type_of(type(self), name)))
+
+
+def _make_plain(value: Any, kind: Any) -> Any:
+    """The value as Python's own number: equal options are equal as JSON, too."""
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    is_float = float in (kind, *get_args(kind)) and isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_float else value
 
 
 def options_of(kind: type[Options]) -> dict[str, Option]:

@@ -24,8 +24,9 @@ def software() -> dict[str, str]:
 def digest_code(*folders: str) -> str:
     """A number that changes with every file of these folders of the package: the SHA-256 of them all."""
     digest, package = hashlib.sha256(), Path(__file__).parent
-    for path in sorted(path for folder in folders for path in (package / folder).rglob("*") if path.suffix in SOURCES):
-        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    for path in sorted(path for folder in folders for path in (package / folder).rglob("*")):
+        if path.suffix in SOURCES and not path.name.startswith(".") and path.is_file():
+            digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

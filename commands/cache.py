@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from attngeo.bounds.escape import dump_json, printable
 from attngeo.errors import UsageError
+from attngeo.options import INPUT
 
 from .messages import say
 from .options import FindingsFormat, Quiet
@@ -26,6 +28,14 @@ def cache(
         list[str] | None,
         typer.Argument(metavar="MODEL", show_default=False, help="Only results of these models; * stands for any text"),
     ] = None,
+    outdated: Annotated[
+        bool,
+        typer.Option(
+            "--outdated",
+            help="Only results of other versions of attngeo, and of files that have changed or are gone",
+            rich_help_panel=INPUT,
+        ),
+    ] = False,
     format: FindingsFormat = "table",
     quiet: Quiet = False,
 ) -> None:
@@ -38,14 +48,15 @@ def cache(
     Examples:
         attngeo cache list
         attngeo cache clear 'EleutherAI/pythia-*'
+        attngeo cache clear --outdated
     """
     from attngeo.studies.cache import list_entries, remove
     from attngeo.studies.results import VARIABLE, cache_folder
 
     folder = cache_folder()
     if folder is None:
-        raise UsageError(f"{VARIABLE} is empty, so that nothing is kept; set it to a folder, or unset it")
-    entries = [entry for entry in list_entries() if not models or _matches(entry, models)]
+        raise UsageError(f"{VARIABLE} is empty, and nothing is kept; set it to a folder, or unset it")
+    entries = [entry for entry in list_entries() if _is_chosen(entry, models or [], outdated=outdated)]
     if action == "clear":
         remove(entries)
         if not quiet:
@@ -58,9 +69,20 @@ def cache(
             say(f"{_count(entries)} in {folder}")
 
 
-def _matches(entry: Entry, models: list[str]) -> bool:
-    model = str(entry.about.get("model", ""))
-    return any(fnmatchcase(model, pattern) for pattern in models)
+def _is_chosen(entry: Entry, models: list[str], *, outdated: bool) -> bool:
+    """Whether an entry is of one of the models, if there are any: by its name, or by its place on this machine."""
+    from attngeo.scores.scoring import is_outdated
+
+    names = {_text(entry, "model"), _text(entry, "place")}
+    patterns = {place for model in models for place in (model, str(Path(model).expanduser().absolute()))}
+    chosen = not models or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    return chosen and (not outdated or is_outdated(entry.about))
+
+
+def _text(entry: Entry, name: str) -> str:
+    """An entry of what is kept about a result; "" if it is missing or no text."""
+    found = entry.about.get(name)
+    return found if isinstance(found, str) else ""
 
 
 def _count(entries: list[Entry]) -> str:
@@ -74,17 +96,19 @@ def _total(entries: list[Entry]) -> int:
 
 
 def _describe(entry: Entry) -> dict[str, Any]:
-    about = entry.about
+    from attngeo.scores.scoring import is_outdated
+
+    about, options = entry.about, entry.about.get("options")
     return {
-        "model": about.get("model"), "revision": about.get("revision"), "layers": about.get("layers"),
-        "finished_layers": about.get("layers") if entry.parts is None else entry.parts,
-        "options": about.get("options"), "rows": entry.rows, "bytes": entry.nbytes,
-        "modified": entry.modified.isoformat(timespec="seconds"), "path": str(entry.path),
+        "model": _text(entry, "model") or None, "revision": _text(entry, "revision") or None,
+        "layers": about.get("layers"), "finished_layers": about.get("layers") if entry.parts is None else entry.parts,
+        "options": options if isinstance(options, dict) else {}, "outdated": is_outdated(about), "rows": entry.rows,
+        "bytes": entry.nbytes, "modified": entry.modified.isoformat(timespec="seconds"), "path": str(entry.path),
     }  # fmt: skip
 
 
 def _print(entries: list[Entry]) -> None:
-    """One line for each result: model, layers, options that are not the defaults, size and time."""
+    """One line for each result: model, layers, options that are not the defaults, size and time in UTC."""
     if not entries:
         return
     from rich.box import SIMPLE_HEAD
@@ -102,18 +126,19 @@ def _print(entries: list[Entry]) -> None:
         of = "" if entry.parts is None else f"{entry.parts} of "
         cells = (
             found["model"] or "unreadable", (found["revision"] or "")[:7], f"{of}{found['layers'] or '?'}",
-            _name_changed(found["options"] or {}), decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
+            " ".join([*_name_changed(found["options"]), *(["(outdated)"] if found["outdated"] else [])]),
+            decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
         )  # fmt: skip
         table.add_row(*(Text(printable(cell)) for cell in cells))
     console = Terminal(markup=False)
-    console.print(drop_columns(table, console, ["commit", "modified"]))
+    console.print(drop_columns(table, console, ["commit", "size"]))
 
 
-def _name_changed(options: dict[str, Any]) -> str:
+def _name_changed(options: dict[str, Any]) -> list[str]:
     """The options that are not the defaults, as names and values; without per_head, which the command always sets."""
     from attngeo.options import default_of, options_of
     from attngeo.scores.options import ScoreOptions
 
     names = [name for name in options_of(ScoreOptions) if name != "per_head" and name in options]
     changed = {name: options[name] for name in names if options[name] != default_of(ScoreOptions, name)}
-    return " ".join(name if value is True else f"{name}={value}" for name, value in changed.items())
+    return [name if value is True else f"{name}={value}" for name, value in changed.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from attngeo.bounds.escape import in_utf8
+from attngeo.checkpoints.ahead import start_all
 from attngeo.checkpoints.formats import TensorFile, open_weights
 from attngeo.checkpoints.metadata import Index
 from attngeo.checkpoints.source import ByteSource
@@ -87,27 +88,29 @@ class FileStore:
             opening = self._opening[file]
         with opening:
             if self._closed:
-                raise CorruptCheckpointError(f"{self.ref}: {file} is read after the checkpoint was closed")
+                raise self._refuse(file)
             if file not in self._open:
                 source = self._open_source(file)
                 opened = open_weights(file, source, self.ref)
                 with self._lock:
+                    if self._closed:
+                        opened.close()
+                        raise self._refuse(file)
                     self._sources[file], self._open[file] = source, opened
                     self.lanes = max(self.lanes, source.lanes)
             return self._open[file]
 
+    def _refuse(self, file: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self.ref}: {file} is read after the checkpoint was closed")
+
     def fetch(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open every file that holds one of `names`. Calls `progress` with each file's name."""
         files = sorted({self._file_of[name] for name in names})
-        openers = ThreadPoolExecutor(self._at_once, thread_name_prefix="attngeo-open")
-        try:
-            opened = [openers.submit(self._file, file) for file in files] if self._at_once > 1 else []
-            for at, file in enumerate(files):
+        with closing(start_all(self._file, files, self._at_once)) as opened:
+            for file, wait in zip(files, opened, strict=True):
                 if progress is not None:
                     progress(file)
-                opened[at].result() if opened else self._file(file)
-        finally:
-            openers.shutdown(wait=False, cancel_futures=True)
+                wait()
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """One tensor, or rows of its first dimension, in the checkpoint's dtype."""
@@ -152,11 +155,14 @@ class FileStore:
 
     def close(self) -> None:
         """Close all open files. A later `read` fails."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self._close_files()
 
     def _close_files(self) -> None:
-        for file in self._open.values():
+        with self._lock:
+            files = [*self._open.values()]
+            self._open.clear()
+            self._sources.clear()
+        for file in files:
             file.close()
-        self._open.clear()
-        self._sources.clear()

@@ -14,22 +14,31 @@ from attngeo.checkpoints.reference import ModelRef
 
 
 class Identity(NamedTuple):
-    """ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers."""
+    """ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers.
+
+    is_whole: whether all files of it can be reached. Offline, other weights of a commit may be read than online.
+    """
 
     ref: ModelRef
     content: Mapping[str, Any]
+    is_whole: bool = True
+
+    @property
+    def place(self) -> str:
+        """The id on the Hub, or the absolute path."""
+        return str(self.content.get("name") or self.content["path"])
 
     def is_current(self) -> bool:
-        """Whether the model still has this content. That of a commit never changes."""
-        return self.ref.kind == "hub" or identify(self.ref) == self
+        """Whether the model has this content now, as a whole. That of a commit never changes."""
+        return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
 
 
 def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
     """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
 
-    A change of a file changes it, even one that keeps size and time of modification: the system notes the time of any
-    change of a file. None for a model in memory, and for what is missing or no checkpoint: opening it says what is
-    wrong. Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
+    A change of a file changes it, even one that keeps size and time of modification: the system notes the time of each
+    write. It notes no write through a memory map that was there before. None for a model in memory, and for what is
+    missing or no checkpoint: opening it says what is wrong. Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
     """
     if not isinstance(model, str | Path | ModelRef):
         return None
@@ -37,8 +46,14 @@ def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
     if ref.kind == "hub":
         return _identify_remote(ref, hub)
     path = locate_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
-    files = None if path is None else _list_files(path if path.is_dir() else path.parent)
-    return Identity(ref, {"path": str(path.resolve()), "files": files}) if path is not None and files else None
+    content = None if path is None else identify_path(path)
+    return None if content is None else Identity(ref, content)
+
+
+def identify_path(path: Path) -> dict[str, Any] | None:
+    """The content of an identity of a folder or file; None if it is no checkpoint, or cannot be read."""
+    files = _list_files(path if path.is_dir() else path.parent)
+    return {"path": str(path.resolve()), "files": files} if files else None
 
 
 def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity:
@@ -49,7 +64,8 @@ def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity:
     repository = Repository(ref, hub)
     repository.pin()
     pinned = dataclasses.replace(ref, revision=repository.revision)
-    return Identity(pinned, {"hub": constants.ENDPOINT, "name": ref.name, "commit": repository.revision})
+    content = {"hub": constants.ENDPOINT, "name": ref.name, "commit": repository.revision}
+    return Identity(pinned, content, is_whole=not repository.offline)
 
 
 def _list_files(folder: Path) -> list[list[Any]] | None:
@@ -59,4 +75,4 @@ def _list_files(folder: Path) -> list[list[Any]] | None:
         states = [(path.name, path.stat()) for path in paths]
     except OSError:
         return None
-    return [[name, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for name, at in states]
+    return [[name, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_dev, at.st_ino] for name, at in states]

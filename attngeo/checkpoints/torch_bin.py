@@ -27,7 +27,7 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 
 class _Part(NamedTuple):
-    """Rows of a tensor: so many numbers of a record, from `first` to the last one that the rows need."""
+    """Rows of a tensor: the numbers of a record from `first` to the last one that the rows need."""
 
     record: str
     dtype: torch.dtype

@@ -13,7 +13,8 @@ from typing import Any
 from attngeo.checkpoints.source import ByteSource, Extent
 from attngeo.checkpoints.torch_pickle import SavedStorage, TorchUnpickler, broken
 
-MARK = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+# A pickle of the magic number, in one of the protocols that torch.load(weights_only=True) reads.
+MARKS = tuple(b"\x80%c\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." % protocol for protocol in (2, 3))
 VERSION = 1001
 # Bytes that are read at once of the pickles, and the most that they may be; 300 bytes a tensor are usual.
 BLOCK, LONGEST, LONGEST_LINE = 100_000, 100_000_000, 1000
@@ -23,7 +24,7 @@ COUNT = 8
 
 def is_legacy(source: ByteSource) -> bool:
     """Whether a file begins as those of older versions do."""
-    return bytes(source.read(0, min(len(MARK), source.size), "mark").numpy()) == MARK
+    return bytes(source.read(0, min(len(MARKS[0]), source.size), "mark").numpy()) in MARKS
 
 
 class LegacyRecords:
@@ -33,20 +34,20 @@ class LegacyRecords:
     """
 
     def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        pickles = _Pickles(source)
+        self._source, self._places = source, dict[str, tuple[int, SavedStorage]]()
+
+    def load_state(self) -> Any:
+        """The object that the pickle of the file describes. Finds the storages, too."""
+        source, pickles = self._source, _Pickles(self._source)
         self._require(pickles, VERSION, "version of the format")
         system = TorchUnpickler(pickles, source.where).load_safely()
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise broken(source.where, "its numbers are not little-endian; save it again")
         unpickler = TorchUnpickler(pickles, source.where)
-        self._state = unpickler.load_safely()
+        state = unpickler.load_safely()
         keys = TorchUnpickler(pickles, source.where).load_safely()
         self._places = self._locate_all(keys, unpickler.storages, pickles.at)
-
-    def load_state(self) -> Any:
-        """The object that the pickle of the file describes."""
-        return self._state
+        return state
 
     def size(self, name: str) -> int | None:
         """The bytes of a storage, None if there is no such storage."""
@@ -96,7 +97,7 @@ class _Pickles:
 
     def __init__(self, source: ByteSource) -> None:
         self._source, self._block, self._start = source, b"", 0
-        self.at = len(MARK)
+        self.at = len(MARKS[0])
 
     def read(self, size: int) -> bytes:
         """The next bytes. Raises CorruptCheckpointError if the file, or what pickles may be of it, ends before."""
@@ -118,5 +119,5 @@ class _Pickles:
         """Hold at least this number of bytes from `at`."""
         if self.at + size > self._start + len(self._block):
             self._start = self.at
-            count = min(max(size, BLOCK), self._source.size - self.at)
+            count = min(max(size, BLOCK, 2 * len(self._block)), self._source.size - self.at)
             self._block = bytes(self._source.read(self.at, count, "list of tensors").numpy())

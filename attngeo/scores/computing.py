@@ -39,11 +39,18 @@ DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": tor
 
 
 def compute(
-    model: Any, options: ScoreOptions, hub: HubAccess, report: ProgressCallback, record: KeptResult | None = None
+    model: Any,
+    options: ScoreOptions,
+    hub: HubAccess,
+    report: ProgressCallback,
+    record: KeptResult | None = None,
+    *,
+    resume: bool = True,
 ) -> Kept:
     """The rows of the table of scores, and how they were made; see `attngeo.score`.
 
-    record: keeps each layer when it is finished, and all of them at the end; what it has is not read again.
+    record: keeps each layer when it is finished, and all of them at the end. resume: whether layers that it has are
+    taken from it; if not, they are removed.
     """
     started, device = time.perf_counter(), pick_device(options.device)
     if device.type == "mps" and options.precision == "float64":
@@ -52,10 +59,12 @@ def compute(
         sites, skipped = sites_of(store, Variants.of(options), lambda file: report(Progress("download", file)))
         sites = select(sites, options.stack, options.layers, store.ref)
         about = _describe_making(store, sites, options, device) | {"skipped": skipped}
-        rows = {} if record is None else {at: kept.rows for at, kept in record.load_parts(len(sites)).items()}
+        if record is not None and not resume:
+            record.forget_parts()
+        parts = record.load_parts(len(sites)) if record is not None and resume else {}
+        rows = {at: kept.rows for at, kept in parts.items() if kept.about.get("device") == str(device)}
         if rows:
-            kept = f"{len(rows)} of {len(sites)} layers from the result store"
-            report(Progress("kept", f"{kept}; --fresh computes them again"))
+            report(Progress("kept", f"{len(rows)} of {len(sites)} layers from the result store"))
         left = {at: site for at, site in enumerate(sites) if at not in rows}
         common = _describe_model(store, sites)
         with closing(_score_sites(store, list(left.values()), options, device, report)) as scored:

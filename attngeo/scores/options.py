@@ -93,4 +93,3 @@ class ScoreOptions(Options):
             object.__setattr__(self, "memory", parse_bytes(self.memory))
         super().__post_init__()
         object.__setattr__(self, "layers", check_layers(self.layers))
-        object.__setattr__(self, "gamma", float(self.gamma))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -94,10 +94,15 @@ def sites_of(
     A site lists only the tensors that the variant needs. The files that hold them are opened; `progress` is called with
     the name of each one before.
     """
+
+    def prepare(names: list[str]) -> None:
+        with suppress(CorruptCheckpointError):  # raised again for the module that it is about
+            store.fetch(names, progress)
+
     return find_sites(
         store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
         quantisation=stated_quantisation(store.config), biases=variants.with_bias, input_norms=variants.fold_norm,
-        prepare=lambda names: store.fetch(names, progress),
+        prepare=prepare,
     )  # fmt: skip
 
 

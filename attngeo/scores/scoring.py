@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.escape import in_utf8
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import Identity, identify
+from attngeo.checkpoints.identity import Identity, identify, identify_path
 from attngeo.options import accept_options
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.provenance import digest_code
+from attngeo.provenance import digest_code, software
 from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.scores.spec import number_columns, score_names, z_columns
 from attngeo.studies.results import Kept, KeptResult, ResultStore
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
-# Folders of the package whose code the scores depend on.
-CODE = ("checkpoints", "geometry", "layouts", "scores")
+# What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
+CODE = ("checkpoints", "geometry", "layouts", "scores", "studies")
+VERSION = {"code": digest_code(*CODE), **{name: software()[name] for name in ("attngeo", "torch")}}
+# What is kept about scores for the store itself; the table has its own, or none of it.
+OWN_ENTRIES = ("made", "layers", "options", "place", "content", "version")
 
 
 def score_columns() -> tuple[str, ...]:
@@ -71,24 +76,38 @@ def score(
     """
     report, identity = progress or ignore_progress, identify(model, hub)
     record = None if identity is None else _find_record(identity, options)
-    if record is not None and results.fresh:
-        record.forget()
-    found = None if record is None else record.load()
+    found = None if record is None or results.fresh else record.load()
     if found is None:
         from attngeo.scores.computing import compute
 
-        found = compute(model if identity is None else identity.ref, options, hub, report, record)
+        pinned = model if identity is None else identity.ref
+        found = compute(pinned, options, hub, report, record, resume=not results.fresh)
     else:
-        report(Progress("kept", f"scores of {found.about['made']} from the result store; --fresh computes them again"))
+        report(Progress("kept", f"scores of {found.about['made']} from the result store"))
     return _build_frame(found, options, found.about["model"] if identity is None else in_utf8(identity.ref.text))
+
+
+def is_outdated(about: Mapping[str, Any]) -> bool:
+    """Whether scores that are kept are no answer any more, from what is kept about them.
+
+    They are of other code, or of files on this machine that have changed or are gone.
+    """
+    content = about.get("content")
+    if about.get("version") != VERSION or not isinstance(content, dict):
+        return True
+    return "path" in content and identify_path(Path(str(content["path"]))) != content
 
 
 def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None:
     """Where the scores of this content with these options are kept; None if nothing is to be kept."""
     store = ResultStore.open("scores", score_types())
     chosen = asdict(replace(options, memory=None))  # no number depends on it
-    depends_on = {"content": identity.content, "options": chosen, "code": digest_code(*CODE)}
-    return None if store is None else store.record(depends_on, identity.is_current)
+    if store is None:
+        return None
+    return store.record(
+        {"content": identity.content, "options": chosen, "version": VERSION}, is_current=identity.is_current,
+        about={"place": identity.place, "content": identity.content, "version": VERSION},
+    )  # fmt: skip
 
 
 def _build_frame(found: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
@@ -97,7 +116,7 @@ def _build_frame(found: Kept, options: ScoreOptions, model: str) -> pd.DataFrame
 
     frame = pd.DataFrame(found.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame["model"] = model
-    about = {name: value for name, value in found.about.items() if name not in ("made", "layers", "options")}
+    about = {name: value for name, value in found.about.items() if name not in OWN_ENTRIES}
     frame.attrs = (
         {"title": "Attention scores"} | about | {"model": model} | asdict(options) | {"device": about["device"]}
     )

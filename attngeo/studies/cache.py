@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from attngeo.errors import OutputError
 from attngeo.studies.results import ABOUT, PARTS, RESULT, cache_folder
 
 # Nothing else is removed: the folder is one that the user names.
@@ -42,13 +43,21 @@ def list_entries() -> list[Entry]:
 
 
 def remove(entries: Iterable[Entry]) -> None:
-    """Remove these results, and the unfinished files of processes that were killed. Those in use are written again."""
+    """Remove these results, and the unfinished files of processes that were killed. Those in use are written again.
+
+    Raises OutputError if some of it cannot be removed.
+    """
+    left = []
     for path in (*(entry.path for entry in entries), *(path for path in _paths() if UNFINISHED.fullmatch(path.name))):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             with suppress(OSError):
                 path.unlink()
+        if path.exists():
+            left.append(path)
+    if left:
+        raise OutputError(f"{left[0]} cannot be removed, and {len(left) - 1} others; check the rights of its folder")
 
 
 def _paths() -> Iterator[Path]:
@@ -56,7 +65,6 @@ def _paths() -> Iterator[Path]:
     folder = cache_folder()
     if folder is not None:
         yield from folder.glob("*/*")
-        yield from folder.glob("*/.*")
 
 
 def _describe(path: Path) -> Entry | None:
@@ -81,6 +89,7 @@ def _read_metadata(file: Path) -> tuple[int, dict[str, Any]] | None:
 
     try:
         metadata = parquet.read_metadata(file)
-        return metadata.num_rows, dict(json.loads(metadata.metadata[ABOUT]))
+        about = json.loads(metadata.metadata[ABOUT])
+        return (metadata.num_rows, about) if isinstance(about, dict) else None
     except Exception:  # a damaged file makes Arrow raise errors of many kinds
         return None
