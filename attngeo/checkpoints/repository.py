@@ -70,6 +70,18 @@ class Repository:
                 verify_download(Path(path), self.ref.text, rules.announced if rules else None)
         return Path(path)
 
+    def list_revisions(self) -> list[str]:
+        """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
+        from huggingface_hub import list_repo_refs
+
+        if self.offline:
+            raise NetworkError(
+                f"{self.ref.text}: the revisions of a model are not in the cache, and offline mode is on"
+            )
+        with self.explain_errors():
+            refs = list_repo_refs(self.ref.name)
+        return list(dict.fromkeys(each.name for each in (*refs.branches, *refs.tags)))
+
     def has(self, file: str) -> bool:
         """Whether the repository (in offline mode: the cache) has `file`. Downloads nothing."""
         if self.is_cached(file):
