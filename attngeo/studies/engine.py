@@ -49,7 +49,7 @@ def run_study(
     with closing(_start(function, tasks, options, progress)) as outcomes:
         for outcome in outcomes:
             found[outcome.number] = outcome
-            if options.jobs > 1 or options.cluster is not None:
+            if options.elsewhere:
                 _report_several(tasks, found, options, progress)
             on_outcome(outcome)
             if outcome.failure is not None and options.fail_fast:

@@ -25,6 +25,11 @@ class StudyOptions(Options):
     )  # fmt: skip
     fail_fast: bool = option(False, "Stop at the first run that fails", panel=RUNNING)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether runs are done in other processes than this one."""
+        return self.jobs > 1 or self.cluster is not None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cluster is not None and self.jobs > 1:

@@ -47,7 +47,7 @@ class Cluster:
                 while not lost and not ended.wait(0.01):
                     names = {worker: str(about["name"]) for worker, about in client.scheduler_info()["workers"].items()}
                     lost.extend(
-                        str(run) for at, runs in client.processing().items() if names[at] == "0" for run in runs
+                        str(run) for at, runs in client.processing().items() if names.get(at) == "0" for run in runs
                     )
             self.workers[0].kill()
 
