@@ -6,9 +6,11 @@ too often, gives up if there is no worker within ten seconds, and groups short r
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import warnings
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +81,9 @@ def _connect(address: str) -> Iterator[Client]:
     from distributed import Client
 
     try:
+        # A client that cannot connect is never closed, and then blocks those that come after it in this process.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lambda: asyncio.run(_reach(address))).result()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             client = Client(address, timeout=PATIENCE, set_as_default=False)
@@ -98,6 +103,15 @@ def _connect(address: str) -> Iterator[Client]:
     finally:
         with suppress(TimeoutError):
             client.close(timeout=PATIENCE)
+
+
+async def _reach(address: str) -> None:
+    """Connect to the scheduler, and close the connection. Raises OSError; ValueError or TypeError for the address."""
+    from distributed import Security
+    from distributed.comm.core import connect
+
+    connection = await connect(address, timeout=PATIENCE, **Security().get_connection_args("client"))
+    await connection.close()
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -20,6 +22,8 @@ from attngeo.studies.tasks import (
     run_elsewhere,
 )
 
+# Seconds between two looks at the process that started this one, and to save a checkpoint after it was killed.
+POLL, GRACE = 1, 60
 # What joblib warns of: a process whose memory grew is replaced, and a study ended before all runs were finished.
 JOBLIB_WARNINGS = ("A worker stopped while some jobs were given", ".*(have been cancelled|successfully executed)")
 
@@ -89,7 +93,17 @@ def _run_alone(function: Function[Any, Any], task: StudyTask[Any], environment: 
 
 
 def prepare_process() -> None:
-    """Make a new process silent, and leave Ctrl-C to the one that started it, which ends it."""
+    """Make a new process silent, let it end with the one that started it, and leave Ctrl-C to that."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process if the one that started it was killed: nobody takes its result. Training saves a checkpoint."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os.kill(os.getpid(), signal.SIGKILL)

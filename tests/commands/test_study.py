@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,6 +99,45 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "distributed", None)
     without = inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1")
     assert_fails(without, 2, "--cluster", "pip install 'attngeo[cluster]'")
+
+
+def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None:
+    output = tmp_path / "t.csv"
+    output.write_text("old")
+    command = [Path(sys.executable).with_name("attngeo"), "score", "-v", *["demo:minilm"] * 2000, "-o", output]
+    process = subprocess.Popen(
+        [*command, "--jobs", "2"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert_states(process.stderr.readline(), "demo:minilm")  # what a process logged is printed here
+    process.stderr.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (130, "")
+    kept, last = stderr.splitlines()[-2:]
+    assert_states(kept, "of 2000 models")
+    assert_states(last, "interrupted")
+    assert "Traceback" not in stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_bar_counts_the_models_of_a_study(tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty")
+    leader, follower = pty.openpty()
+    write_models(tmp_path, 3)
+    command = [Path(sys.executable).with_name("attngeo"), "score", "--models", "models.txt", "--jobs", "2"]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=follower, text=True, check=True, cwd=tmp_path)
+    os.close(follower)
+    shown = ""
+    with contextlib.suppress(OSError):  # there is no more
+        while part := os.read(leader, 100_000):
+            shown += part.decode(errors="replace")
+    os.close(leader)
+    assert "score  ./models/m0, ./models/m1" in shown
+    assert "3/3" in shown
+    assert len(run.stdout.splitlines()) == 4
 
 
 @pytest.mark.slow

@@ -158,21 +158,26 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize("group", [False, True], ids=["to the process", "to its group, as from a terminal"])
-def test_ctrl_c_ends_every_process_at_once(jobs: int, group: bool, tmp_path: Path) -> None:
-    script = tmp_path / "study.py"
+def start_study(folder: Path, jobs: int) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A study that has finished its first run, and its processes."""
+    script = folder / "study.py"
     script.write_text(INTERRUPTED)
     process = subprocess.Popen(
-        [sys.executable, script, tmp_path, str(jobs)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, script, folder, str(jobs)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    while len(list(tmp_path.glob("*.run"))) < jobs + 1:
+    while len(list(folder.glob("*.run"))) < jobs + 1:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     time.sleep(0.5)
-    workers = psutil.Process(process.pid).children(recursive=True)
+    return process, psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("group", [False, True], ids=["to the process", "to its group, as from a terminal"])
+def test_ctrl_c_ends_every_process_at_once(jobs: int, group: bool, tmp_path: Path) -> None:
+    process, workers = start_study(tmp_path, jobs)
     started = time.monotonic()
     (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=30)
@@ -181,6 +186,14 @@ def test_ctrl_c_ends_every_process_at_once(jobs: int, group: bool, tmp_path: Pat
     assert psutil.wait_procs(workers, timeout=10)[1] == []
     assert [path.name for path in tmp_path.glob("*.done")] == ["0.done"]
     assert len(list(tmp_path.glob("*.run"))) == jobs + 1
+
+
+def test_no_process_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
+    process, workers = start_study(tmp_path, 2)
+    assert len(workers) >= 2
+    process.kill()
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    process.communicate()
 
 
 def test_nothing_to_do() -> None:
