@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from conftest import Command
 from support.messages import assert_states
@@ -41,6 +42,8 @@ def test_two_processes_make_the_same_report(recipe: Path, tmp_path: Path, monkey
     assert {name: content for name, content in one.items() if ".parts" not in name} == {
         name: content for name, content in two.items() if ".parts" not in name
     }
+    rows = pd.read_csv(made[1].folder / "tables/scores.csv")
+    assert list(rows["model"].unique()) == ["demo:encoder", "demo:decoder"]
     assert len(list((made[1].folder / ".parts").iterdir())) == 2
 
 

@@ -79,7 +79,9 @@ def fake_version(real: Any) -> Any:
     return init
 
 
-def test_no_scheduler_is_one_line_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler_is_one_line_in_bounded_time_and_harms_no_later_study(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("attngeo.studies.cluster.PATIENCE", 1)
     for address, kind in (
         ("tcp://127.0.0.1:1", ClusterError), ("nowhere.invalid:8786", ClusterError), ("what://x:1", UsageError),
@@ -87,6 +89,8 @@ def test_no_scheduler_is_one_line_in_bounded_time(monkeypatch: pytest.MonkeyPatc
     ):  # fmt: skip
         with refuses(kind, *([address] if address else ["cluster"])):
             run_study(tell, ["x"], names=["x"], options=StudyOptions(cluster=address))
+        (outcome,) = run_study(tell, ["x"], names=["x"], options=StudyOptions(cluster=cluster.address))
+        assert outcome.failure is None
 
 
 @pytest.mark.slow

@@ -88,6 +88,7 @@ def test_an_exception_of_the_caller_ends_the_study() -> None:
 def test_a_run_elsewhere_has_the_folder_and_logs_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    run_study(tell, ["x", "x"], names=["x", "y"], options=TWO)  # starts processes, in another folder
     monkeypatch.chdir(tmp_path)
     for level, texts in ((logging.WARNING, ["warned about x"]), (logging.INFO, ["warned about x", "noted x"])):
         caplog.clear()
