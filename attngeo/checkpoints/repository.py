@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from huggingface_hub import constants, errors, file_exists, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import constants, errors, file_exists, hf_hub_download, list_repo_refs, try_to_load_from_cache
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.downloads import ServerRules, note_unverified, require_answers, verify_download
@@ -72,8 +72,6 @@ class Repository:
 
     def list_revisions(self) -> list[str]:
         """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
-        from huggingface_hub import list_repo_refs
-
         if self.offline:
             raise NetworkError(
                 f"{self.ref.text}: the revisions of a model are not in the cache, and offline mode is on"

@@ -55,7 +55,7 @@ class ReportFailure:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _RecipePart:
     """A part of some results: its place and number in the recipe, and the name that a person knows it by."""
 
     request: Request
@@ -100,15 +100,15 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
     return collected
 
 
-def _list_parts(file: RecipeFile, place: Workplace) -> list[_Part]:
+def _list_parts(file: RecipeFile, place: Workplace) -> list[_RecipePart]:
     return [
-        _Part(request, i, j, name)
+        _RecipePart(request, i, j, name)
         for i, request in enumerate(file.recipe.results)
         for j, (name, _) in enumerate(plan_parts(request, place))
     ]
 
 
-def _make_all(parts: list[_Part], place: Workplace) -> list[tuple[_Part, RunOutcome[pd.DataFrame]]]:
+def _make_all(parts: list[_RecipePart], place: Workplace) -> list[tuple[_RecipePart, RunOutcome[pd.DataFrame]]]:
     """Each part that was tried, and how it ended. Raises OutputError and InterruptedTrainingError at once."""
 
     def note(outcome: RunOutcome[pd.DataFrame]) -> None:
@@ -132,7 +132,7 @@ def _make_all(parts: list[_Part], place: Workplace) -> list[tuple[_Part, RunOutc
     return sorted(found, key=lambda pair: parts.index(pair[0]))
 
 
-def make_part(part: _Part, progress: ProgressCallback, *, place: Workplace) -> pd.DataFrame:
+def make_part(part: _RecipePart, progress: ProgressCallback, *, place: Workplace) -> pd.DataFrame:
     """One run of the study: the rows of one part, which are kept in a file until the report is finished."""
     plan = list(plan_parts(part.request, replace(place, progress=progress)))
     prepared = plan[part.number][1]()
