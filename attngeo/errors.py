@@ -14,7 +14,10 @@
     ├── DataError                    4   a data set was found, but cannot be trained on
     ├── TrainingError                4   training failed, for example the loss is not a number
     ├── InterruptedTrainingError   130   training was interrupted; its checkpoint is saved
+    ├── ClusterError                 3   the scheduler of a study cannot be reached, or is lost
+    ├── StudyError                   4   a run of a study was lost with its process or worker
     └── CheckpointError              4   found, but cannot be scored
+        ├── UnexpectedError              an error that attngeo did not expect: a bug
         ├── CorruptCheckpointError       truncated, inconsistent or malformed files
         ├── NotEnoughMemoryError         what has to be in memory at once does not fit
         ├── UnsafeCheckpointError        reading the file would run code
@@ -23,6 +26,8 @@
 
 A message is one line: what happened: where: expected X, got Y. What to do. This module imports nothing.
 """
+
+from __future__ import annotations
 
 
 class AttnGeoError(Exception):
@@ -103,8 +108,27 @@ class InterruptedTrainingError(AttnGeoError):
         self.what, self.advice = what, advice
 
 
+class ClusterError(AttnGeoError):
+    """The scheduler of a study cannot be reached, or the connection to it is lost."""
+
+    exit_code = 3
+
+
+class StudyError(AttnGeoError):
+    """A run of a study was lost with its process or worker."""
+
+
 class CheckpointError(AttnGeoError):
     """The model was found but cannot be scored."""
+
+
+class UnexpectedError(CheckpointError):
+    """An error that attngeo did not expect, which is a bug. Its cause is the error itself."""
+
+    @classmethod
+    def of(cls, what: str, error: BaseException) -> UnexpectedError:
+        """The line that describes an error in some work: a model, or a figure."""
+        return cls(f"{what}: unexpected {type(error).__name__}: {first_line(error)}")
 
 
 class NotEnoughMemoryError(CheckpointError):

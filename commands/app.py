@@ -19,7 +19,7 @@ from .cbow import cbow
 from .families import families
 from .help import Command, Group
 from .inspect import inspect
-from .messages import TRACEBACK, describe_unexpected, say
+from .messages import TRACEBACK, describe_error, say
 from .nearest import nearest
 from .plot import plot
 from .pretrain import pretrain
@@ -98,14 +98,14 @@ def main() -> None:
 def _explain(error: Exception) -> tuple[str, int]:
     """The line that describes an error, and its exit code."""
     if isinstance(error, AttnGeoError):
-        return str(error), error.exit_code
+        return describe_error(error), error.exit_code
     if isinstance(error, typer.TyperException):
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
         return f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2)
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
-    return describe_unexpected(error), CheckpointError.exit_code
+    return describe_error(error), CheckpointError.exit_code
 
 
 def _prepare_streams() -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from attngeo.bounds.escape import printable
+from attngeo.errors import AttnGeoError, UnexpectedError
 
 from .shorten import shorten
 
@@ -37,9 +38,9 @@ def write_flags(message: str, flags: Mapping[str, str]) -> str:
     return first + OPTION_NAME.sub(lambda word: flags.get(word[0], word[0]), message[end:])
 
 
-def describe_unexpected(error: Exception) -> str:
-    """The line for an error that is a bug."""
-    return (
-        f"unexpected {type(error).__name__}: {error}; set {TRACEBACK}=1 to see the traceback, and please report it "
-        "with the model's config.json"
-    )
+def describe_error(error: Exception) -> str:
+    """The line for an error; for one that is a bug, with what to do."""
+    if isinstance(error, AttnGeoError) and not isinstance(error, UnexpectedError):
+        return str(error)
+    what = str(error) if isinstance(error, UnexpectedError) else f"unexpected {type(error).__name__}: {error}"
+    return f"{what}; set {TRACEBACK}=1 to see the traceback, and please report it with the model's config.json"

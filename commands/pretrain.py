@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attngeo.bounds.escape import printable
+from attngeo.errors import UsageError
 from attngeo.options import RESULTS, RUNNING
 from attngeo.pretrain.options import (
     ComparisonOptions,
@@ -21,8 +22,9 @@ from attngeo.pretrain.options import (
     make_options,
     separate_comparison,
 )
+from attngeo.studies.options import StudyOptions
 
-from .declare import take_given
+from .declare import take_given, take_options
 from .options import FindingsFormat, Quiet, Verbose
 
 if TYPE_CHECKING:
@@ -35,8 +37,10 @@ MakeBar = Callable[[str], "Bar"]
 
 
 @take_given(TextPretrainOptions, ImagePretrainOptions, ComparisonOptions)
+@take_options(StudyOptions, "study")
 def pretrain(
     given: dict[str, Any],
+    study: StudyOptions,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Resume the run in -o from its last checkpoint", rich_help_panel=RUNNING),
@@ -63,7 +67,7 @@ def pretrain(
 
     Examples:
         attngeo pretrain --init symmetric
-        attngeo pretrain --compare default,symmetric --objectives mlm,clm --seeds 3
+        attngeo pretrain --compare default,symmetric --objectives mlm,clm --seeds 3 --jobs 4
         attngeo pretrain --model bert-mini --data wikipedia -o run
         attngeo pretrain --model vit-tiny --mixup 0 --cutmix 0
         attngeo pretrain --resume -o run
@@ -74,11 +78,13 @@ def pretrain(
     make_bar = partial(Bar, quiet=quiet or not first, verbose=verbose and first)
     comparison, rest = separate_comparison(given)
     if comparison.compare is None:
+        if study != StudyOptions():
+            raise UsageError("jobs, cluster and fail_fast require compare, which is not given; there is only one run")
         finished = _run(rest, output, make_bar, resume=resume)
         if first:
             _print_run(finished, as_json=format == "json")
         return
-    compared = _compare(comparison, rest, output, make_bar, resume=resume)
+    compared = _compare(comparison, rest, output, make_bar, study, resume=resume)
     if first:
         _print_comparison(compared, as_json=format == "json")
 
@@ -98,7 +104,13 @@ def _run(given: Mapping[str, Any], output: Path | None, make_bar: MakeBar, *, re
 
 
 def _compare(
-    comparison: ComparisonOptions, given: Mapping[str, Any], output: Path | None, make_bar: MakeBar, *, resume: bool
+    comparison: ComparisonOptions,
+    given: Mapping[str, Any],
+    output: Path | None,
+    make_bar: MakeBar,
+    study: StudyOptions,
+    *,
+    resume: bool,
 ) -> Comparison:
     """Several runs, new or resumed."""
     from attngeo.pretrain.comparison import compare
@@ -106,7 +118,7 @@ def _compare(
     options = make_options(**given)
     folder = output or Path(f"compare-{options.model_name}")
     with make_bar(str(folder)) as progress:
-        return compare(options, folder, comparison=comparison, resume=resume, progress=progress)
+        return compare(options, folder, comparison=comparison, study=study, resume=resume, progress=progress)
 
 
 def _print_run(run: Run, *, as_json: bool) -> None:

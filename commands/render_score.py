@@ -117,6 +117,26 @@ def tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = Fals
     return table
 
 
+def tabulate_study(frames: Iterable[pd.DataFrame]) -> Table:
+    """Median and quartiles over layers: one line for each stack of each model."""
+    table = Table("model", box=None, pad_edge=False, header_style="")
+    table.columns[0].overflow = "fold"
+    stacks = [
+        (frame.attrs["model"], stack, own) for frame in frames for stack, own in frame.groupby("stack", sort=False)
+    ]
+    several = len({stack for _, stack, _ in stacks}) > 1
+    for name in (*(["stack"] if several else []), "layers", *(spec.label for spec in SCORES.values())):
+        table.add_column(name, justify="right" if name == "layers" else "left", no_wrap=name == "layers")
+    previous = None
+    for model, stack, own in stacks:
+        layers = own[own["head"].isna()]
+        cells = [" ".join(format_quartiles(spread_of(own), name, digits=2)) for name in SCORES]
+        shown = [printable(stack)] if several else []
+        table.add_row(*map(Text, (printable(model) if model != previous else "", *shown, str(len(layers)), *cells)))
+        previous = model
+    return table
+
+
 def _count_scored(rows: pd.DataFrame, what: str) -> str:
     """How many have a score: "6 layers", "1 layer", "5 of 6 layers"."""
     total, scored = len(rows), int(rows[next(iter(SCORES))].notna().sum())

@@ -12,6 +12,7 @@ import typer
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, RESULTS
+from attngeo.studies.options import StudyOptions
 
 from .declare import take_options
 from .messages import say
@@ -21,6 +22,7 @@ CHECK_FAILED = 1
 
 
 @take_options(HubAccess, "hub")
+@take_options(StudyOptions, "study")
 def report(
     recipe: Annotated[
         Path | None,
@@ -46,6 +48,7 @@ def report(
         ),
     ] = False,
     hub: HubAccess = HubAccess(),
+    study: StudyOptions = StudyOptions(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -71,7 +74,7 @@ def report(
 
     folder = output or Path(recipe.stem)
     with Bar(str(folder), quiet=quiet, verbose=verbose) as progress:
-        made = build_report(recipe, folder, hub=hub, progress=progress)
+        made = build_report(recipe, folder, hub=hub, study=study, progress=progress)
     sys.stdout.write(f"{made.page}\n")
     for failure in made.failures:
         say(f"missing from the report: {failure}")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attngeo.checkpoints.access import HubAccess
-from attngeo.errors import AttnGeoError, CheckpointError
-from attngeo.options import RESULTS
+from attngeo.errors import AttnGeoError, UsageError
+from attngeo.options import INPUT, RESULTS
 from attngeo.scores.options import ResultOptions, ScoreOptions
+from attngeo.studies.options import StudyOptions
 
 from .declare import take_options
-from .messages import TRACEBACK, describe_unexpected, say
+from .messages import TRACEBACK, describe_error, say
 from .options import MODEL_HELP, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import check_outputs, print_rows
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from attngeo.scores.conditions import Condition
+    from attngeo.studies.tasks import RunOutcome
+
+    from .progress import Bar
 
 CHECK_FAILED, SEVERAL_FAILED = 1, 4
 
@@ -30,11 +34,27 @@ CHECK_FAILED, SEVERAL_FAILED = 1, 4
 @take_options(ScoreOptions)
 @take_options(HubAccess, "hub")
 @take_options(ResultOptions, "results")
+@take_options(StudyOptions, "study")
 def score(
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
-    ],
     options: ScoreOptions,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL",
+            help=f"{MODEL_HELP}; or org/name@step* for all revisions of this pattern",
+            show_default=False,
+            autocompletion=complete_models,
+        ),
+    ] = None,
+    models_file: Annotated[
+        str | None,
+        typer.Option(
+            "--models",
+            metavar="FILE",
+            help="Score also the models of a file, one on each line; - is stdin. Prints one line for each model",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
     plot: Annotated[
@@ -65,6 +85,7 @@ def score(
     ] = False,
     hub: HubAccess = HubAccess(),
     results: ResultOptions = ResultOptions(),
+    study: StudyOptions = StudyOptions(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -79,49 +100,110 @@ def score(
         attngeo score google-bert/bert-base-uncased openai-community/gpt2 -o s.csv
         attngeo score ./checkpoint --plot heads.html --fail-if 'symmetry.median < 0.2'
         attngeo score ./checkpoint --verify
+        attngeo score --models models.txt --jobs 4 -o study.parquet
+        attngeo score 'EleutherAI/pythia-70m@step*' -o steps.parquet
     """
     outputs, figures = output or [], plot or []
     conditions = _check(outputs, figures, fail_if or [], options)
-    to_people, per_head = format is OutputFormat.table, options.per_head
-    scored: list[tuple[str, pd.DataFrame]] = []
-    failures: list[Failure] = []
-    for model in models:
-        try:
-            frame = _score_one(
-                model, options, hub=hub, results=results, quiet=quiet, verbose=verbose, to_people=to_people
-            )
-            scored.append((model, frame))
-        except Exception as error:
-            if len(models) == 1 or os.environ.get(TRACEBACK):
-                raise
-            failures.append(Failure.of(error, model))
-    verified = _verify_all(scored, failures, hub=hub, quiet=quiet, verbose=verbose) if verify else []
-    frames, failed = [frame for _, frame in scored], False
-    if frames:
-        _deliver(frames, outputs, format, per_head=per_head, quiet=quiet)
-        _draw(frames, figures)
-        failed = _report_failed_checks(frames, conditions)
+    listed = _list(models or [], models_file, hub)
+    run = _Run(listed, hub, results, study, quiet=quiet, verbose=verbose)
+    scored = run.score(replace(options, per_head=True), to_people=format is OutputFormat.table)
+    verified = run.verify(scored) if verify else []
+    failed = False
+    if scored:
+        _deliver(scored, outputs, format, per_head=options.per_head, quiet=quiet, summary_only=models_file is not None)
+        _draw(scored, figures)
+        failed = _report_failed_checks(scored, conditions)
     disagrees = _report_verified(verified, quiet=quiet)
-    for failure in failures:
-        say(failure.text)
-    if failures:
-        raise typer.Exit(failures[0].exit_code if len(models) == 1 else SEVERAL_FAILED)
+    for failure in run.failures:
+        say(describe_error(failure))
+    if run.failures:
+        raise typer.Exit(run.failures[0].exit_code if len(listed) == 1 else SEVERAL_FAILED)
     if failed or disagrees:
         raise typer.Exit(CHECK_FAILED)
 
 
-class Failure(NamedTuple):
-    """A model that was not scored, or not verified: the line that says why, and its exit code."""
+class _Run:
+    """The study of a command. failures: the errors of models that were not scored, or not verified."""
 
-    text: str
-    exit_code: int
+    def __init__(
+        self,
+        models: list[str],
+        hub: HubAccess,
+        results: ResultOptions,
+        study: StudyOptions,
+        *,
+        quiet: bool,
+        verbose: bool,
+    ) -> None:
+        self._models, self._hub, self._results, self._study = models, hub, results, study
+        self._quiet, self._verbose = quiet, verbose
+        self.failures: list[AttnGeoError] = []
 
-    @classmethod
-    def of(cls, error: Exception, model: str) -> Failure:
-        """What an error says about a model."""
-        if isinstance(error, AttnGeoError):
-            return cls(str(error), error.exit_code)
-        return cls(f"{model}: {describe_unexpected(error)}", CheckpointError.exit_code)
+    def score(self, options: ScoreOptions, *, to_people: bool) -> list[pd.DataFrame]:
+        """The rows of each model, heads included. Reports on stderr what the rows do not contain."""
+        from attngeo.scores.study import score_models
+
+        finished = 0
+
+        def note(outcome: RunOutcome[pd.DataFrame]) -> None:
+            nonlocal finished
+            finished += outcome.failure is None
+            self._raise_if_traced(outcome, alone=len(self._models) == 1)
+            if outcome.result is not None and not self._quiet:
+                _report_gaps(outcome.name, outcome.result, to_people=to_people)
+
+        with self._bar(self._models[0] if len(self._models) == 1 else "score") as progress:
+            try:
+                outcomes = score_models(
+                    self._models,
+                    options,
+                    hub=self._hub,
+                    results=self._results,
+                    study=self._study,
+                    progress=progress,
+                    on_outcome=note,
+                )
+            except KeyboardInterrupt:
+                if finished:
+                    say(f"{finished} of {len(self._models)} models are scored; the same command goes on from there")
+                raise
+        return self._take(outcomes)
+
+    def verify(self, scored: list[pd.DataFrame]) -> list[pd.DataFrame]:
+        """The verification of each model that was scored.
+
+        Notes in the provenance of its scores how many sites have each verdict. A model that cannot be verified is added
+        to the failures: its scores are delivered all the same.
+        """
+        from attngeo.verification.study import verify_models
+
+        def note(outcome: RunOutcome[pd.DataFrame]) -> None:
+            self._raise_if_traced(outcome)
+            if outcome.result is not None:
+                counts = outcome.result["verdict"].value_counts()
+                scored[outcome.number].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
+
+        names = [frame.attrs["model"] for frame in scored]
+        with self._bar(names[0] if len(names) == 1 else "verify") as progress:
+            outcomes = verify_models(names, hub=self._hub, study=self._study, progress=progress, on_outcome=note)
+        return self._take(outcomes)
+
+    def _bar(self, name: str) -> Bar:
+        from .progress import Bar
+
+        return Bar(name, quiet=self._quiet, verbose=self._verbose)
+
+    def _take(self, outcomes: list[RunOutcome[pd.DataFrame]]) -> list[pd.DataFrame]:
+        """The results; failures are kept for the end."""
+        self.failures += [each.failure for each in outcomes if each.failure is not None]
+        return [each.result for each in outcomes if each.result is not None]
+
+    @staticmethod
+    def _raise_if_traced(outcome: RunOutcome[pd.DataFrame], *, alone: bool = False) -> None:
+        """Raise the error of the only model, and of any if tracebacks are asked for."""
+        if outcome.cause is not None and (alone or os.environ.get(TRACEBACK)):
+            raise outcome.cause
 
 
 def _check(outputs: list[Path], figures: list[Path], conditions: list[str], options: ScoreOptions) -> list[Condition]:
@@ -138,57 +220,23 @@ def _check(outputs: list[Path], figures: list[Path], conditions: list[str], opti
     return parsed
 
 
-def _score_one(
-    model: str,
-    options: ScoreOptions,
-    *,
-    hub: HubAccess,
-    results: ResultOptions,
-    quiet: bool,
-    verbose: bool,
-    to_people: bool,
-) -> pd.DataFrame:
-    """The rows of one model, heads included. Reports on stderr what the rows do not contain."""
-    from attngeo.scores.scoring import score as score_model
+def _list(models: list[str], file: str | None, hub: HubAccess) -> list[str]:
+    """The models of the command line and of the file. Raises UsageError if there are none."""
+    from attngeo.studies.models import list_models
+
+    if not models and file is None:
+        raise UsageError("Missing argument 'MODEL...', or --models FILE (see attngeo score --help)")
+    return list_models(models, file, hub=hub)
+
+
+def _report_gaps(model: str, frame: pd.DataFrame, *, to_people: bool) -> None:
+    """Report on stderr what the rows do not contain."""
     from attngeo.scores.spec import score_names
 
-    from .progress import Bar
-
-    with Bar(model, quiet=quiet, verbose=verbose) as progress:
-        frame = score_model(model, options=replace(options, per_head=True), hub=hub, results=results, progress=progress)
-    if not quiet:
-        for pattern, reason in frame.attrs["skipped"].items():
-            say(f"{model}: left out: {pattern}: {reason}")
-        if not to_people and (empty := int(frame[score_names()[0]].isna().sum())):
-            say(f"{model}: {empty} of {len(frame)} layers and heads have no scores; the column note says why")
-    return frame
-
-
-def _verify_all(
-    scored: list[tuple[str, pd.DataFrame]], failures: list[Failure], *, hub: HubAccess, quiet: bool, verbose: bool
-) -> list[pd.DataFrame]:
-    """The verification of each model that was scored.
-
-    Notes in the provenance of its scores how many sites have each verdict. A model that cannot be verified is added to
-    `failures`: its scores are delivered all the same.
-    """
-    from attngeo.verification.verifying import verify
-
-    from .progress import Bar
-
-    verified = []
-    for model, frame in scored:
-        try:
-            with Bar(model, quiet=quiet, verbose=verbose) as progress:
-                found = verify(model, hub=hub, progress=progress)
-        except Exception as error:
-            if os.environ.get(TRACEBACK):
-                raise
-            failures.append(Failure.of(error, model))
-        else:
-            frame.attrs["verified"] = {verdict: int(n) for verdict, n in found["verdict"].value_counts().items()}
-            verified.append(found)
-    return verified
+    for pattern, reason in frame.attrs["skipped"].items():
+        say(f"{model}: left out: {pattern}: {reason}")
+    if not to_people and (empty := int(frame[score_names()[0]].isna().sum())):
+        say(f"{model}: {empty} of {len(frame)} layers and heads have no scores; the column note says why")
 
 
 def _report_verified(frames: list[pd.DataFrame], *, quiet: bool) -> bool:
@@ -233,7 +281,13 @@ def _report_failed_checks(frames: list[pd.DataFrame], conditions: list[Condition
 
 
 def _deliver(
-    frames: list[pd.DataFrame], outputs: list[Path], format: OutputFormat, *, per_head: bool, quiet: bool
+    frames: list[pd.DataFrame],
+    outputs: list[Path],
+    format: OutputFormat,
+    *,
+    per_head: bool,
+    quiet: bool,
+    summary_only: bool,
 ) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
     import pandas as pd
@@ -249,7 +303,9 @@ def _deliver(
         rows.attrs["verified"] = verified
     for path in outputs:
         write_table(rows, path)
-    if format is OutputFormat.table:
+    if format is OutputFormat.table and summary_only:
+        _print_study(frames)
+    elif format is OutputFormat.table:
         _print_tables(frames, per_head=per_head, quiet=quiet)
     else:
         print_rows(rows, format)
@@ -263,3 +319,10 @@ def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) ->
         print_scores(frame, per_head=per_head, quiet=quiet)
     if len(frames) > 1:
         Terminal().print(tabulate_summary(frames, name_models=True))
+
+
+def _print_study(frames: list[pd.DataFrame]) -> None:
+    from .console import Terminal
+    from .render_score import tabulate_study
+
+    Terminal().print(tabulate_study(frames))

@@ -22,7 +22,7 @@ import attngeo
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 # What neither `import attngeo` nor `attngeo --help` may load.
-HEAVY = {"torch", "transformers", "pandas", "plotly", "pydantic"}
+HEAVY = {"torch", "transformers", "pandas", "plotly", "pydantic", "joblib", "distributed", "dask"}
 # Module → the package that contains it, if the names differ.
 PACKAGES = {"PIL": "pillow", "google": "protobuf", "markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
 # Imported, but not declared. pydantic requires an exact version of it.
@@ -33,8 +33,11 @@ NOT_IMPORTED = {"accelerate", "protobuf", "tabulate"}
 MOST_LOOSE_MODULES = 8
 
 
-def requirements() -> list[Requirement]:
-    return [Requirement(text) for text in PROJECT["project"]["dependencies"]]
+def requirements(*extras: str) -> list[Requirement]:
+    """Those of the package, and of these extras."""
+    optional = PROJECT["project"]["optional-dependencies"]
+    listed = [PROJECT["project"]["dependencies"], *(optional[extra] for extra in extras)]
+    return [Requirement(text) for texts in listed for text in texts]
 
 
 def modules() -> Iterator[Path]:
@@ -146,7 +149,7 @@ def test_public_names_of_pretrain_hide_no_module_whatever_was_imported_before() 
 def test_every_library_that_is_imported_is_declared() -> None:
     found = {name.partition(".")[0] for path in modules() for name in imports(ast.parse(path.read_text("utf-8")))}
     imported = {normalise(PACKAGES.get(name, name)) for name in found - sys.stdlib_module_names - {"attngeo"}}
-    declared = {normalise(each.name) for each in requirements()}
+    declared = {normalise(each.name) for each in requirements("cluster")}
     assert imported - declared == UNDECLARED
     assert declared - imported == NOT_IMPORTED
 
@@ -154,6 +157,8 @@ def test_every_library_that_is_imported_is_declared() -> None:
 def test_versions_that_are_tested_are_allowed() -> None:
     """Those of constraints.txt, and the lowest ones, which are the bounds themselves."""
     newest, lowest = read_constraints(), lowest_versions()
+    for each in requirements("cluster"):
+        assert newest[normalise(each.name)] in each.specifier, each
     for each in requirements():
         name = normalise(each.name)
         assert newest[name] in each.specifier, each

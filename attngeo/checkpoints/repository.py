@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from huggingface_hub import constants, errors, file_exists, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import constants, errors, file_exists, hf_hub_download, list_repo_refs, try_to_load_from_cache
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.downloads import ServerRules, note_unverified, require_answers, verify_download
@@ -69,6 +69,16 @@ class Repository:
             if unverified:
                 verify_download(Path(path), self.ref.text, rules.announced if rules else None)
         return Path(path)
+
+    def list_revisions(self) -> list[str]:
+        """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
+        if self.offline:
+            raise NetworkError(
+                f"{self.ref.text}: the revisions of a model are not in the cache, and offline mode is on"
+            )
+        with self.explain_errors():
+            refs = list_repo_refs(self.ref.name)
+        return list(dict.fromkeys(each.name for each in (*refs.branches, *refs.tags)))
 
     def has(self, file: str) -> bool:
         """Whether the repository (in offline mode: the cache) has `file`. Downloads nothing."""

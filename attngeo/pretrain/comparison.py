@@ -14,17 +14,17 @@ from typing import Any, cast
 import pandas as pd
 
 from attngeo.choices import Objective
-from attngeo.errors import InterruptedTrainingError, UsageError
+from attngeo.errors import UsageError
 from attngeo.options import accept_options
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_absolute
-from attngeo.pretrain.runs import Run, load_run, refuse_other_runs, run_locked
-from attngeo.pretrain.settings_file import FILE as SETTINGS
-from attngeo.pretrain.settings_file import resume_options
+from attngeo.pretrain.runs import Run, refuse_other_runs
+from attngeo.pretrain.study import train_all
 from attngeo.pretrain.summary import spread_at
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import QUARTILES, statistics
+from attngeo.studies.options import StudyOptions
 from attngeo.tables import write as tables
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.lock import lock_folder
@@ -63,11 +63,13 @@ class Comparison:
 
 
 @accept_options(ComparisonOptions, "comparison")
+@accept_options(StudyOptions, "study")
 def compare(
     options: TextPretrainOptions | ImagePretrainOptions,
     folder: str | Path,
     comparison: ComparisonOptions,
     *,
+    study: StudyOptions,
     resume: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
@@ -75,52 +77,35 @@ def compare(
 
     options: of every run; see `attngeo.pretrain.make_options`. The seeds are counted from `options.seed` on.
     {comparison}
-    resume: keep the finished runs in `folder`, and resume the one that is not. progress: called as by `run`.
+    {study}
+    resume: keep the finished runs in `folder`, and resume those that are not. progress: called as by `run`; for runs in
+    other processes, when one ends.
 
     Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over
-    seeds), `curves.parquet` and `curves.html`. Raises as `run` does. All these folders are locked from the start.
+    seeds), `curves.parquet` and `curves.html`. A run that fails does not stop the others, unless `fail_fast`: its error
+    is raised at the end. Raises as `run` does. All these folders are locked from the start.
     """
     folder, report = Path(folder), progress or ignore_progress
     inits = [make_absolute(init) for init in comparison.compare or ()]
-    plan = _plan(options, inits, comparison)
+    plan = {_folder_name(each): each for each in _plan(options, inits, comparison)}
     with ExitStack() as locks:
-        for place in (folder, *(folder / _folder_name(each) for each in plan)):
-            locks.enter_context(lock_folder(place))
-        runs = _run_all(plan, folder, resume=resume, report=report)
+        locks.enter_context(lock_folder(folder))
+        for name in plan:
+            if not study.elsewhere:
+                locks.enter_context(lock_folder(folder / name))
+            else:
+                with lock_folder(folder / name):
+                    pass  # it is free; the process of the run locks it
+        for name, each in plan.items():  # what would fail later, after hours
+            if not resume:
+                refuse_other_runs(folder / name, resume=False)
+            check_init(each.init)
+        runs = train_all(plan, folder, study, resume=resume, report=report)
         if not all(each.summary for each in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
         compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
         _write(compared)
     return compared
-
-
-def _run_all(
-    plan: Sequence[TextPretrainOptions | ImagePretrainOptions], folder: Path, *, resume: bool, report: ProgressCallback
-) -> list[Run]:
-    """Train each run in a folder of its own, or read it if it is finished. The caller has locked the folders."""
-    for each in plan:  # what would fail later, after hours
-        if not resume:
-            refuse_other_runs(folder / _folder_name(each), resume=False)
-        check_init(each.init)
-    runs: list[Run] = []
-    for number, each in enumerate(plan, 1):
-        name = _folder_name(each)
-
-        def report_run(step: Progress, label: str = f"{number}/{len(plan)} {name}") -> None:
-            report(dataclasses.replace(step, what=f"{label}  {step.what}"))
-
-        done = load_run(folder / name) if resume else None
-        if done is not None:
-            resume_options(done.options, dataclasses.asdict(each), folder / name)  # raises if they differ
-        started = (folder / name / SETTINGS).is_file()
-        try:
-            runs.append(done or run_locked(each, folder / name, resume=resume and started, report=report_run))
-            if runs[-1].stopped and number < len(plan):
-                raise InterruptedTrainingError("interrupted after this run was finished")
-        except InterruptedTrainingError as error:
-            advice = "resume with the same command and --resume"
-            raise InterruptedTrainingError(f"{name}: {error.what}", advice) from None
-    return runs
 
 
 def _plan(

@@ -6,7 +6,7 @@ import json
 import logging
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ from attngeo.tables.read import read_results
 log = logging.getLogger(__name__)
 
 MODEL, SUMMARY = "model", "summary.json"
+STOPPING = "stopping after this step; press Ctrl-C again to stop now"
 # A checkpoint holds the weights and AdamW's two moments of each, in float32.
 CHECKPOINT_COPIES = 3
 
@@ -89,13 +90,18 @@ def run(
 
 
 def run_locked(
-    options: TextPretrainOptions | ImagePretrainOptions, folder: Path, *, resume: bool, report: ProgressCallback
+    options: TextPretrainOptions | ImagePretrainOptions,
+    folder: Path,
+    *,
+    resume: bool,
+    report: ProgressCallback,
+    asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Do what `run` does in a folder that the caller has locked."""
+    """Do what `run` does in a folder that the caller has locked. Stops as at a signal if `asked_to_stop` is true."""
     refuse_other_runs(folder, resume=resume)
     if resume:
         options = resume_options(read_settings(folder), asdict(options), folder)
-    stop = StopOnSignal(lambda: report(Progress("train", "stopping after this step; press Ctrl-C again to stop now")))
+    stop = StopOnSignal(lambda: report(Progress("train", STOPPING)), asked_to_stop)
     with silence_transformers(), stop.listening():
         arguments = build_arguments(options, folder)
         if resume and arguments.process_index == 0:

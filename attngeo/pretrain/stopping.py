@@ -18,12 +18,13 @@ from attngeo.tables.atomic import SIGNALS
 class StopOnSignal(TrainerCallback):
     """Saves and stops at the end of the step in which a signal arrives; calls `tell` when it arrives.
 
+    It does the same after a step at which `asked` is true: no signal reaches a run on another machine.
     A second signal, and one before or after training, goes to the handler that was there before, or raises
     KeyboardInterrupt if there was none.
     """
 
-    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
-        self.requested, self._training, self._tell = False, False, tell
+    def __init__(self, tell: Callable[[], None] = lambda: None, asked: Callable[[], bool] = lambda: False) -> None:
+        self.requested, self._training, self._tell, self._asked = False, False, tell, asked
         self._before: dict[int, Any] = {}
 
     @contextmanager
@@ -65,6 +66,7 @@ class StopOnSignal(TrainerCallback):
         **kwargs: Any,  # noqa: ARG002 - the Trainer's signature
     ) -> TrainerControl:
         """Ask the Trainer to save and stop. All processes stop at the same step, or the others would wait for ever."""
+        self.requested = self.requested or self._asked()
         if args.world_size > 1:
             flag = torch.tensor(int(self.requested), device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)

@@ -133,7 +133,9 @@ def _train(options: dict[str, Any], folder: Path, place: Workplace) -> pd.DataFr
     training = make_options(**given)
     try:
         if comparison.compare is not None:
-            curves = compare(training, folder, comparison=comparison, resume=True, progress=place.progress).curves
+            curves = compare(
+                training, folder, comparison=comparison, study=place.study, resume=True, progress=place.progress
+            ).curves
         else:
             finished = load_run(folder)
             if finished is not None:

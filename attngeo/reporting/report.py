@@ -28,6 +28,7 @@ from attngeo.reporting.results import CollectedResults, ReportFailure, collect_r
 from attngeo.reporting.toml_lines import Place, name_of
 from attngeo.reporting.workplace import Workplace
 from attngeo.scores.conditions import Outcome
+from attngeo.studies.options import StudyOptions
 from attngeo.tables.lock import lock_folder
 from attngeo.tables.write import write_table
 
@@ -55,22 +56,30 @@ class Report:
 
 
 @accept_options(HubAccess, "hub")
+@accept_options(StudyOptions, "study")
 def build_report(
-    recipe: str | Path, folder: str | Path, *, hub: HubAccess, progress: ProgressCallback | None = None
+    recipe: str | Path,
+    folder: str | Path,
+    *,
+    hub: HubAccess,
+    study: StudyOptions,
+    progress: ProgressCallback | None = None,
 ) -> Report:
     """Make the report of a recipe (a TOML file; see `attngeo report --init`) in `folder`.
 
     {hub}
+    {study}
     progress: called while results are computed.
 
     Writes `index.html`, which opens offline, `report.md`, `provenance.json`, and every table as CSV and Parquet in
     `tables/`. If `folder` has an unfinished report, it is resumed. The same inputs give the same bytes, except for the
     date; SOURCE_DATE_EPOCH sets that. A model, figure or table that fails is listed in the report.
     Raises DataUnavailableError or UsageError for the recipe, OutputError if `folder` cannot be written, and the first
-    failure if all results fail. Raises FolderInUseError if another process makes a report in `folder`.
+    failure if all results fail, or with `fail_fast` if one does. Raises FolderInUseError if another process makes a
+    report in `folder`.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _read_date()
-    place = Workplace(base=file.path.parent, folder=folder, hub=hub, progress=progress or ignore_progress)
+    place = Workplace(base=file.path.parent, folder=folder, hub=hub, study=study, progress=progress or ignore_progress)
     with lock_folder(folder):
         results = collect_results(file, place)
         content, tables = _build_content(file, results, place, date)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import AttnGeoError, CheckpointError, InterruptedTrainingError, OutputError, first_line
+from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError, UnexpectedError
+from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.reporting.parts import plan_parts
 from attngeo.reporting.recipe import RecipeFile
+from attngeo.reporting.schema import PretrainRequest, Request
 from attngeo.reporting.workplace import Workplace
+from attngeo.studies.engine import run_study
+from attngeo.studies.options import StudyOptions
+from attngeo.studies.tasks import RunOutcome
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.parquet import read_parquet
 
@@ -38,14 +44,24 @@ class ReportFailure:
     @classmethod
     def of(cls, where: str, what: str, error: Exception) -> ReportFailure:
         """The failure of any error; one that is not attngeo's own is logged with its traceback."""
-        if not isinstance(error, AttnGeoError):
-            log.info("%s: %s", where, what, exc_info=True)
-            error = CheckpointError(f"unexpected {type(error).__name__}: {first_line(error)}")
-        return cls(where, what, error)
+        known = error if isinstance(error, AttnGeoError) else UnexpectedError.of(what, error)
+        if isinstance(known, UnexpectedError):
+            log.info("%s: %s", where, what, exc_info=error.__cause__ or error)
+        return cls(where, what, known)
 
     def __str__(self) -> str:
         """One line, which names what is missing once."""
         return f"{self.where}: {self.what}: {str(self.error).removeprefix(f'{self.what}: ')}"
+
+
+@dataclass(frozen=True)
+class _RecipePart:
+    """A part of some results: its place and number in the recipe, and the name that a person knows it by."""
+
+    request: Request
+    place: int
+    number: int
+    name: str
 
 
 @dataclass
@@ -60,33 +76,68 @@ class CollectedResults:
 def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
     """Run the commands of a recipe, or take the parts that an unfinished report in the same folder has kept.
 
-    A model that fails is left out and listed. Raises the first failure if every part fails.
+    A model that fails is left out and listed. Raises the first failure if every part fails, and with `fail_fast` if one
+    does.
     """
     import pandas as pd
 
-    collected = CollectedResults()
-    for i, request in enumerate(file.recipe.results):
-        frames = []
-        for j, (name, prepare) in enumerate(plan_parts(request, place)):
-            try:
-                part = prepare()
-                path = place.folder / PARTS / f"{request.name}-{part.fingerprint}.parquet"
-                frame = _load_or_make(path, part.make)
-            except (OutputError, InterruptedTrainingError):
-                raise
-            except Exception as error:  # an unexpected one of a single model, too, must not stop the others
-                line = file.line_of(("results", i, "models", j))
-                collected.failures.append(ReportFailure.of(f"{file.path.name}:{line}: {request.name}", name, error))
-                continue
-            frames.append(frame)
-            about = {str(key): value for key, value in frame.attrs.items()}
-            collected.made.append({"results": request.name, "command": request.command, **about})
-        if frames:
-            collected.rows[request.name] = pd.concat(frames, ignore_index=True)
-    if collected.failures and not collected.rows:
+    collected, frames = CollectedResults(), dict[str, list[pd.DataFrame]]()
+    for part, outcome in _make_all(_list_parts(file, place), place):
+        request = part.request
+        if outcome.failure is not None:
+            line = file.line_of(("results", part.place, "models", part.number))
+            where = f"{file.path.name}:{line}: {request.name}"
+            collected.failures.append(ReportFailure.of(where, part.name, outcome.failure))
+            continue
+        assert outcome.result is not None
+        frames.setdefault(request.name, []).append(outcome.result)
+        about = {str(key): value for key, value in outcome.result.attrs.items()}
+        collected.made.append({"results": request.name, "command": request.command, **about})
+    collected.rows = {name: pd.concat(found, ignore_index=True) for name, found in frames.items()}
+    if collected.failures and (not collected.rows or place.study.fail_fast):
         first = collected.failures[0]
         raise type(first.error)(str(first)) from first.error
     return collected
+
+
+def _list_parts(file: RecipeFile, place: Workplace) -> list[_RecipePart]:
+    return [
+        _RecipePart(request, i, j, name)
+        for i, request in enumerate(file.recipe.results)
+        for j, (name, _) in enumerate(plan_parts(request, place))
+    ]
+
+
+def _make_all(parts: list[_RecipePart], place: Workplace) -> list[tuple[_RecipePart, RunOutcome[pd.DataFrame]]]:
+    """Each part that was tried, and how it ended. Raises OutputError and InterruptedTrainingError at once."""
+
+    def note(outcome: RunOutcome[pd.DataFrame]) -> None:
+        if isinstance(outcome.failure, OutputError | InterruptedTrainingError):
+            raise outcome.failure
+
+    study, groups = place.study, [(parts, place.study)]
+    if study.elsewhere:  # training has processes of its own, which save their checkpoints at Ctrl-C
+        trained = [part for part in parts if isinstance(part.request, PretrainRequest)]
+        others = [part for part in parts if part not in trained]
+        groups = [(others, study), (trained, StudyOptions(fail_fast=study.fail_fast))]
+    make = partial(make_part, place=replace(place, progress=ignore_progress))
+    found = []
+    for group, options in groups:
+        outcomes = run_study(
+            make, group, names=[part.name for part in group], options=options, progress=place.progress, on_outcome=note
+        )
+        found += [(group[outcome.number], outcome) for outcome in outcomes]
+        if study.fail_fast and any(outcome.failure is not None for outcome in outcomes):
+            break
+    return sorted(found, key=lambda pair: parts.index(pair[0]))
+
+
+def make_part(part: _RecipePart, progress: ProgressCallback, *, place: Workplace) -> pd.DataFrame:
+    """One run of the study: the rows of one part, which are kept in a file until the report is finished."""
+    plan = list(plan_parts(part.request, replace(place, progress=progress)))
+    prepared = plan[part.number][1]()
+    path = place.folder / PARTS / f"{part.request.name}-{prepared.fingerprint}.parquet"
+    return _load_or_make(path, prepared.make)
 
 
 def remove_parts(folder: Path) -> None:

@@ -11,6 +11,7 @@ from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import ModelNotFoundError
 from attngeo.progress import ProgressCallback
+from attngeo.studies.options import StudyOptions
 
 # What may stand before a path: the text of CBOW vectors, and a table of Jigsaw's comments.
 PREFIXES = (CBOW, "jigsaw:")
@@ -20,12 +21,13 @@ CHECKPOINT = ("config.json", ".safetensors", ".bin")
 
 @dataclass(frozen=True, kw_only=True)
 class Workplace:
-    """Where results are made. base: the recipe's folder, to which paths are relative. folder: the report's."""
+    """Where results are made, and how. base: the recipe's folder, to which paths are relative. folder: the report's."""
 
     base: Path
     folder: Path
     hub: HubAccess
     progress: ProgressCallback
+    study: StudyOptions = StudyOptions()
 
 
 def resolve_reference(model: str, base: Path) -> str:

@@ -1,1 +1,1 @@
-"""Many independent runs: results that are kept, each under a key of all that it depends on."""
+"""Many independent runs: in one process, in several of this machine, or on a Dask cluster; results that are kept."""

@@ -1,5 +1,7 @@
 """A stand-in for the Hugging Face Hub on 127.0.0.1: enough of its protocol to read models and data sets.
 
+Branches of a repository are repositories named `org/name@branch`, whose commits `branches` lists.
+
 As on the Hub, large files are on a second server, to which the first one redirects with an address that is signed for
 some time. A data set is a repository named `datasets/org/name`; another one at its tag v1 may be given as
 `datasets/org/name@v1`.
@@ -30,6 +32,7 @@ RESOLVE = re.compile(r"/(?P<repo>(?:datasets/)?[^/]+(?:/[^/]+)?)/resolve/(?P<rev
 LIST = re.compile(
     r"/api/(?:models/)?(?P<repo>(?:datasets/)?[^/]+/[^/]+)(?:/(?P<what>revision|tree)/(?P<revision>[^/]+)(?:/(?P<folder>.+))?)?"
 )
+REFS = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/refs")
 # The names of files that git-LFS keeps.
 LARGE = (".safetensors", ".bin")
 CHUNK = 1 << 16
@@ -114,6 +117,8 @@ class Hub:
     busiest: int = 0
     addresses: Counter[str] = field(default_factory=Counter)
     closing: threading.Event = field(default_factory=threading.Event)
+    # Repository → branch → its commit, beside main.
+    branches: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def downloaded(self) -> list[str]:
@@ -202,6 +207,8 @@ class HubHandler(Handler):
     def answer(self) -> None:
         address, self.commit, hub = unquote(self.path.partition("?")[0]), COMMIT, self.hub
         found = RESOLVE.fullmatch(address)
+        if refs := REFS.fullmatch(address):
+            return self.list_refs(refs["repo"])
         listed = None if found else LIST.fullmatch(address)
         if found is None and listed is None:
             return self.refuse(404, "RepoNotFound")
@@ -214,14 +221,30 @@ class HubHandler(Handler):
             return self.refuse(401, "RepoNotFound")
         if repo in hub.gated and token != f"Bearer {hub.gated[repo]}":
             return self.refuse(401 if token is None else 403, "GatedRepo")
-        if revision not in ("main", "v1", COMMIT, V1_COMMIT):
+        branches = hub.branches.get(repo, {})
+        if revision not in ("main", "v1", COMMIT, V1_COMMIT, *branches, *branches.values()):
             return self.refuse(404, "RevisionNotFound")
         tagged = revision in ("v1", V1_COMMIT) and f"{repo}@v1" in hub.repositories
         self.commit = V1_COMMIT if tagged else COMMIT
         key = f"{repo}@v1" if tagged else repo
+        for branch, commit in branches.items():
+            if revision in (branch, commit):
+                self.commit, key = commit, f"{repo}@{branch}"
         if listed is not None:
             return self.list(hub.repositories[key], listed["what"], listed["folder"] or "", repo)
         return self.resolve(key, found["file"])  # type: ignore[index]
+
+    def list_refs(self, repo: str) -> None:
+        """The answer for HfApi.list_repo_refs."""
+        if repo not in self.hub.repositories:
+            return self.refuse(401, "RepoNotFound")
+        branches = {"main": COMMIT} | self.hub.branches.get(repo, {})
+        tags = {"v1": V1_COMMIT} if f"{repo}@v1" in self.hub.repositories else {}
+        answer = {
+            key: [{"name": name, "ref": f"refs/{what}/{name}", "targetCommit": commit} for name, commit in of.items()]
+            for key, what, of in (("branches", "heads", branches), ("tags", "tags", tags))
+        } | {"converts": [{"name": "parquet", "ref": "refs/convert/parquet", "targetCommit": COMMIT}]}
+        return self.reply(200, {}, json.dumps(answer).encode())
 
     def resolve(self, key: str, file: str) -> None:
         """A small file, or the address of a large one."""

@@ -1,0 +1,126 @@
+"""Which models a study is about: references, and globs of the revisions of a repository, also from a file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from attngeo.bounds.small_files import MOST_BYTES, read_small_text
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HUB_ID, ModelRef, local_path
+from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
+
+STDIN = "-"
+# A comment is a whole line, or begins after a space: a path may contain the character.
+COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+GLOB = re.compile(r"[*?[]")
+DIGITS = re.compile(r"(\d+)")
+# Revisions that a message names at most.
+MOST_NAMED = 5
+
+
+class _Line(NamedTuple):
+    """A reference, and where it is written: the file and the number of the line, followed by a colon; or nothing."""
+
+    text: str
+    where: str = ""
+
+
+def list_models(
+    references: Sequence[str] = (), file: str | Path | None = None, *, hub: HubAccess = HubAccess()
+) -> list[str]:
+    """The models that are given, then those of a file, with globs of revisions replaced by the revisions.
+
+    references: as `attngeo.score` takes them, or `org/name@glob`, for example `org/name@step*`: every branch and tag
+    that matches, in the order of the numbers in their names. file: UTF-8 with one reference a line; blank lines and
+    comments after `#` are ignored, and so is a model that is listed before. "-" reads stdin. Relative paths are
+    relative to the current folder. hub: how the Hub is asked for revisions.
+
+    Raises UsageError for a line that cannot be a model and for a file without models, DataUnavailableError if the file
+    cannot be read, ModelNotFoundError for a glob that matches nothing or a repository that does not exist, and other
+    errors of the Hub. Whether each model exists is not checked.
+    """
+    found = [model for reference in references for model in _expand(_Line(reference), hub)]
+    if file is None:
+        return found
+    lines = list(_read_lines(file))
+    if not lines:
+        raise UsageError(f"{_name_of(file)}: no models, expected one reference on each line")
+    listed = (model for line in lines for model in _expand(line, hub))
+    return [*found, *(model for model in dict.fromkeys(listed) if model not in found)]
+
+
+def _read_lines(file: str | Path) -> Iterator[_Line]:
+    for number, line in enumerate(_read_text(file).splitlines(), 1):
+        if text := COMMENT.sub("", line).strip():
+            yield _Line(text, f"{_name_of(file)}:{number}: ")
+
+
+def _read_text(file: str | Path) -> str:
+    """The text of a file of models, or of stdin. Raises DataUnavailableError or UsageError."""
+    try:
+        if str(file) != STDIN:
+            return read_small_text(Path(file), encoding="utf-8-sig")
+        content = sys.stdin.buffer.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise DataUnavailableError(f"{_name_of(file)}: the list of models cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UsageError(f"{_name_of(file)}: expected UTF-8 text with one model on each line, but {error}") from None
+
+
+def _name_of(file: str | Path) -> str:
+    return "stdin" if str(file) == STDIN else str(file)
+
+
+def _expand(line: _Line, hub: HubAccess) -> list[str]:
+    """The models that one reference names."""
+    try:
+        if is_glob(line.text):
+            return _match_revisions(line.text, hub)
+        with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
+            ModelRef.parse(line.text)
+    except AttnGeoError as error:
+        raise type(error)(f"{line.where}{error}") from None
+    return [line.text]
+
+
+def is_glob(text: str) -> bool:
+    """Whether a reference has a glob of revisions: `org/name@step*`.
+
+    >>> is_glob("org/name@step*"), is_glob("org/name@main"), is_glob("./folder*")
+    (True, False, False)
+    """
+    name, _, revision = text.partition("@")
+    return bool(HUB_ID.fullmatch(name) and GLOB.search(revision)) and not local_path(text).exists()
+
+
+def _match_revisions(text: str, hub: HubAccess) -> list[str]:
+    """The references of the revisions that match, in natural order. Raises ModelNotFoundError if none does."""
+    from attngeo.checkpoints.repository import Repository
+
+    name, _, glob = text.partition("@")
+    revisions = Repository(ModelRef(text, "hub", name), hub).list_revisions()
+    matching = sorted((each for each in revisions if fnmatchcase(each, glob)), key=natural_order)
+    if not matching:
+        names = sorted(revisions, key=natural_order)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        raise ModelNotFoundError(f"{text}: no revision matches; {name} has {', '.join(names[:MOST_NAMED])}{more}")
+    return [f"{name}@{revision}" for revision in matching]
+
+
+def natural_order(text: str) -> list[tuple[int, str]]:
+    """A key to sort names by, in which numbers are compared as numbers.
+
+    >>> sorted(["step10", "step2", "main", "step2-tokens4B"], key=natural_order)
+    ['main', 'step2', 'step2-tokens4B', 'step10']
+    """
+    parts = DIGITS.split(text)
+    return [(int(part) if i % 2 else -1, part) for i, part in enumerate(parts)]

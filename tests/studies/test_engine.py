@@ -1,0 +1,201 @@
+"""The engine of studies: order, failures, interruption, in this process and in several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.messages import assert_states, refuses
+from support.study_runs import end_its_process, square, square_or_fail, tell
+
+from attngeo import errors
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, StudyError, UnexpectedError, UsageError
+from attngeo.progress import Progress
+from attngeo.studies.engine import run_study
+from attngeo.studies.options import StudyOptions
+
+ONE, TWO = StudyOptions(), StudyOptions(jobs=2)
+NUMBERS = list(range(8))
+NAMES = [f"n{number}" for number in NUMBERS]
+
+
+@pytest.mark.parametrize("options", [ONE, TWO], ids=["one process", "two"])
+def test_results_have_the_order_of_the_settings_and_failures_stop_nothing(options: StudyOptions) -> None:
+    arrived: list[int] = []
+    outcomes = run_study(
+        square_or_fail, NUMBERS, names=NAMES, options=options, on_outcome=lambda each: arrived.append(each.number)
+    )
+    assert [each.name for each in outcomes] == NAMES
+    assert [each.result for each in outcomes] == [0, None, 4, None, 16, None, 36, None]
+    assert sorted(arrived) == NUMBERS
+    assert (arrived == NUMBERS) is (options is ONE), "results are delivered as they arrive, not in order"
+    failures = {each.number: each.failure for each in outcomes if each.failure is not None}
+    assert {number: type(error) for number, error in failures.items()} == {
+        1: CorruptCheckpointError, 3: UnexpectedError, 5: CorruptCheckpointError, 7: UnexpectedError,
+    }  # fmt: skip
+    assert str(failures[1]) == "1 is corrupt"
+    assert_states(str(failures[3]), "n3", "KeyError", 3)
+
+
+@pytest.mark.parametrize("options", [ONE, TWO], ids=["one process", "two"])
+def test_the_first_failure_stops_the_others_if_that_is_asked_for(options: StudyOptions) -> None:
+    fast = StudyOptions(jobs=options.jobs, fail_fast=True)
+    outcomes = run_study(square_or_fail, [2, 1, *range(4, 40)], names=["x"] * 38, options=fast)
+    assert len(outcomes) < 38
+    assert sum(each.failure is not None for each in outcomes) == 1
+    assert [each.number for each in outcomes] == sorted(each.number for each in outcomes)
+
+
+def test_the_progress_of_one_process_is_that_of_its_runs() -> None:
+    steps: list[Progress] = []
+    run_study(square, [1, 2], names=["a", "b"], progress=steps.append)
+    assert [step.what for step in steps] == ["1/2 a  squaring", "2/2 b  squaring"]
+    steps.clear()
+    run_study(square, [1], names=["a"], progress=steps.append)
+    assert [step.what for step in steps] == ["squaring"]
+
+
+def test_the_progress_of_several_processes_counts_runs_and_names_those_in_work() -> None:
+    steps: list[Progress] = []
+    run_study(square, [4, 4, 4, 4], names=list("abcd"), options=TWO, progress=steps.append)
+    assert [(step.phase, step.done, step.total) for step in steps] == [("study", done, 4) for done in range(5)]
+    assert steps[0].what == "a, b"
+    assert steps[-1].what == ""
+
+
+def test_an_exception_of_the_caller_ends_the_study() -> None:
+    for options in (ONE, TWO):
+        seen: list[int] = []
+
+        def refuse(outcome: Any, seen: list[int] = seen) -> None:
+            seen.append(outcome.number)
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            run_study(square, NUMBERS, names=NAMES, options=options, on_outcome=refuse)
+        assert len(seen) == 1
+
+
+def test_a_run_elsewhere_has_the_folder_and_logs_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_study(tell, ["x", "x"], names=["x", "y"], options=TWO)  # starts processes, in another folder
+    monkeypatch.chdir(tmp_path)
+    for level, texts in ((logging.WARNING, ["warned about x"]), (logging.INFO, ["warned about x", "noted x"])):
+        caplog.clear()
+        with caplog.at_level(level, "attngeo"):
+            outcomes = run_study(tell, ["x", "x"], names=["x", "y"], options=TWO)
+        assert sorted(caplog.messages) == sorted(texts * 2)
+    for process, folder, environment in (each.result for each in outcomes if each.result is not None):
+        assert process != os.getpid()
+        assert folder == str(tmp_path)
+        assert environment["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
+
+
+def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, expected in (("1", "1"), (None, str(max(1, (os.cpu_count() or 1) // 2)))):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if given is not None:
+            monkeypatch.setenv("OMP_NUM_THREADS", given)
+        (outcome, _) = run_study(tell, ["x", "x"], names=["x", "y"], options=TWO)
+        assert outcome.result is not None
+        assert outcome.result[2]["OMP_NUM_THREADS"] == expected
+
+
+def test_a_process_that_is_killed_fails_its_own_run_only() -> None:
+    outcomes = run_study(end_its_process, [1, 2, -3, 4, 5], names=list("abcde"), options=TWO)
+    assert [each.result for each in outcomes] == [1, 2, None, 4, 5]
+    failed = outcomes[2].failure
+    assert isinstance(failed, StudyError)
+    assert_states(str(failed), "c", "killed")
+
+
+def test_errors_of_other_processes_keep_their_traceback() -> None:
+    (here,), (elsewhere, _) = (
+        run_study(square_or_fail, [3] * n, names=["n"] * n, options=StudyOptions(jobs=n)) for n in (1, 2)
+    )
+    assert isinstance(here.cause, KeyError)
+    assert "raise KeyError(number)" in elsewhere.cause.__notes__[0]  # type: ignore[union-attr]
+
+
+def test_every_error_survives_the_way_from_another_process() -> None:
+    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, AttnGeoError)]
+    assert len(kinds) > 15
+    for kind in kinds:
+        again = pickle.loads(pickle.dumps(kind("what happened")))
+        assert (type(again), str(again)) == (kind, "what happened")
+
+
+def test_options_contradict_each_other() -> None:
+    with refuses(UsageError, "jobs", "cluster"):
+        StudyOptions(jobs=2, cluster="tcp://127.0.0.1:8786")
+    for jobs in (0, 10_000):
+        with refuses(UsageError, "jobs", f"{jobs:,}"):
+            StudyOptions(jobs=jobs)
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from attngeo.studies.engine import run_study
+from attngeo.studies.options import StudyOptions
+from support.study_runs import note_and_wait
+folder = Path(sys.argv[1])
+settings = [(folder / f"{number}.run", 0.0 if number == 0 else 60.0) for number in range(6)]
+if __name__ == "__main__":
+    try:
+        run_study(note_and_wait, settings, names=list("abcdef"), options=StudyOptions(jobs=int(sys.argv[2])))
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def start_study(folder: Path, jobs: int) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A study that has finished its first run, and its processes."""
+    script = folder / "study.py"
+    script.write_text(INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, script, folder, str(jobs)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    while len(list(folder.glob("*.run"))) < jobs + 1:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    return process, psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("group", [False, True], ids=["to the process", "to its group, as from a terminal"])
+def test_ctrl_c_ends_every_process_at_once(jobs: int, group: bool, tmp_path: Path) -> None:
+    process, workers = start_study(tmp_path, jobs)
+    started = time.monotonic()
+    (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (stdout, stderr) == ("interrupted\n", "")
+    assert time.monotonic() - started < 10
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    assert [path.name for path in tmp_path.glob("*.done")] == ["0.done"]
+    assert len(list(tmp_path.glob("*.run"))) == jobs + 1
+
+
+def test_no_process_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
+    process, workers = start_study(tmp_path, 2)
+    assert len(workers) >= 2
+    process.kill()
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    process.communicate()
+
+
+def test_nothing_to_do() -> None:
+    assert run_study(square, [], names=[], options=TWO) == []

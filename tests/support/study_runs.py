@@ -1,0 +1,56 @@
+"""Functions of one run for the tests of studies: as those of attngeo, they can be imported by other processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+from attngeo.errors import CorruptCheckpointError
+from attngeo.progress import Progress, ProgressCallback
+
+
+def square(number: int, progress: ProgressCallback) -> int:
+    """The square; the first ones take longest, so that they arrive last."""
+    progress(Progress("score", "squaring"))
+    time.sleep(max(0, 4 - number) * 0.1)
+    return number * number
+
+
+def square_or_fail(number: int, progress: ProgressCallback) -> int:
+    if number % 4 == 1:
+        raise CorruptCheckpointError(f"{number} is corrupt")
+    if number % 4 == 3:
+        raise KeyError(number)
+    return square(number, progress)
+
+
+def tell(text: str, progress: ProgressCallback) -> tuple[int, str, dict[str, str]]:  # noqa: ARG001
+    """The process of a run, its folder and its environment; logs a warning and a note."""
+    log = logging.getLogger("attngeo.study")
+    log.warning("warned about %s", text)
+    log.info("noted %s", text)
+    return os.getpid(), str(Path.cwd()), dict(os.environ)
+
+
+def note_and_wait(setting: tuple[Path, float], progress: ProgressCallback) -> str:  # noqa: ARG001
+    """Write a file that names the process, and work for some seconds."""
+    path, seconds = setting
+    path.write_text(str(os.getpid()))
+    time.sleep(seconds)
+    path.with_suffix(".done").touch()
+    return path.name
+
+
+def end_its_process(number: int, progress: ProgressCallback) -> int:  # noqa: ARG001
+    """End the process that runs it if the number is negative, as the system does if memory runs out."""
+    if number < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.2)
+    return number
+
+
+def do_nothing(number: int, progress: ProgressCallback) -> int:  # noqa: ARG001
+    return number
