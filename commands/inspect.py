@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import typer
 
 from attngeo.bounds.escape import dump_json
 from attngeo.checkpoints.access import HubAccess
+from attngeo.studies.options import StudyOptions
 
 from .declare import take_options
-from .options import FindingsFormat, Model, Quiet, Verbose
-
-if TYPE_CHECKING:
-    from attngeo.checkpoints.store import TensorStore
+from .messages import TRACEBACK, describe_error, say
+from .models import SEVERAL_FAILED, Models, ModelsFile, list_all
+from .options import FindingsFormat, Quiet, Verbose
 
 
 @take_options(HubAccess, "hub")
+@take_options(StudyOptions, "study")
 def inspect(
-    model: Model,
+    models: Models = None,
+    models_file: ModelsFile = None,
     format: FindingsFormat = "table",
     hub: HubAccess = HubAccess(),
+    study: StudyOptions = StudyOptions(),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -30,52 +35,42 @@ def inspect(
     Lists stacks and their sizes; then the modules that attend, by their names with # for a number, with their tensors
     and the rule that found them; then what is left out, with the reason. With -v, lists every single module.
 
+    Of several models, and with --models, only the cost is shown: a line for each model, and the sum.
+
     Examples:
         attngeo inspect demo:minilm
         attngeo inspect mistralai/Mistral-7B-v0.1 --format json
+        attngeo inspect --models models.txt --jobs 4
     """
-    from attngeo.checkpoints.opening import open_store
+    from attngeo.scores.survey import survey_models
 
     from .progress import Bar
 
-    with Bar(model, quiet=quiet, verbose=verbose), closing(open_store(model, hub)) as store:
-        found = _findings(store)
-        names = list(store.names)
+    listed = list_all(models, models_file, hub, command="inspect")
+    alone = len(listed) == 1 and models_file is None
+    with Bar(listed[0] if alone else "inspect", quiet=quiet, verbose=verbose) as progress:
+        outcomes = survey_models(listed, hub=hub, study=study, progress=progress)
+    failures = [outcome for outcome in outcomes if outcome.failure is not None]
+    if failures and (alone or os.environ.get(TRACEBACK)):
+        assert failures[0].cause is not None
+        raise failures[0].cause
+    found = [outcome.result for outcome in outcomes if outcome.result is not None]
+    _print(found, format, alone=alone, verbose=verbose)
+    for outcome in failures:
+        assert outcome.failure is not None
+        say(describe_error(outcome.failure))
+    if failures:
+        raise typer.Exit(SEVERAL_FAILED)
+
+
+def _print(found: list[dict[str, Any]], format: str, *, alone: bool, verbose: bool) -> None:
+    names = [each.pop("names") for each in found]
     if format == "json":
-        sys.stdout.write(dump_json(found, indent=2) + "\n")
-    else:
-        from .render_inspect import print_findings
+        sys.stdout.write(dump_json(found[0] if alone else found, indent=2) + "\n")
+        return
+    from .render_inspect import print_costs, print_findings
 
-        print_findings(found, names, verbose=verbose)
-
-
-def _findings(store: TensorStore) -> dict[str, Any]:
-    from attngeo.scores.pipeline import site_nbytes
-    from attngeo.scores.projections import sites_of
-
-    sites, skipped = sites_of(store)
-    to_read, total = sum(site_nbytes(store, site) for site in sites), store.total_nbytes
-    requests = store.count_requests(site.reads for site in sites)
-    return {
-        "model": store.ref,
-        "revision": store.revision,
-        "model_type": store.config.get("model_type"),
-        "bytes_to_read": to_read,
-        "bytes_total": total,
-        "share_to_read": to_read / total if total and to_read <= total else None,  # an index may state too little
-        "requests": sum(requests.values()),
-        "remote_files": len(requests),
-        "left_out": skipped,
-        "sites": [
-            {
-                "stack": site.stack, "layer": site.layer, "module": site.module, "heads": site.heads,
-                "key_heads": site.key_heads, "head_dim": site.head_dim, "d_model": site.d_model, "rule": site.rule,
-                "source": site.family.source or None, "bytes": site_nbytes(store, site), "notes": list(site.notes),
-                "tensors": {
-                    name: {"dtype": store.info(name).dtype, "shape": list(store.info(name).shape)}
-                    for name in site.tensors.values()
-                },
-            }
-            for site in sites
-        ],
-    }  # fmt: skip
+    if alone:
+        print_findings(found[0], names[0], verbose=verbose)
+    elif found:
+        print_costs(found)

@@ -14,7 +14,7 @@ from rich.text import Text
 from attngeo.bounds.escape import printable
 from attngeo.layouts.names import pattern_of
 
-from .cells import name_layers
+from .cells import MISSING, name_layers
 from .console import Terminal, drop_columns
 
 if TYPE_CHECKING:
@@ -63,6 +63,41 @@ def _describe_cost(found: dict[str, Any]) -> Iterator[str]:
             for name, one in (("requests", "request"), ("remote_files", "file"))
         )
         yield f"from the Hub: {requests} for ranges of {files}"
+
+
+def print_costs(surveys: list[dict[str, Any]]) -> None:
+    """A line for each model: layers, bytes to read and their share, requests; then their sum."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("model", "layers", "to read", "of", "share", "requests"):
+        table.add_column(name, justify="left" if name == "model" else "right", overflow="fold")
+    for found in surveys:
+        table.add_row(Text(printable(found["model"])), *_cost_cells(found, len(found["sites"])))
+    if len(surveys) > 1:
+        table.add_section()
+        layers = sum(len(found["sites"]) for found in surveys)
+        table.add_row(f"{len(surveys)} models", *_cost_cells(_sum_costs(surveys), layers))
+    console = Terminal(markup=False)
+    console.print(drop_columns(table, console, ["of", "layers"]))
+
+
+def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, Any]:
+    """The cost of all models; the total and the share are unknown if they are for one of them."""
+    to_read, requests = (sum(found[name] for found in surveys) for name in ("bytes_to_read", "requests"))
+    totals = [found["bytes_total"] for found in surveys]
+    total = None if None in totals else sum(totals)
+    known = total and all(found["share_to_read"] is not None for found in surveys)
+    return {
+        "bytes_to_read": to_read, "bytes_total": total, "requests": requests,
+        "share_to_read": to_read / total if known else None,
+    }  # fmt: skip
+
+
+def _cost_cells(found: dict[str, Any], layers: int) -> list[str]:
+    share, total = found["share_to_read"], found["bytes_total"]
+    return [
+        f"{layers:,}", decimal(found["bytes_to_read"]), decimal(total) if total else MISSING,
+        MISSING if share is None else f"{share:.1%}", f"{found['requests']:,}",
+    ]  # fmt: skip
 
 
 def _print_stacks(console: Console, stacks: dict[str, list[dict[str, Any]]]) -> None:

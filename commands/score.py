@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attngeo.checkpoints.access import HubAccess
-from attngeo.errors import AttnGeoError, UsageError
-from attngeo.options import INPUT, RESULTS
+from attngeo.errors import AttnGeoError
+from attngeo.options import RESULTS
 from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.studies.options import StudyOptions
 
 from .declare import take_options
 from .messages import TRACEBACK, describe_error, say
-from .options import MODEL_HELP, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
+from .models import SEVERAL_FAILED, Models, ModelsFile, list_all
+from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, print_rows
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from .progress import Bar
 
-CHECK_FAILED, SEVERAL_FAILED = 1, 4
+CHECK_FAILED = 1
 
 
 @take_options(ScoreOptions)
@@ -37,24 +38,8 @@ CHECK_FAILED, SEVERAL_FAILED = 1, 4
 @take_options(StudyOptions, "study")
 def score(
     options: ScoreOptions,
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODEL",
-            help=f"{MODEL_HELP}; or org/name@step* for all revisions of this pattern",
-            show_default=False,
-            autocompletion=complete_models,
-        ),
-    ] = None,
-    models_file: Annotated[
-        str | None,
-        typer.Option(
-            "--models",
-            metavar="FILE",
-            help="Score also the models of a file, one on each line; - is stdin. Prints one line for each model",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
+    models: Models = None,
+    models_file: ModelsFile = None,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
     plot: Annotated[
@@ -105,7 +90,7 @@ def score(
     """
     outputs, figures = output or [], plot or []
     conditions = _check(outputs, figures, fail_if or [], options)
-    listed = _list(models or [], models_file, hub)
+    listed = list_all(models, models_file, hub, command="score")
     run = _Run(listed, hub, results, study, quiet=quiet, verbose=verbose)
     scored = run.score(replace(options, per_head=True), to_people=format is OutputFormat.table)
     verified = run.verify(scored) if verify else []
@@ -218,15 +203,6 @@ def _check(outputs: list[Path], figures: list[Path], conditions: list[str], opti
 
         pick_device(options.device)
     return parsed
-
-
-def _list(models: list[str], file: str | None, hub: HubAccess) -> list[str]:
-    """The models of the command line and of the file. Raises UsageError if there are none."""
-    from attngeo.studies.models import list_models
-
-    if not models and file is None:
-        raise UsageError("Missing argument 'MODEL...', or --models FILE (see attngeo score --help)")
-    return list_models(models, file, hub=hub)
 
 
 def _report_gaps(model: str, frame: pd.DataFrame, *, to_people: bool) -> None:

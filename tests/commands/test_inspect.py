@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Command
+from rich.filesize import decimal
 from support.checkpoints import weights, write_sharded, write_single
+from support.hub_client import environment_of
+from support.hub_server import serve
+from support.messages import assert_states
+
+from attngeo.errors import CheckpointError, UsageError
 
 Save = Callable[[str], Path]
 
@@ -70,3 +76,43 @@ def test_verbose_lists_every_module(inside: Command, mixed: Path) -> None:
     for name in ("model.layers.1.self_attn", "tower.4.att.qkv.weight"):
         assert name not in plain
         assert name in verbose
+
+
+def test_the_cost_of_a_study_is_that_of_its_models(inside: Command, mixed: Path, saved: Save, tmp_path: Path) -> None:
+    (tmp_path / "models.txt").write_text(f"{mixed}  # has other modules\ndemo:encoder\n{saved('whisper')}\n")
+    run = inside("inspect", "--models", tmp_path / "models.txt", "--format", "json")
+    models = [mixed, "demo:encoder", saved("whisper")]
+    alone = [json.loads(inside("inspect", model, "--format", "json").stdout) for model in models]
+    assert json.loads(run.stdout) == alone
+    table = inside("inspect", "--models", tmp_path / "models.txt", COLUMNS="200")
+    lines = [line.split() for line in table.stdout.splitlines() if line.strip()]
+    assert [line[0] for line in lines[2:5]] == [str(mixed), "demo:encoder", str(saved("whisper"))]
+    layers, read, total = (
+        sum(count(found) for found in alone)
+        for count in (lambda f: len(f["sites"]), lambda f: f["bytes_to_read"], lambda f: f["bytes_total"])
+    )
+    sizes = [*decimal(read).split(), *decimal(total).split()]
+    assert lines[5] == ["3", "models", str(layers), *sizes, f"{read / total:.1%}", "0"]
+
+
+def test_a_model_that_fails_does_not_stop_the_others(inside: Command, mixed: Path) -> None:
+    run = inside("inspect", "demo:encoder", "demo:nothing", mixed, "--format", "json")
+    assert [found["model"] for found in json.loads(run.stdout)] == ["demo:encoder", str(mixed)]
+    assert run.returncode == CheckpointError.exit_code
+    assert_states(run.stderr, "demo:nothing")
+    nothing = inside("inspect")
+    assert (nothing.returncode, nothing.stdout) == (UsageError.exit_code, "")
+    assert_states(nothing.stderr, "--models")
+
+
+def test_the_stated_cost_of_a_study_is_what_a_server_counts(attngeo: Command, tmp_path: Path) -> None:
+    with serve() as hub:
+        hub.repositories["org/one"] = write_sharded(tmp_path / "one")
+        hub.repositories["org/two"] = write_single(tmp_path / "two")
+        online = environment_of(hub.url, tmp_path / "home")
+        (tmp_path / "models.txt").write_text("org/one\norg/two@main\n")
+        stated = attngeo("inspect", "--models", tmp_path / "models.txt", "--format", "json", **online)
+        hub.stored.clear()
+        scored = attngeo("score", "--models", tmp_path / "models.txt", "-q", "--format", "csv", **online)
+    assert (stated.returncode, scored.returncode) == (0, 0)
+    assert sum(found["requests"] for found in json.loads(stated.stdout)) == len(hub.stored)
