@@ -128,31 +128,33 @@ class _Run:
     def score(self, options: ScoreOptions, *, to_people: bool) -> list[pd.DataFrame]:
         """The rows of each model, heads included. Reports on stderr what the rows do not contain."""
         from attngeo.scores.study import score_models
+        from attngeo.studies.results import cache_folder
 
-        finished = 0
+        finished, kept = 0, 0
+        alone = len(self._models) == 1
 
         def note(outcome: RunOutcome[pd.DataFrame]) -> None:
-            nonlocal finished
+            nonlocal finished, kept
             finished += outcome.failure is None
-            self._raise_if_traced(outcome, alone=len(self._models) == 1)
+            kept += bool(outcome.notes)
+            self._raise_if_traced(outcome, alone=alone)
             if outcome.result is not None and not self._quiet:
                 _report_gaps(outcome.name, outcome.result, to_people=to_people)
+            for text in outcome.notes if alone and not self._quiet else ():
+                say(f"{outcome.name}: {text}; --fresh computes them again")
 
-        with self._bar(self._models[0] if len(self._models) == 1 else "score") as progress:
+        with self._bar(self._models[0] if alone else "score") as progress:
             try:
                 outcomes = score_models(
-                    self._models,
-                    options,
-                    hub=self._hub,
-                    results=self._results,
-                    study=self._study,
-                    progress=progress,
+                    self._models, options, hub=self._hub, results=self._results, study=self._study, progress=progress,
                     on_outcome=note,
-                )
+                )  # fmt: skip
             except KeyboardInterrupt:
-                if finished:
+                if finished and cache_folder() is not None:
                     say(f"{finished} of {len(self._models)} models are scored; the same command goes on from there")
                 raise
+        if kept and not alone and not self._quiet:
+            say(f"{kept} of {len(self._models)} models with scores from the result store; --fresh computes them again")
         return self._take(outcomes)
 
     def verify(self, scored: list[pd.DataFrame]) -> list[pd.DataFrame]:

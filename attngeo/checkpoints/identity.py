@@ -38,7 +38,8 @@ def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
 
     A change of a file changes it, even one that keeps size and time of modification: the system notes the time of each
     write. It notes no write through a memory map that was there before. None for a model in memory, and for what is
-    missing or no checkpoint: opening it says what is wrong. Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
+    missing or no checkpoint: opening it says what is wrong.
+    Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
     """
     if not isinstance(model, str | Path | ModelRef):
         return None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from attngeo.bounds.memory import available_memory
 from attngeo.checkpoints.access import HubAccess
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions, ScoreOptions
@@ -30,8 +32,11 @@ def score_models(
     """The table of scores of each model, as `attngeo.score` returns it, or the error; in the order of the models.
 
     models: references; see `attngeo.studies.models.list_models`. The other parameters are those of `attngeo.score` and
-    of `attngeo.studies.engine.run_study`, and it raises what `run_study` raises.
+    of `attngeo.studies.engine.run_study`, and it raises what `run_study` raises. Several processes share a quarter of
+    the free memory unless `options.memory` is given, which is for each of them.
     """
+    if options.memory is None and study.jobs > 1:
+        options = replace(options, memory=max(available_memory() // 4 // study.jobs, 1))
     run = partial(score_one, options=options, hub=hub, results=results)
     return run_study(run, models, names=models, options=study, progress=progress, on_outcome=on_outcome)
 

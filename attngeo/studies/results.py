@@ -17,6 +17,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -124,8 +125,9 @@ class KeptResult:
 
     def keep_part(self, number: int, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         """Keep a finished part, unless the result is there, from another process or from before."""
-        if not self._file.exists():
-            self._write(self._part(number), rows, about)
+        with suppress(OSError):  # of a folder that cannot be read, which `keep` reports
+            if not self._file.exists():
+                self._write(self._part(number), rows, about)
 
     def forget_parts(self) -> None:
         """Remove the parts."""

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import attngeo
 from attngeo.errors import AttnGeoError, StudyError, UnexpectedError
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.studies.gpus import take_gpu
 
 Setting = TypeVar("Setting")
@@ -37,12 +37,16 @@ class StudyTask(Generic[Setting]):
 
 @dataclass(frozen=True)
 class RunOutcome(Generic[Result]):
-    """The end of one run. number, name: of its setting. result: of the function, if `failure` is None."""
+    """The end of one run. number, name: of its setting. result: of the function, if `failure` is None.
+
+    notes: what its progress said about results that were kept.
+    """
 
     number: int
     name: str
     result: Result | None = None
     failure: AttnGeoError | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def cause(self) -> BaseException | None:
@@ -61,14 +65,22 @@ class StudyEnvironment:
 
 def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: ProgressCallback) -> RunOutcome[Any]:
     """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes."""
+    notes: list[str] = []
+
+    def report(step: Progress) -> None:
+        if step.phase == "kept":
+            notes.append(step.what)
+        else:
+            progress(step)
+
     try:
-        return RunOutcome(task.number, task.name, result=function(task.setting, progress))
+        return RunOutcome(task.number, task.name, function(task.setting, report), notes=tuple(notes))
     except AttnGeoError as error:
-        return RunOutcome(task.number, task.name, failure=error)
+        failure = error
     except Exception as error:
-        unexpected = UnexpectedError.of(task.name, error)
-        unexpected.__cause__ = error
-        return RunOutcome(task.number, task.name, failure=unexpected)
+        failure = UnexpectedError.of(task.name, error)
+        failure.__cause__ = error
+    return RunOutcome(task.number, task.name, failure=failure, notes=tuple(notes))
 
 
 def run_elsewhere(

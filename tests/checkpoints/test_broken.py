@@ -201,7 +201,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "a bin that is no zip": (
         lambda f: (write_config(f) / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00."),
         CorruptCheckpointError,
-        ("pytorch_model.bin", "zip", "safetensors"),
+        ("pytorch_model.bin", "PyTorch", "safetensors"),
     ),
     "a bin without tensors": (
         lambda f: torch.save({"a": 1}, write_config(f) / "pytorch_model.bin"),

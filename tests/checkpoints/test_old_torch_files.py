@@ -25,7 +25,7 @@ import attngeo
 from attngeo.checkpoints import torch_legacy
 from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.torch_bin import TorchFile
-from attngeo.checkpoints.torch_legacy import MARK
+from attngeo.checkpoints.torch_legacy import MARKS
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError
 
 from .test_torch_files import BOMBS
@@ -57,7 +57,7 @@ def assemble(
 ) -> bytes:
     """The bytes of a file, from its parts."""
     listed = list(keys) if isinstance(keys, tuple) else keys
-    return MARK + version + pickle.dumps(system, 2) + state + pickle.dumps(listed, 2) + content
+    return MARKS[0] + version + pickle.dumps(system, 2) + state + pickle.dumps(listed, 2) + content
 
 
 def read_file(path: Path, content: bytes) -> dict[str, torch.Tensor]:
@@ -87,6 +87,13 @@ def test_a_remote_file_is_read_by_little_more_than_its_queries_and_keys(here: Hu
     needed = 2 * 4 * 24 * (24 + 12)
     assert here.sent.total() < needed + torch_legacy.BLOCK + 20_000
     assert len([request for request in here.stored if request.method == "GET"]) < 10
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_protocols_are_those_of_torch(protocol: int, path: Path) -> None:
+    torch.save(weights(), path, _use_new_zipfile_serialization=False, pickle_protocol=protocol)
+    read = read_file(path, path.read_bytes())
+    assert all(torch.equal(read[name], tensor) for name, tensor in weights().items())
 
 
 def test_pickles_of_several_blocks_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +130,8 @@ REFUSED = {
     "another count": (assemble(content=struct.pack("<q4f", 5, 1, 2, 3, 4)), "5 numbers"),
     "fewer bytes": (assemble(content=struct.pack("<q3f", 4, 1, 2, 3)), "bytes"),
     "no storage": (assemble(content=b""), "bytes"),
-    "no list of storages": (MARK + VERSION + pickle.dumps(SYSTEM, 2) + pickle_old(FOUR), "ends"),
-    "nothing but the mark": (MARK, "ends"),
+    "no list of storages": (MARKS[0] + VERSION + pickle.dumps(SYSTEM, 2) + pickle_old(FOUR), "ends"),
+    "nothing but the mark": (MARKS[0], "ends"),
     "a long name": (assemble(b"\x80\x02c" + b"a" * 2000 + b"\nb\n."), "name"),
     "no state dict": (assemble(pickle.dumps([1], 2), keys=(), content=b""), "list"),
     "no tensors": (assemble(pickle.dumps({"a": 1}, 2), keys=(), content=b""), "no tensors"),

@@ -10,9 +10,10 @@ import pytest
 import torch
 from conftest import Command
 from rich.filesize import decimal
-from support.checkpoints import weights, write_sharded, write_single
+from support.checkpoints import weights, write_config, write_sharded, write_single
 from support.hub_client import environment_of
 from support.hub_server import serve
+from support.kept import file_of, write_layers
 from support.messages import assert_states
 
 from attngeo.errors import CheckpointError, UsageError
@@ -116,3 +117,14 @@ def test_the_stated_cost_of_a_study_is_what_a_server_counts(attngeo: Command, tm
         scored = attngeo("score", "--models", tmp_path / "models.txt", "-q", "--format", "csv", **online)
     assert (stated.returncode, scored.returncode) == (0, 0)
     assert sum(found["requests"] for found in json.loads(stated.stdout)) == len(hub.stored)
+
+
+def test_a_shard_that_is_missing_leaves_out_its_layer(inside: Command, tmp_path: Path) -> None:
+    """If a rule found the modules: the rest of the model may be what it seems."""
+    folder = write_layers(tmp_path / "model")
+    write_config(folder, json.loads((folder / "config.json").read_text()) | {"model_type": "unknown"})
+    (folder / file_of(3)).unlink()
+    found = json.loads(inside("inspect", folder, "--format", "json").stdout)
+    assert [site["layer"] for site in found["sites"]] == [0, 1, 2, 4, 5]
+    (reason,) = found["left_out"].values()
+    assert_states(reason, file_of(3))

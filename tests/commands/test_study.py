@@ -102,11 +102,12 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path, monkeypatch: pyt
 
 
 def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None:
-    output = tmp_path / "t.csv"
+    output = tmp_path / "out" / "t.csv"
+    output.parent.mkdir()
     output.write_text("old")
     command = [Path(sys.executable).with_name("attngeo"), "score", "-v", *["demo:minilm"] * 2000, "-o", output]
     process = subprocess.Popen(
-        [*command, "--jobs", "2"],
+        [*command, "--jobs", "2", "--fresh"], env=os.environ | {"ATTNGEO_CACHE": str(tmp_path / "cache")},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
@@ -121,7 +122,7 @@ def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None
     assert_states(kept, "of 2000 models")
     assert_states(last, "interrupted")
     assert "Traceback" not in stderr
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+    assert [path.read_text() for path in output.parent.iterdir()] == ["old"]
 
 
 def test_a_bar_counts_the_models_of_a_study(tmp_path: Path) -> None:
@@ -139,6 +140,21 @@ def test_a_bar_counts_the_models_of_a_study(tmp_path: Path) -> None:
     assert "score  ./models/m0, ./models/m1" in shown
     assert "3/3" in shown
     assert len(run.stdout.splitlines()) == 4
+
+
+def test_a_study_that_is_started_again_computes_nothing(attngeo: Command, tmp_path: Path) -> None:
+    _, models = write_models(tmp_path, 5)
+    command = ["score", "--models", "models.txt", "--format", "csv", "--jobs", 2]
+    kept = {"ATTNGEO_CACHE": str(tmp_path / "cache")}
+    first = attngeo(*command, cwd=tmp_path, **kept)
+    assert (first.returncode, first.stderr) == (0, "")
+    write_single(tmp_path / models[1], weights(seed=9))
+    again = attngeo(*command, cwd=tmp_path, **kept)
+    assert_states(again.stderr, "4 of 5 models", "--fresh")
+    assert len(set(first.stdout.splitlines()) - set(again.stdout.splitlines())) == 2
+    third = attngeo(*command, cwd=tmp_path, **kept)
+    assert_states(third.stderr, "5 of 5 models")
+    assert third.stdout == again.stdout
 
 
 @pytest.mark.slow

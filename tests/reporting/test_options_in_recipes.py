@@ -13,6 +13,9 @@ RUNNING = {
     "offline": "option of attngeo report",
     "download": "option of attngeo report",
     "retries": "option of attngeo report",
+    "jobs": "option of attngeo report",
+    "cluster": "option of attngeo report",
+    "fail_fast": "option of attngeo report",
     "quiet": "option of attngeo report",
     "verbose": "option of attngeo report",
     "help": "shows the help",
@@ -25,6 +28,8 @@ OUTPUT = {
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "score": {
         "models": "key of the results",
+        "models_file": "key `models` of the results",
+        "fresh": "attngeo cache clear removes what a report would take from the result store",
         "plot": "figures of a section",
         "fail_if": "key of a check",
         "verify": "checks a model before it is scored, and not its scores",
@@ -48,6 +53,7 @@ NOT_IN_RECIPES = {
     "nearest": "one analogy by hand",
     "cbow": "writes word vectors; a recipe names them with cbow:TEXT",
     "report": "runs the recipe",
+    "cache": "shows what is kept on this machine",
 }
 
 

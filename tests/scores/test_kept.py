@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -76,14 +77,6 @@ def assert_equal(frame: pd.DataFrame, expected: pd.DataFrame) -> None:
     assert frame.attrs == expected.attrs
 
 
-def spoil(path: Path, symmetry: float = 0.25) -> None:
-    """Give other numbers to a result that is kept."""
-    table = parquet.read_table(path)
-    at = table.column_names.index("symmetry")
-    column = pd.Series([symmetry] * table.num_rows)
-    parquet.write_table(table.set_column(at, table.schema.field(at), [column.to_numpy()]), path)
-
-
 def test_the_second_time_the_kept_scores_are_the_answer(model: Path, cache: Path) -> None:
     first = score(model, per_head=True)
     assert [len(found) for found in list_kept(cache)] == [1, 0]
@@ -92,15 +85,20 @@ def test_the_second_time_the_kept_scores_are_the_answer(model: Path, cache: Path
     assert_equal(again, first)
     assert watcher.layers == []
     assert len(watcher.notes) == 1
-    assert_states(watcher.notes[0], "result store", "--fresh")
+    assert_states(watcher.notes[0], "result store")
 
 
-def test_what_is_kept_is_the_answer_until_fresh_is_given(model: Path, cache: Path) -> None:
+def test_what_is_kept_is_the_answer_until_fresh_is_given(model: Path) -> None:
     right = score(model)
-    ((path,), _) = list_kept(cache)
-    spoil(path)
-    assert set(score(model).symmetry) == {0.25}
+    assert (computed(model), computed(model, fresh=True), computed(model)) == (0, LAYERS, 0)
     assert_equal(score(model, fresh=True), right)
+
+
+def test_an_interrupted_fresh_run_leaves_what_is_kept(model: Path) -> None:
+    right = score(model)
+    with pytest.raises(KeyboardInterrupt):
+        score(model, fresh=True, progress=Watcher(interrupt_at=4))
+    assert computed(model) == 0
     assert_equal(score(model), right)
 
 
@@ -120,7 +118,10 @@ def test_other_options_have_other_scores(model: Path, options: dict[str, Any]) -
 
 def test_how_an_option_is_written_does_not_matter(model: Path) -> None:
     assert computed(model, layers="0-1", gamma=2) == 2
-    assert computed(model, layers=torch.arange(2).numpy(), gamma=2.0) == 0
+    two = torch.arange(3).numpy()
+    numpy = {"layers": two[:2], "gamma": np.float64(2), "rope_offset": two[0], "per_head": np.False_}
+    assert computed(model, **numpy) == 0
+    assert len(score(model, per_head=np.True_, rope_offset=two[2], layers=[0], progress=Watcher())) == 5
 
 
 def test_the_bound_of_memory_does_not_matter(model: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_change_while_it_is_read_is_not_kept(model: Path, cache: Path) -> None
 
 def test_other_code_has_other_scores(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert computed(model) == LAYERS
-    monkeypatch.setattr(scoring, "digest_code", lambda *_: "changed")
+    monkeypatch.setattr(scoring, "VERSION", scoring.VERSION | {"code": "changed"})
     assert computed(model) == LAYERS
 
 
@@ -199,7 +200,7 @@ def test_an_interrupted_run_is_resumed_after_the_last_finished_layer(model: Path
     watcher = Watcher()
     resumed = score(model, per_head=True, progress=watcher)
     assert watcher.layers == ["decoder 4", "decoder 5"]
-    assert_states(watcher.notes[0], "4 of 6 layers", "--fresh")
+    assert_states(watcher.notes[0], "4 of 6 layers", "result store")
     assert [len(found) for found in list_kept(cache)] == [1, 0]
     assert_equal(resumed, score(model, per_head=True, fresh=True))
 
@@ -216,32 +217,28 @@ def test_a_killed_run_reads_no_finished_layer_again(attngeo: Command, tmp_path: 
         online = environment_of(hub.url, tmp_path / "home")
         command = ["score", "org/name", "--format", "csv", "--per-head"]
         whole = attngeo(*command, ATTNGEO_CACHE="", **online)
-        hub.latency, threads = 0.3, threading.active_count()
+        hub.held = lambda request: request.file == file_of(3) and not str(request.part).startswith("bytes=0-")
         process = subprocess.Popen(
             [Path(sys.executable).with_name("attngeo"), *command],
             env=os.environ | online, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         with process:
-            while len(list_kept(cache)[1]) < 2 and process.poll() is None:
+            while len(list_kept(cache)[1]) < 3 and process.poll() is None:
                 time.sleep(0.005)
             os.kill(process.pid, signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
-        hub.latency = 0
-        while threading.active_count() > threads:  # the server answers what the process had requested
-            time.sleep(0.01)
-        finished = [int(path.stem) for path in list_kept(cache)[1]]
-        assert 2 <= len(finished) < LAYERS
+        assert [int(path.stem) for path in list_kept(cache)[1]] == [0, 1, 2]
+        hub.held = lambda _: False
         hub.stored.clear()
         again = attngeo(*command, **online)
     assert (again.returncode, again.stdout) == (0, whole.stdout)
-    assert_states(again.stderr, f"{len(finished)} of {LAYERS} layers")
+    assert_states(again.stderr, f"3 of {LAYERS} layers")
     for layer in range(LAYERS):
-        parts = [part for _, file, part, _ in hub.stored if file == file_of(layer)]
-        headers = [part for part in parts if part is not None and part.startswith("bytes=0-")]
-        assert len(parts) - len(headers) == (layer not in finished), (layer, parts)
+        parts = [str(part) for _, file, part, _ in hub.stored if file == file_of(layer)]
+        assert any(not part.startswith("bytes=0-") for part in parts) == (layer >= 3), (layer, parts)
 
 
-@pytest.mark.parametrize("damage", [b"", b"PAR1 but no more", "half", "other columns", "no description"])
+@pytest.mark.parametrize("damage", [b"", b"PAR1 but no more", "half", "other columns", "fewer rows", "no description"])
 def test_a_damaged_result_is_computed_again(model: Path, cache: Path, damage: bytes | str) -> None:
     right = score(model)
     ((path,), _) = list_kept(cache)
@@ -251,17 +248,29 @@ def test_a_damaged_result_is_computed_again(model: Path, cache: Path, damage: by
     elif damage == "half":
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     else:
-        parquet.write_table(table.drop(["note"]) if "columns" in damage else table.replace_schema_metadata({}), path)
+        changed = {"other columns": table.drop(["note"]), "fewer rows": table.slice(0, 2)}
+        parquet.write_table(changed.get(damage, table.replace_schema_metadata({})), path)
     assert computed(model) == LAYERS
     assert_equal(score(model), right)
     assert computed(model) == 0
 
 
+def test_no_bit_of_a_result_can_change_unnoticed(model: Path, cache: Path) -> None:
+    right, rng = score(model), Random(0)
+    ((path,), _) = list_kept(cache)
+    content = path.read_bytes()
+    for _ in range(60):
+        at = rng.randrange(len(content))
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :])
+        assert_equal(score(model), right)
+
+
+@pytest.mark.parametrize("name", ["file", "x" * 300, "x\udcff"], ids=["a file", "a long name", "not UTF-8"])
 def test_a_cache_that_cannot_be_written_costs_one_warning(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: Command
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: Command
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / name))
     run = inside("score", model, "--format", "csv")
     assert (run.returncode, run.stderr.count("\n")) == (0, 1)
     assert_states(run.stderr, "not kept", "ATTNGEO_CACHE")
@@ -274,6 +283,23 @@ def test_nothing_is_kept_if_the_variable_is_empty(model: Path, cache: Path, monk
     monkeypatch.setenv("ATTNGEO_CACHE", "")
     assert computed(model) == computed(model) == LAYERS
     assert not cache.exists()
+
+
+def test_nothing_is_kept_without_a_home(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs with a user who is not listed."""
+
+    def fail(*_: Any, **__: Any) -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("ATTNGEO_CACHE")
+    monkeypatch.setattr("platformdirs.user_cache_path", fail)
+    assert computed(model) == computed(model) == LAYERS
+
+
+def test_a_folder_that_cannot_be_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNGEO_CACHE", "~nobody-of-this-name/x")
+    with refuses(UsageError, "ATTNGEO_CACHE", "folder"):
+        score(model)
 
 
 def test_a_model_in_memory_is_not_kept(built: Any, cache: Path) -> None:
@@ -346,6 +372,20 @@ class TestRemote:
         hub.repositories["other/name"] = hub.repositories["org/name"]
         assert computed("other/name") == LAYERS  # another repository may name the same commit
 
+    def test_what_is_computed_offline_is_not_kept(self, hub: Hub, tmp_path: Path) -> None:
+        """The cache may have other weights of the same commit than the Hub gives."""
+        folder = hub.repositories["org/name"] = write_single(tmp_path / "both")
+        torch.save(weights(seed=1), folder / "pytorch_model.bin")
+        safetensors = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").unlink()
+        score("org/name", download=True)
+        (folder / "model.safetensors").write_bytes(safetensors)
+        offline = score("org/name", offline=True, fresh=True)
+        online = score("org/name", fresh=True)
+        assert offline.symmetry[0] != online.symmetry[0]
+        score("org/name", offline=True, fresh=True)
+        assert_equal(score("org/name"), online)
+
     def test_the_answer_needs_no_connection(self, hub: Hub) -> None:
         first = score("org/name")
         hub.repositories.clear()
@@ -390,6 +430,47 @@ class TestCommand:
         assert_states(inside("cache", "clear").stderr, "2 results", kept)
         assert [path.name for path in (kept / "scores").iterdir()] == ["own.parquet"]
         assert computed(model) == LAYERS
+
+    @pytest.mark.usefixtures("kept")
+    def test_models_are_named_as_they_were_or_by_their_place(self, inside: Command, model: Path) -> None:
+        def count(*patterns: object, **where: Path) -> int:
+            return len(json.loads(inside("cache", "list", *patterns, "--format", "json", **where).stdout))
+
+        assert count() == 3
+        assert count(model) == count(f"{model}/") == count("./model", cwd=model.parent) == 2
+        assert count(f"{model.parent}/*", "demo:encoder") == 3
+        assert count("nothing") == 0
+
+    def test_what_is_no_answer_any_more_can_be_removed(self, inside: Command, kept: Path, model: Path) -> None:
+        assert json.loads(inside("cache", "list", "--outdated", "--format", "json").stdout) == []
+        (model / "config.json").touch()
+        assert inside("cache", "list").stdout.count("(outdated)") == 2
+        assert_states(inside("cache", "clear", "--outdated").stderr, "2 results", kept)
+        left = json.loads(inside("cache", "list", "--format", "json").stdout)
+        assert [each["model"] for each in left] == ["demo:encoder"]
+
+    def test_what_cannot_be_removed_is_an_error(
+        self, inside: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise PermissionError(13, "not yours")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", fail)
+            run = inside("cache", "clear", "demo:*")
+        assert run.returncode == UsageError.exit_code
+        assert_states(run.stderr, kept)
+        assert len(list_kept(kept)[0]) == 3
+
+    def test_a_file_that_says_nothing_is_listed_and_removed(self, inside: Command, kept: Path) -> None:
+        for path in list_kept(kept)[0]:
+            if path.name != "own.parquet":
+                parquet.write_table(
+                    parquet.read_table(path).replace_schema_metadata({"attngeo": '{"revision": 5}'}), path
+                )
+        run = inside("cache", "list")
+        assert (run.returncode, run.stdout.count("unreadable")) == (0, 2)
+        assert_states(inside("cache", "clear").stderr, "3 results", kept)
 
     def test_an_empty_cache_has_no_results(self, inside: Command, cache: Path) -> None:
         listed = inside("cache", "list")

@@ -98,7 +98,7 @@ class Hub:
     requests, stored: of the Hub, and of the server of large files. sent: file → its bytes, if large. uses: how many
     requests the address of a large file is good for, None for any number. latency: seconds before each
     answer. bandwidth: bytes per second and connection of the server of large files, 0 for any. busy, busiest: how many
-    requests are being answered, and the most that there were.
+    requests are being answered, and the most that there were. held: which requests for a large file have no answer.
     """
 
     url: str = ""
@@ -116,6 +116,7 @@ class Hub:
     busy: int = 0
     busiest: int = 0
     addresses: Counter[str] = field(default_factory=Counter)
+    held: Callable[[Request], bool] = lambda _: False
     closing: threading.Event = field(default_factory=threading.Event)
     # Repository → branch → its commit, beside main.
     branches: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -332,6 +333,9 @@ class StorageHandler(Handler):
         key, _, file = unquote(address).removeprefix("/").rpartition("/")
         hub.stored.append(self.request_for(file))
         hub.addresses[query] += 1
+        if hub.held(hub.stored[-1]):
+            hub.closing.wait()
+            return None
         fault = hub.faults.get(file, Fault())
         misdeed = fault.storage if fault.storage and fault.take() else ""
         expired = hub.uses is not None and hub.addresses[query] > hub.uses
