@@ -234,6 +234,7 @@ def test_a_model_of_the_hub_is_verified(
     assert (offline.returncode, offline.stdout, offline.stderr) == (0, run.stdout, run.stderr)
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_in_memory_is_not_downloaded(
     hub: Hub, online: dict[str, str], saved: Callable[[str], Path]
 ) -> None:
@@ -258,6 +259,7 @@ def flip(content: bytes) -> bytes:
     return content[:-1] + bytes([content[-1] ^ 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "change", "announce"),
     [
@@ -362,6 +364,7 @@ def test_a_server_that_asks_to_wait_for_years_is_not_waited_for(
     assert_one_line(run, 3, ["org/name: ", hub.url, "asks to wait"])
 
 
+@pytest.mark.slow
 def test_a_cached_model_needs_no_server_that_is_busy(
     hub: Hub, impatient: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def test_code_is_never_called(path: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.slow
 def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
     write_config(tmp_path)
     places = [tmp_path / f"{number}.bin" for number in range(len(BOMBS))]

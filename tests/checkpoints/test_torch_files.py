@@ -276,6 +276,7 @@ BOMBS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.slow
 def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
     paths = [write_pickled(tmp_path / f"{number}.bin", data) for number, data in enumerate(BOMBS.values())]
     for case, outcome in zip(BOMBS, run_bounded("attngeo.score(place)", *paths), strict=True):

@@ -69,6 +69,7 @@ def test_minilm_is_right_where_gensim_says_so(sample: bool, attngeo: Command, tm
         assert rows.accuracy["overall"] == pytest.approx(0.75457, abs=5e-6)
 
 
+@pytest.mark.slow
 def test_the_table_fits_80_columns(attngeo: Command) -> None:
     run = attngeo("analogy", "demo:minilm", "--published")
     assert run.returncode == 0
@@ -84,6 +85,7 @@ def test_the_table_fits_80_columns(attngeo: Command) -> None:
     assert "0.708" in run.stdout
 
 
+@pytest.mark.slow
 def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("s.csv", "s.parquet", "s.html", "s.md", "q.parquet", "c.json")}
     vectors = write_text(tmp_path / "own.txt", *_like_minilm())
@@ -149,6 +151,7 @@ def test_one_analogy_by_hand(attngeo: Command) -> None:
     assert [row["word"] for row in json.loads(run.stdout)] == ["parisian", "france"]
 
 
+@pytest.mark.slow
 def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the king and the queen saw a man and a woman\n" * 200)

@@ -141,6 +141,7 @@ def test_no_color(arguments: list[str]) -> None:
         assert not COLOUR.search(on_terminal(*arguments, **environment))
 
 
+@pytest.mark.slow
 def test_results_have_no_colours_with_no_color() -> None:
     assert not COLOUR.search(on_terminal("score", "demo:encoder", NO_COLOR="1"))
 
@@ -265,6 +266,7 @@ def test_a_file_is_not_read_and_written_nor_written_twice(inside: Command, tmp_p
     assert (tmp_path / "x.json").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["--version", "score demo:encoder --format csv", "families", "report --init"])
 def test_a_closed_stderr_costs_nothing(attngeo: Command, arguments: str) -> None:
     executable = Path(sys.executable).with_name("attngeo")

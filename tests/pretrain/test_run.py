@@ -167,6 +167,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) -> None:
     options = small_options(tmp_path, steps=4000, log_every=10, save_every=20)
     process = start(tmp_path, options, tmp_path / "run")
@@ -207,6 +208,7 @@ def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Si
     assert len(list((tmp_path / "run").glob("checkpoint-*/attngeo.json"))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["at once", "when it is saved"])
 def test_more_interrupts_end_a_run_without_a_traceback(moment: str, tmp_path: Path) -> None:
     """While it stops, and while Python ends."""
@@ -251,6 +253,7 @@ def test_no_checkpoint_of_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
     """A limit on the size of files simulates a full disk; the optimiser's state is the largest file."""
     options = small_options(tmp_path)

@@ -95,6 +95,7 @@ def interrupted_at(step: int) -> Callable[[Progress], None]:
     return interrupt
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     """Bit for bit, with dropout: also the average, which moves at steps 33 and 65, and the loss between logs."""
     dropout = VIT | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1}
@@ -173,6 +174,7 @@ def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_broken_image_is_named(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line, also if other processes decode."""

@@ -146,6 +146,7 @@ print(json.dumps(next(open_text("wikipedia").read_documents())))
     assert {file for _, file, *_ in remote.requests} == {"data/20220301.en/train-00000-of-00002.parquet"}
 
 
+@pytest.mark.slow
 def test_data_sets_that_cannot_be_read(remote: Hub, tmp_path: Path) -> None:
     url = remote.url
     unavailable: dict[str, list[str]] = {
