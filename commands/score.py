@@ -151,7 +151,7 @@ class _Run:
                 )  # fmt: skip
             except KeyboardInterrupt:
                 if finished and cache_folder() is not None:
-                    say(f"{finished} of {len(self._models)} models are scored; the same command goes on from there")
+                    say(f"{finished} of {len(self._models)} models are scored; the same command resumes after them")
                 raise
         if kept and not alone and not self._quiet:
             say(f"{kept} of {len(self._models)} models with scores from the result store; --fresh computes them again")
