@@ -124,6 +124,7 @@ class _Run:
         self._models, self._hub, self._results, self._study = models, hub, results, study
         self._quiet, self._verbose = quiet, verbose
         self.failures: list[AttnGeoError] = []
+        self._scored: list[str] = []
 
     def score(self, options: ScoreOptions, *, to_people: bool) -> list[pd.DataFrame]:
         """The rows of each model, heads included. Reports on stderr what the rows do not contain."""
@@ -155,10 +156,11 @@ class _Run:
                 raise
         if kept and not alone and not self._quiet:
             say(f"{kept} of {len(self._models)} models with scores from the result store; --fresh computes them again")
+        self._scored = [outcome.name for outcome in outcomes if outcome.result is not None]
         return self._take(outcomes)
 
     def verify(self, scored: list[pd.DataFrame]) -> list[pd.DataFrame]:
-        """The verification of each model that was scored.
+        """The verification of each model that was scored, whose tables these are.
 
         Notes in the provenance of its scores how many sites have each verdict. A model that cannot be verified is added
         to the failures: its scores are delivered all the same.
@@ -171,7 +173,7 @@ class _Run:
                 counts = outcome.result["verdict"].value_counts()
                 scored[outcome.number].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
 
-        names = [frame.attrs["model"] for frame in scored]
+        names = self._scored  # as they were given: tables name them as UTF-8
         with self._bar(names[0] if len(names) == 1 else "verify") as progress:
             outcomes = verify_models(names, hub=self._hub, study=self._study, progress=progress, on_outcome=note)
         return self._take(outcomes)

@@ -51,7 +51,9 @@ class RunOutcome(Generic[Result]):
     @property
     def cause(self) -> BaseException | None:
         """The exception that ended the run, if it failed: as it was raised, if that was in this process."""
-        return self.failure and (self.failure.__cause__ or self.failure)
+        if isinstance(self.failure, UnexpectedError) and self.failure.__cause__ is not None:
+            return self.failure.__cause__
+        return self.failure
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ NAMES = [function.__name__ for functions in COMMANDS.values() for function in fu
 # The options that change no result.
 RUNNING_OPTIONS = {
     "device", "memory", "workers", "offline", "download", "retries", "fresh", "quiet", "verbose", "resume",
-    "save_every",
+    "save_every", "jobs", "cluster", "fail_fast",
 }  # fmt: skip
 # The exit codes of shells for a program that a signal or a closed pipe ended.
 INTERRUPTED, CLOSED_PIPE = 130, 141

@@ -64,7 +64,7 @@ RECIPE: dict[str, Any] = {
 REAL = (
     "gamma", "lr", "weight_decay", "mlm_probability", "mixup", "cutmix", "label_smoothing", "ema_decay",
 )  # fmt: skip
-BYTES = {"2GB": 2_000_000_000, "1": 1}
+BYTES = {"2GB": 2_000_000_000, "1": 1, "1.5GiB": 3 * 2**29}
 VALUES = (
     True,
     False,

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from attngeo.errors import AttnGeoError
 from attngeo.pretrain import make_options
 from attngeo.pretrain.settings_file import FILE, read_settings
+from support.fuzz_recipes import REAL
 from support.mutate import choose_junk, mutate_bytes, mutate_json, mutate_value
 from support.outcome import Wrong, check_error
 
@@ -39,8 +40,10 @@ def fuzz_settings(rng: Random, folder: Path) -> bool:
     found = dataclasses.asdict(options)
     hints = get_type_hints(type(options))
     for name in stated.keys() - (ONLY_IMAGES if options.task == "text" else ONLY_TEXT):
-        if name not in found or found[name] != stated[name]:
-            raise Wrong(f"{name}: {found.get(name)!r:.80} instead of {stated[name]!r:.80}")
+        is_real = name in REAL and type(stated[name]) is int
+        expected = float(stated[name]) if is_real else stated[name]
+        if name not in found or found[name] != expected:
+            raise Wrong(f"{name}: {found.get(name)!r:.80} instead of {expected!r:.80}")
     for name, value in found.items():
         if not has_type(value, hints[name]):
             raise Wrong(f"{name}: {value!r:.80} is not of type {hints[name]}")
