@@ -6,6 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -64,7 +65,7 @@ RECIPE: dict[str, Any] = {
 REAL = (
     "gamma", "lr", "weight_decay", "mlm_probability", "mixup", "cutmix", "label_smoothing", "ema_decay",
 )  # fmt: skip
-BYTES = {"2GB": 2_000_000_000, "1": 1, "1.5GiB": 3 * 2**29}
+UNITS = {"": 1, "GB": 10**9, "GiB": 2**30}
 VALUES = (
     True,
     False,
@@ -156,11 +157,17 @@ def check_part(where: str, found: Any, stated: Any, name: str = "") -> None:
     elif name in ("compare", "objectives") and isinstance(stated, str):
         check_equal(where, found, [each.strip() for each in stated.split(",")])
     elif name == "memory" and isinstance(stated, str):
-        check_equal(where, found, BYTES[stated])
+        check_equal(where, found, read_bytes_of(stated))
     elif name in REAL and type(stated) is int:
         check_equal(where, found, float(stated))
     else:
         check_equal(where, found, stated)
+
+
+def read_bytes_of(text: str) -> int:
+    """The bytes of an amount such as "1.5GiB", in one of the units that the recipes have."""
+    unit = text.lstrip("0123456789. ")
+    return int(Fraction(text.removesuffix(unit).strip()) * UNITS[unit])
 
 
 def read_layers(text: str) -> list[int]:
