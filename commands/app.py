@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 
+from attngeo.checkpoints.ahead import THREADS
 from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
 from . import interrupts
@@ -87,12 +90,22 @@ def main() -> None:
             raise
         text, code = ("interrupted", INTERRUPTED) if interrupts.requested() else _explain(error)
         say(text)
-        sys.exit(code)
+        _leave(code)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
         say("interrupted")
-    sys.exit(code or 0)
+    _leave(code or 0)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit; after a failure, also if a thread still waits for a server, for which Python would wait, too."""
+    if code and any(thread.name.startswith(THREADS) for thread in threading.enumerate()):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _explain(error: Exception) -> tuple[str, int]:

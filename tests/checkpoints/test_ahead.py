@@ -14,7 +14,7 @@ from support.hub_client import environment_of
 from support.hub_server import Fault, serve
 from support.kept import file_of, write_layers
 
-from attngeo.checkpoints.ahead import start_all
+from attngeo.checkpoints.ahead import THREADS, start_all
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 8])
@@ -52,7 +52,7 @@ def test_no_call_begins_after_the_end() -> None:
         next(calls)
     go.set()
     for thread in threading.enumerate():
-        if thread.name == "attngeo-open":
+        if thread.name.startswith(THREADS):
             thread.join(60)
     assert sorted(called) == [0, 1]
 
