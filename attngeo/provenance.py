@@ -22,7 +22,7 @@ def software() -> dict[str, str]:
 
 @cache
 def digest_code(*folders: str) -> str:
-    """A number that changes with every file of these folders of the package: the SHA-256 of them all."""
+    """The SHA-256 of the files of these folders of the package: it changes if any of them does."""
     digest, package = hashlib.sha256(), Path(__file__).parent
     for path in sorted(path for folder in folders for path in (package / folder).rglob("*")):
         if path.suffix in SOURCES and not path.name.startswith(".") and path.is_file():

@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit; after a failure, also if a thread still waits for a server, for which Python would wait, too."""
+    """Exit. After a failure, do not wait for threads that wait for a server, as Python would."""
     if code and any(thread.name.startswith(THREADS) for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

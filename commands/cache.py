@@ -73,7 +73,9 @@ def _is_chosen(entry: Entry, models: list[str], *, outdated: bool) -> bool:
     """Whether an entry is of one of the models, if there are any: by its name, or by its place on this machine."""
     from attngeo.scores.scoring import is_outdated
 
-    names = {_text(entry, "model"), _text(entry, "place")}
+    content = entry.about.get("content")
+    place = (content.get("name") or content.get("path")) if isinstance(content, dict) else None
+    names = [_text(entry, "model"), str(place or "")]
     patterns = {place for model in models for place in (model, str(Path(model).expanduser().absolute()))}
     chosen = not models or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
     return chosen and (not outdated or is_outdated(entry.about))
@@ -88,11 +90,8 @@ def _text(entry: Entry, name: str) -> str:
 def _count(entries: list[Entry]) -> str:
     from rich.filesize import decimal
 
-    return f"{len(entries)} {'result' if len(entries) == 1 else 'results'}, {decimal(_total(entries))}"
-
-
-def _total(entries: list[Entry]) -> int:
-    return sum(entry.nbytes for entry in entries)
+    nbytes = sum(entry.nbytes for entry in entries)
+    return f"{len(entries)} {'result' if len(entries) == 1 else 'results'}, {decimal(nbytes)}"
 
 
 def _describe(entry: Entry) -> dict[str, Any]:

@@ -23,11 +23,6 @@ class Identity(NamedTuple):
     content: Mapping[str, Any]
     is_whole: bool = True
 
-    @property
-    def place(self) -> str:
-        """The id on the Hub, or the absolute path."""
-        return str(self.content.get("name") or self.content["path"])
-
     def is_current(self) -> bool:
         """Whether the model has this content now, as a whole. That of a commit never changes."""
         return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
@@ -37,8 +32,8 @@ def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
     """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
 
     A change of a file changes it, even one that keeps size and time of modification: the system notes the time of each
-    write. It notes no write through a memory map that was there before. None for a model in memory, and for what is
-    missing or no checkpoint: opening it says what is wrong.
+    write. Only a write through a memory map changes no time, and is not noticed. None for a model in memory, and for
+    what is missing or no checkpoint: opening it says what is wrong.
     Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
     """
     if not isinstance(model, str | Path | ModelRef):

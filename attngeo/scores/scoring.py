@@ -24,8 +24,8 @@ INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
 CODE = ("checkpoints", "geometry", "layouts", "scores", "studies")
 VERSION = {"code": digest_code(*CODE), **{name: software()[name] for name in ("attngeo", "torch")}}
-# What is kept about scores for the store itself; the table has its own, or none of it.
-OWN_ENTRIES = ("made", "layers", "options", "place", "content", "version")
+# What is kept about scores for the store alone: the `attrs` of a table are without it.
+OWN_ENTRIES = ("made", "layers", "options", "content", "version")
 
 
 def score_columns() -> tuple[str, ...]:
@@ -101,13 +101,11 @@ def is_outdated(about: Mapping[str, Any]) -> bool:
 def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None:
     """Where the scores of this content with these options are kept; None if nothing is to be kept."""
     store = ResultStore.open("scores", score_types())
-    chosen = asdict(replace(options, memory=None))  # no number depends on it
     if store is None:
         return None
-    return store.record(
-        {"content": identity.content, "options": chosen, "version": VERSION}, is_current=identity.is_current,
-        about={"place": identity.place, "content": identity.content, "version": VERSION},
-    )  # fmt: skip
+    content = {"content": identity.content, "version": VERSION}
+    chosen = asdict(replace(options, memory=None))  # no number depends on it
+    return store.record(content | {"options": chosen}, is_current=identity.is_current, about=content)
 
 
 def _build_frame(found: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:

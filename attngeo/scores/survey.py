@@ -14,8 +14,8 @@ from attngeo.studies.options import StudyOptions
 from attngeo.studies.tasks import RunOutcome
 
 
-def survey(model: str, hub: HubAccess = HubAccess(), progress: ProgressCallback = ignore_progress) -> dict[str, Any]:
-    """What `attngeo.score` would read of a model with the default options. Reads no weights.
+def survey(model: str, progress: ProgressCallback = ignore_progress, *, hub: HubAccess = HubAccess()) -> dict[str, Any]:
+    """What `attngeo.score` would read of a model with the default options, by requests for headers alone.
 
     Keys: `model`, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the checkpoint does not state
     them, and their ratio `share_to_read`; `requests` for ranges of `remote_files` on the Hub; `left_out`, name pattern
@@ -69,10 +69,5 @@ def survey_models(
     The other parameters are those of `attngeo.studies.engine.run_study`, and it raises what `run_study` raises.
     """
     return run_study(
-        partial(_survey_one, hub=hub), models, names=models, options=study, progress=progress, on_outcome=on_outcome
+        partial(survey, hub=hub), models, names=models, options=study, progress=progress, on_outcome=on_outcome
     )
-
-
-def _survey_one(model: str, progress: ProgressCallback, *, hub: HubAccess) -> dict[str, Any]:
-    """One run of the study."""
-    return survey(model, hub, progress)

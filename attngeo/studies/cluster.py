@@ -15,14 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import ClusterError, StudyError, UsageError, first_line
-from attngeo.studies.tasks import (
-    LOGGER,
-    Function,
-    RunOutcome,
-    StudyEnvironment,
-    StudyTask,
-    run_elsewhere,
-)
+from attngeo.studies.tasks import LOGGER, Function, RunOutcome, StudyEnvironment, StudyTask, run_elsewhere, take_outcome
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -56,10 +49,7 @@ def run_on_cluster(
                 if future.status != "finished":
                     yield _explain_failure(task, address, future.status, result)
                     continue
-                outcome, records = result
-                for level, text in records:
-                    LOGGER.log(level, "%s", text)
-                yield outcome
+                yield take_outcome(result)
         finally:
             client.cancel(list(futures))
 

@@ -41,7 +41,7 @@ def run_study(
     A run that fails does not stop the others, unless `options.fail_fast`: then the runs that are not finished end at
     once, and are missing from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C; the
     exception goes to the caller. With several processes or a cluster, function, settings and results are pickled.
-    Raises UsageError or StudyError if the cluster cannot be used.
+    Raises UsageError or ClusterError if the cluster cannot be used.
     """
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
     options = dataclasses.replace(options, jobs=max(1, min(options.jobs, len(tasks))))

@@ -13,14 +13,7 @@ from contextlib import closing
 from typing import Any
 
 from attngeo.errors import StudyError
-from attngeo.studies.tasks import (
-    LOGGER,
-    Function,
-    RunOutcome,
-    StudyEnvironment,
-    StudyTask,
-    run_elsewhere,
-)
+from attngeo.studies.tasks import Function, RunOutcome, StudyEnvironment, StudyTask, run_elsewhere, take_outcome
 
 # Seconds between two looks at the process that started this one, and to save a checkpoint after it was killed.
 POLL, GRACE = 1, 60
@@ -74,10 +67,7 @@ def _run_pool(
             n_jobs=max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs, max_nbytes=None
         )
         with closing(parallel(note_start())) as results:
-            for outcome, records in results:
-                for level, text in records:
-                    LOGGER.log(level, "%s", text)
-                yield outcome
+            yield from map(take_outcome, results)
 
 
 def _run_alone(function: Function[Any, Any], task: StudyTask[Any], environment: StudyEnvironment) -> RunOutcome[Any]:

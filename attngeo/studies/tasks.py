@@ -112,6 +112,14 @@ def run_elsewhere(
     return outcome, records
 
 
+def take_outcome(returned: tuple[RunOutcome[Any], list[tuple[int, str]]]) -> RunOutcome[Any]:
+    """The outcome that `run_elsewhere` returned. Logs in this process what the run has logged in the other one."""
+    outcome, records = returned
+    for level, text in records:
+        LOGGER.log(level, "%s", text)
+    return outcome
+
+
 @contextlib.contextmanager
 def _in_folder(folder: str) -> Iterator[None]:
     """Work in a folder, so that relative paths mean the same everywhere. A machine that lacks it stays where it is."""
