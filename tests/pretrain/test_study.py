@@ -52,7 +52,7 @@ def test_two_at_a_time_give_the_same_numbers(alone: Comparison, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(alone: Comparison, tmp_path: Path) -> None:
-    with start_cluster(tmp_path, workers=2) as cluster, cluster.killing_the_first_worker() as lost:
+    with start_cluster(tmp_path, workers=2) as cluster, cluster.killing_a_worker() as lost:
         found = compare(small_model(tmp_path), tmp_path / "runs", compare=INITS, cluster=cluster.address)
         assert lost
     pd.testing.assert_frame_equal(found.curves, alone.curves, check_exact=True)

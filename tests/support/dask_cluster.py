@@ -36,8 +36,8 @@ class Cluster:
         )  # fmt: skip
 
     @contextlib.contextmanager
-    def killing_the_first_worker(self) -> Iterator[list[str]]:
-        """Kill the first worker as soon as it has runs to do. Gives these runs, which have to be repeated."""
+    def killing_a_worker(self) -> Iterator[list[str]]:
+        """Kill the worker that is first to have runs to do. Gives these runs, which have to be repeated."""
         from distributed import Client
 
         lost: list[str] = []
@@ -45,11 +45,11 @@ class Cluster:
         def watch() -> None:
             with Client(self.address, set_as_default=False) as client:
                 while not lost and not ended.wait(0.01):
-                    names = {worker: str(about["name"]) for worker, about in client.scheduler_info()["workers"].items()}
-                    lost.extend(
-                        str(run) for at, runs in client.processing().items() if names.get(at) == "0" for run in runs
-                    )
-            self.workers[0].kill()
+                    names = {worker: about["name"] for worker, about in client.scheduler_info()["workers"].items()}
+                    busy = [(names[at], runs) for at, runs in client.processing().items() if runs and at in names]
+                    for name, runs in busy[:1]:
+                        self.workers[int(name)].kill()
+                        lost.extend(map(str, runs))
 
         ended = threading.Event()
         watcher = threading.Thread(target=watch)
