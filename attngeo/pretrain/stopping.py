@@ -2,61 +2,32 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attngeo.tables.atomic import SIGNALS
+from attngeo.training.signals import SignalListener
 
 
-class StopOnSignal(TrainerCallback):
+class StopOnSignal(SignalListener, TrainerCallback):
     """Saves and stops at the end of the step in which a signal arrives; calls `tell` when it arrives.
 
     It does the same after a step at which `asked` is true: no signal reaches a run on another machine.
-    A second signal, and one before or after training, goes to the handler that was there before, or raises
-    KeyboardInterrupt if there was none.
     """
 
     def __init__(self, tell: Callable[[], None] = lambda: None, asked: Callable[[], bool] = lambda: False) -> None:
-        self.requested, self._training, self._tell, self._asked = False, False, tell, asked
-        self._before: dict[int, Any] = {}
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handle the signals inside the block. Only the main thread can; in another, nothing changes."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
-        try:
-            for number in SIGNALS:
-                signal.signal(number, self._on_signal)
-            yield
-        finally:
-            for own, handler in self._before.items():
-                signal.signal(own, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.requested or not self._training:
-            if callable(self._before[number]):
-                self._before[number](number, frame)
-            raise KeyboardInterrupt
-        self.requested = True
-        self._tell()
+        super().__init__(tell)
+        self._asked = asked
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """From now on there is something to save."""
-        self._training = True
+        self.saves = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """From now on a signal stops at once."""
-        self._training = False
+        self.saves = False
 
     def on_step_end(
         self,

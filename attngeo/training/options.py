@@ -1,0 +1,25 @@
+"""What a training may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from attngeo.options import OPTIMISATION, RUNNING, Options, device_option, option
+
+Precision = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Options):
+    """Options of the loop. Raises UsageError for a value outside its limits."""
+
+    epochs: int = option(200, "Passes over the training data", panel=OPTIMISATION, least=1)
+    learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
+    weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", panel=OPTIMISATION, least=0)
+    patience: int | None = option(
+        None, "Stop after this number of epochs without a lower validation loss", panel=OPTIMISATION, least=1
+    )
+    seed: int = option(0, "Seed of the start, the batches and the dropout", panel=OPTIMISATION, least=0, most=2**32 - 1)
+    precision: Precision = option("fp32", "Precision of the products", panel=RUNNING)
+    device: str = device_option()

@@ -1,0 +1,212 @@
+"""The loop: what it converges to, what it repeats, when it stops, and that it resumes as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.messages import refuses
+from torch import Tensor, nn
+
+from attngeo.errors import InterruptedTrainingError, TrainingError, UnknownOptionError, UsageError
+from attngeo.progress import Progress
+from attngeo.training import History, TensorBatches, TrainingOptions, train
+from attngeo.training.checkpoints import FILE
+
+ROWS, COLUMNS = 50, 3
+
+
+class Regression(nn.Module):
+    """Least squares; with dropout, so that its training draws random numbers."""
+
+    def __init__(self, dropout: float = 0.0, seed: int = 0) -> None:
+        super().__init__()
+        start = torch.randn(COLUMNS, generator=torch.Generator().manual_seed(seed))
+        self.weight = nn.Parameter(start)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        error = self.dropout(x) @ self.weight - y
+        return error.square().sum(), torch.tensor(float(len(y)))
+
+
+class Regressions(nn.Module):
+    """A batch of them: data are [rows, models, ...]."""
+
+    def __init__(self, members: list[Regression]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.stack([each.weight.detach() for each in members]))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        error = torch.einsum("bmi,mi->bm", x, self.weight) - y
+        return error.square().sum(0), torch.full((len(self.weight),), float(len(y)))
+
+
+def draw_data(rows: int = ROWS, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, COLUMNS, generator=generator)
+    return x, x @ torch.tensor([1.0, -2.0, 0.5]) + torch.randn(rows, generator=generator)
+
+
+def fit(model: Regression, folder: Path | None = None, **options: Any) -> History:
+    """Train with dropout, validation and an order of batches that follows from the seed."""
+    x, y = draw_data()
+    held_out = TensorBatches(draw_data(20, seed=1), 7)
+    return train(model, TensorBatches((x, y), 8, seed=3), validation=held_out, folder=folder, **options)
+
+
+def test_a_convex_problem_ends_at_its_solution() -> None:
+    x, y = draw_data()
+    model = Regression()
+    history = train(model, TensorBatches((x, y), ROWS), epochs=2000, learning_rate=0.05)
+    solution, residual, *_ = np.linalg.lstsq(x.numpy(), y.numpy(), rcond=None)
+    np.testing.assert_allclose(model.weight.detach().numpy(), solution, atol=1e-4)
+    assert history.train[-1] == pytest.approx(residual[0] / ROWS, rel=1e-4)
+    assert history.validation.shape == (0,)
+    assert history.best_epoch.tolist() == [1999]
+
+
+def test_an_epoch_has_each_example_once_in_another_order_than_the_epoch_before() -> None:
+    batches = TensorBatches((torch.arange(10),), 4, seed=0)
+    orders = [torch.cat([batch[0] for batch in batches.epoch(number)]).tolist() for number in (0, 1, 0)]
+    assert len(batches) == 3
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
+    rest = torch.cat([batch[0] for batch in batches.epoch(1, start=2)]).tolist()
+    assert rest == orders[1][8:]
+    kept = torch.cat([batch[0] for batch in TensorBatches((torch.arange(10),), 4).epoch(5)]).tolist()
+    assert kept == list(range(10))
+
+
+def test_the_seed_decides_the_numbers_and_those_of_the_caller_stay() -> None:
+    before = torch.get_rng_state()
+    models = [Regression(0.5) for _ in range(3)]
+    for model, seed in zip(models, (1, 1, 2), strict=True):
+        fit(model, seed=seed, epochs=3)
+    assert torch.equal(models[0].weight, models[1].weight)
+    assert not torch.equal(models[0].weight, models[2].weight)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 6, 7, 8, 20])
+def test_an_interrupted_training_resumes_as_if_nothing_had_happened(steps: int, tmp_path: Path) -> None:
+    """Seven batches in an epoch: in its middle, after its last batch, and in another one."""
+    whole, parts = Regression(0.5), Regression(0.5)
+    expected = fit(whole, epochs=4, learning_rate=0.3, patience=2)
+    with refuses(InterruptedTrainingError, 4):
+        countdown = iter([False] * (steps - 1))
+        fit(parts, tmp_path, epochs=4, learning_rate=0.3, patience=2, asked_to_stop=lambda: next(countdown, True))
+    again = Regression(0.5, seed=9)
+    found = fit(again, tmp_path, epochs=4, learning_rate=0.3, patience=2)
+    assert torch.equal(again.weight, whole.weight)
+    for name in ("train", "validation", "best_epoch"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_training_stops_without_improvement_and_keeps_the_best_weights() -> None:
+    model = Regression()
+    history = fit(model, epochs=500, learning_rate=0.05, patience=3)
+    best = int(history.best_epoch[0])
+    assert len(history.validation) == best + 4 < 500
+    assert best == history.validation.argmin()
+    x, y = draw_data(20, seed=1)
+    assert (x @ model.weight - y).square().mean().item() == pytest.approx(history.validation[best], rel=1e-6)
+
+
+def test_a_batch_of_models_ends_as_each_one_alone() -> None:
+    """Also if they stop at different epochs."""
+    data, held_out = [draw_data(seed=seed) for seed in (0, 5)], [draw_data(20, seed=seed) for seed in (1, 6)]
+    alone = [Regression(seed=seed) for seed in (0, 1)]
+    options = TrainingOptions(epochs=200, learning_rate=0.05, patience=2)
+    histories = [
+        train(model, TensorBatches(own, 8), options=options, validation=TensorBatches(other, 20))
+        for model, own, other in zip(alone, data, held_out, strict=True)
+    ]
+    together = Regressions([Regression(seed=seed) for seed in (0, 1)])
+    stacked, stacked_out = ([torch.stack(each, 1) for each in zip(*pairs, strict=True)] for pairs in (data, held_out))
+    history = train(together, TensorBatches(stacked, 8), options=options, validation=TensorBatches(stacked_out, 20))
+    ends = [len(each.train) for each in histories]
+    assert ends[0] != ends[1]
+    assert history.best_epoch.tolist() == [int(each.best_epoch[0]) for each in histories]
+    for number, model in enumerate(alone):
+        torch.testing.assert_close(together.weight[number], model.weight)
+
+
+@pytest.mark.parametrize(("value", "name"), [(float("nan"), "NaN"), (float("inf"), "infinite")])
+def test_a_loss_that_is_no_number_is_refused_with_its_batch(value: float, name: str) -> None:
+    x, y = draw_data()
+    y[20] = value
+    with refuses(TrainingError, name, "epoch 1", "batch 3", 0.001):
+        train(Regression(), TensorBatches((x, y), 8))
+
+
+def test_a_signal_saves_the_state_and_a_second_one_ends_at_once(tmp_path: Path) -> None:
+    def interrupt(_: Progress) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with refuses(InterruptedTrainingError, "epoch 2 of 5"):
+        fit(Regression(), tmp_path, epochs=5, progress=lambda each: interrupt(each) if each.done == 1 else None)
+    assert (tmp_path / FILE).is_file()
+    with pytest.raises(KeyboardInterrupt):
+        fit(Regression(), epochs=5, progress=interrupt)
+
+
+def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:
+    x, y = draw_data()
+    with refuses(InterruptedTrainingError):
+        train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="a", asked_to_stop=lambda: True)
+    with refuses(TrainingError, "identity", tmp_path):
+        train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="b")
+    with refuses(TrainingError, "options", tmp_path):
+        train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="a", epochs=7)
+    (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:100])
+    with refuses(TrainingError, tmp_path / FILE):
+        train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="a")
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [({"epochs": 0}, ["epochs", 0, 1]), ({"patience": 0}, ["patience"]), ({"learning_rate": float("nan")}, ["nan"]),
+     ({"device": "tpu"}, ["tpu", "cpu"]), ({"precision": "fp8"}, ["fp8", "bf16"])],
+)  # fmt: skip
+def test_bad_options_are_refused(options: dict[str, Any], facts: list[object]) -> None:
+    with refuses(UsageError, *facts):
+        fit(Regression(), **options)
+
+
+def test_an_unknown_option_is_refused_with_a_suggestion() -> None:
+    with refuses(UnknownOptionError, "epoch", "epochs"):
+        fit(Regression(), epoch=3)
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_same_model_as_one(tmp_path: Path) -> None:
+    """Batches of 7 examples: the processes have different shares of them."""
+    script = tmp_path / "training_script.py"
+    script.write_text(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from training.test_loop import Regression, draw_data\n"
+        "from attngeo.training import TensorBatches, train\n"
+        "import torch\n"
+        "model = Regression()\n"
+        "train(model, TensorBatches(draw_data(), 7, seed=1), epochs=5, learning_rate=0.1, device='cpu',\n"
+        "      validation=TensorBatches(draw_data(20, seed=1), 20))\n"
+        "import os; os.environ.get('RANK', '0') == '0' and torch.save(model.weight.detach(), sys.argv[2])\n"
+    )
+    ends = []
+    for processes in (1, 2):
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes),
+                   "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+                   "--main_process_port", "0"]  # fmt: skip
+        file = tmp_path / f"{processes}.pt"
+        arguments = [str(script), str(Path(__file__).parents[1]), str(file)]
+        subprocess.run([*command, *arguments], check=True, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        ends.append(torch.load(file))
+    torch.testing.assert_close(ends[1], ends[0])
