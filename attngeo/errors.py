@@ -12,6 +12,7 @@
     ├── DataUnavailableError         3   a data set or a tokeniser cannot be found or reached
     ├── QuestionError                4   a question set is empty, or every model lacks some word of it
     ├── DataError                    4   a data set was found, but cannot be trained on
+    │   └── TableError                   a table cannot be used; also a ValueError
     ├── TrainingError                4   training failed, for example the loss is not a number
     ├── InterruptedTrainingError   130   training was interrupted; its checkpoint is saved
     ├── ClusterError                 3   the scheduler of a study cannot be reached, or is lost
@@ -89,6 +90,10 @@ class DataUnavailableError(AttnGeoError):
 
 class DataError(AttnGeoError):
     """A data set is empty, too small, or not of the expected kind."""
+
+
+class TableError(DataError, ValueError):
+    """A table cannot be used. Also a ValueError, as scikit-learn raises for invalid data."""
 
 
 class TrainingError(AttnGeoError):

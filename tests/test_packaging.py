@@ -27,9 +27,9 @@ HEAVY = {"torch", "transformers", "pandas", "plotly", "pydantic", "joblib", "dis
 PACKAGES = {"PIL": "pillow", "google": "protobuf", "markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
 # Imported, but not declared. pydantic requires an exact version of it.
 UNDECLARED = {"pydantic-core"}
-# Declared, but not imported: the Trainer uses accelerate, DataFrame.to_markdown uses tabulate, and tokenisers that are
-# saved by SentencePiece require protobuf.
-NOT_IMPORTED = {"accelerate", "protobuf", "tabulate"}
+# Declared, but not imported: DataFrame.to_markdown uses tabulate, and tokenisers that are saved by SentencePiece require
+# protobuf.
+NOT_IMPORTED = {"protobuf", "tabulate"}
 MOST_LOOSE_MODULES = 8
 
 

@@ -6,7 +6,7 @@ The models of `attngeo.tabular` and `attngeo.efa` are trained by it; language mo
 """
 
 from attngeo.training.batches import Batches, TensorBatches, draw_generator
-from attngeo.training.loop import History, train
+from attngeo.training.loop import History, make_optimizer, train
 from attngeo.training.options import TrainingOptions
 
-__all__ = ["Batches", "History", "TensorBatches", "TrainingOptions", "draw_generator", "train"]
+__all__ = ["Batches", "History", "TensorBatches", "TrainingOptions", "draw_generator", "make_optimizer", "train"]

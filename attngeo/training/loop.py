@@ -59,6 +59,7 @@ def train(
     validation: Batches | None = None,
     folder: str | Path | None = None,
     identity: str = "",
+    optimizer: torch.optim.Optimizer | None = None,
     progress: ProgressCallback = ignore_progress,
     asked_to_stop: Callable[[], bool] = never,
 ) -> History:
@@ -72,13 +73,21 @@ def train(
     folder: for the state of an unfinished training. It is saved every minute and at Ctrl-C or SIGTERM, and a training
         that finds it resumes: it ends with the same numbers as one that was not interrupted.
     identity: names data and model. The state of another training is refused.
+    optimizer: of the model's parameters, to go on with; a new one by default.
     progress: called after each epoch. asked_to_stop: asked after each step; true does what a signal does.
 
     Raises TrainingError if a loss is not finite (it names the epoch and the batch), or if the state is of another
     training; InterruptedTrainingError if a signal arrived and `folder` has the state, KeyboardInterrupt without one.
     """
-    return _Training(model, batches, options, validation, None if folder is None else Path(folder), identity).run(
-        progress, asked_to_stop
+    optimizer = optimizer or make_optimizer(model, options)
+    place = None if folder is None else Path(folder)
+    return _Training(model, batches, options, validation, place, identity, optimizer).run(progress, asked_to_stop)
+
+
+def make_optimizer(model: nn.Module, options: TrainingOptions) -> torch.optim.Optimizer:
+    """The optimizer of a training: AdamW, which is Adam without a weight decay."""
+    return torch.optim.AdamW(
+        model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
     )
 
 
@@ -91,16 +100,14 @@ class _Training:
         validation: Batches | None,
         folder: Path | None,
         identity: str,
+        optimizer: torch.optim.Optimizer,
     ) -> None:
         self._processes = Processes(options.device)
         self._device = self._processes.device
         self._bare = model.to(self._device)
         self._model = self._processes.wrap(model)
         self._batches, self._validation, self._options, self._folder = batches, validation, options, folder
-        fused = self._device.type in ("cpu", "cuda")
-        self._optimizer = torch.optim.AdamW(
-            model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=fused
-        )
+        self._optimizer = optimizer
         shapes = {name: list(each.shape) for name, each in model.named_parameters()}
         kept = {name: value for name, value in dataclasses.asdict(options).items() if name not in FREE}
         self._about = {"identity": identity, "options": kept, "shapes": shapes}

@@ -1,0 +1,363 @@
+"""The classifier of scikit-learn's kind: attention over the cells of a row, trained to fill in any masked cell."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import train_test_split
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import validate_data
+
+from attngeo.errors import UsageError
+from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.tabular.encoding import TableCoding, learn_table
+from attngeo.tabular.fitting import FittedTable, FittingPlan, fit_plans
+from attngeo.tabular.growth import grow_network
+from attngeo.tabular.network import MISSING, CellLayout, TableAttention
+from attngeo.tabular.options import ClassifierOptions
+from attngeo.tabular.reading import TableReader
+from attngeo.tabular.tables import is_frame, read_labels, read_table, read_weights
+from attngeo.training import TrainingOptions, make_optimizer
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows with a weight: their cells, labels (missing for an unlabelled row) and weights."""
+
+    frame: pd.DataFrame
+    labels: pd.Series[Any]
+    weights: np.ndarray
+
+
+class AttentionClassifier(
+    ClassifierMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """Bidirectional attention for tables of categories.
+
+    A row with its response is a sentence: its columns are positions, its categories are words. In training, each cell
+    is masked once in an epoch and predicted from the others. So the model is one of the joint distribution, and fills
+    in any missing cell. One block of attention, as in the published run (appendix E).
+
+    Missing values (NaN, None) are [MASK]. A row whose label is missing is trained on without it. A numeric column with
+    fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows.
+
+    Args:
+        n_heads, head_size: heads of attention and the size of each; a cell is a vector of n_heads·head_size numbers.
+        feed_forward: hidden units of the feed-forward layer.
+        dropout: probability in the attention and feed-forward outputs.
+        vocabulary: "column": each column has categories of its own; "shared": columns share the vectors of their
+            categories by number, as in the paper, for columns that have the same levels.
+        n_bins: bins of a numeric column.
+        unseen: what a value is at prediction that no training row has: "error", or "mask" for a missing one.
+        epochs, batch_size, learning_rate: of Adam. A batch is of masked copies of rows.
+        validation_fraction, patience: the fraction of rows that are held out, and the epochs without a lower loss on
+            them after which training stops. 0 and None: train all epochs on all rows.
+        random_state: seed, or a generator of numpy, of the start, the batches, the dropout and the held-out rows.
+        device: where to train: auto, cpu, cuda, cuda:N or mps.
+
+    Attributes:
+        classes_: labels, in the order of `predict_proba`.
+        columns_: names of the columns, the response last. coding_: their categories.
+        feature_encodings_: the vector of each column, [K, d]: what positional encodings are in a sentence. Columns
+            with close ones play similar roles, also across data sets (`partial_fit`).
+        category_encodings_: the vector of each category, a DataFrame.
+        train_loss_, validation_loss_: mean cross-entropy of masked cells in each epoch. n_iter_: epochs.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+
+    Raises TableError (a ValueError) for tables that cannot be used, UsageError for arguments out of range.
+
+    Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.
+
+    >>> import numpy as np
+    >>> x = np.array([["red", "small"], ["red", "large"], ["blue", "small"], ["blue", "large"]] * 20)
+    >>> y = x[:, 0] == "red"
+    >>> model = AttentionClassifier(epochs=20, random_state=0).fit(x, y)
+    >>> model.predict([["red", "large"], ["blue", "small"]])
+    array([ True, False])
+    >>> model.impute([["red", "small"]], y=[True]).tolist()
+    [['red', 'small']]
+    """
+
+    coding_: TableCoding
+    network_: TableAttention
+    train_loss_: np.ndarray
+    validation_loss_: np.ndarray
+    # The seed of a model, the calls of partial_fit so far, and what they go on with.
+    _seed: int
+    _calls: int
+    _optimizer: torch.optim.Optimizer | None
+
+    def __init__(
+        self,
+        *,
+        n_heads: int = 5,
+        head_size: int = 4,
+        feed_forward: int = 5,
+        dropout: float = 0.1,
+        vocabulary: str = "column",
+        n_bins: int = 10,
+        unseen: str = "error",
+        epochs: int = 200,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        validation_fraction: float = 0.0,
+        patience: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.n_heads = n_heads
+        self.head_size = head_size
+        self.feed_forward = feed_forward
+        self.dropout = dropout
+        self.vocabulary = vocabulary
+        self.n_bins = n_bins
+        self.unseen = unseen
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.random_state = random_state
+        self.device = device
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn's checks may give to the estimator."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+        """Train on rows X ([rows, columns]) and their labels y ([rows]); missing ones are NaN or None.
+
+        sample_weight: weight of each row in the loss and in the edges of bins, [rows].
+        """
+        fit_together([self], [(X, y, sample_weight)])
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        epochs: int = 1,
+    ) -> Self:
+        """Go on to train for one epoch or more. A DataFrame may lack columns of the ones before, and have new ones.
+
+        New columns, categories and classes are added to the model; bins stay as they were learned. A row takes part
+        with the columns of its own data set. classes: all labels, at the first call, if they are not all in y.
+        """
+        options = self._check_options()
+        training = TrainingOptions(epochs=epochs, learning_rate=options.learning_rate, device=options.device)
+        is_first = not hasattr(self, "network_")
+        rows = self._read_rows(X, y, sample_weight, reset=is_first or is_frame(X))
+        if is_first:
+            self._learn(rows, options, classes)
+        else:
+            self._extend(rows, options)
+        plan = self._plan(rows, options, training, self._seed + self._calls)
+        self.network_ = plan.new_network() if is_first else self.network_
+        self._optimizer = self._optimizer or make_optimizer(self.network_, training)
+        self._take(fit_plans([plan.going_on(self.network_, self._optimizer)])[0])
+        self._calls += 1
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The most probable label of each row, [rows]."""
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The probability of each label given the row's cells, [rows, classes]."""
+        return self._read_response(X)[1]
+
+    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The vector of each row's masked response, from which its label is predicted, [rows, d]."""
+        return self._read_response(X)[0]
+
+    def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
+        """X with each missing cell replaced by its most probable value given the observed cells of its row.
+
+        y: labels of the rows, if they are known. In a column of bins, a value is the median of its bin. Gives a
+        DataFrame for a DataFrame, otherwise an array.
+        """
+        codes, frame = self._code(X, y), read_table(X)
+        columns = []
+        for at, place in enumerate(self.coding_.place(frame)):
+            column = frame.iloc[:, at].astype(object)
+            rows = np.flatnonzero(codes[:, place] == MISSING)
+            if len(rows):
+                best = self._reader().read_cells(codes[rows], place)[1].argmax(1)
+                column.iloc[rows] = self.coding_.columns[place].decode(best)
+            columns.append(column.infer_objects())
+        filled = pd.concat(columns, axis=1)
+        return filled if is_frame(X) else filled.to_numpy()
+
+    def predict_cell(self, X: Any, column: Hashable, y: Any = None) -> pd.DataFrame:  # noqa: N803
+        """The probability of each value of a column given the other cells, [rows, values], one column for each value.
+
+        y: labels of the rows, if they are known. A column of an array is named by its number.
+        """
+        codes, names = self._code(X, y), self.coding_.names
+        if column not in names:
+            raise UsageError(f"column is {column!r}, expected one of: {', '.join(map(str, names))}")
+        at = names.index(column)
+        values = self.coding_.columns[at].decode_all()
+        return pd.DataFrame(self._reader().read_cells(codes, at)[1], columns=pd.Index(values, dtype=object))
+
+    def attention(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
+        """The attention of each cell, when it is masked, on all cells: [rows, heads, K, K], the response last.
+
+        Each row of a matrix has the sum 1. y: labels of the rows; without them the response is [MASK].
+        """
+        codes = self._code(X, y)
+        return self._reader().read_attention(codes)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels, [classes]."""
+        return self._own_coding().response.labels()
+
+    @property
+    def columns_(self) -> list[Hashable]:
+        """Names of the columns, the response last."""
+        return [column.name for column in self._own_coding().columns]
+
+    @property
+    def feature_encodings_(self) -> np.ndarray:
+        """The vector of each column, the response last, [K, d]."""
+        self._own_coding()
+        return np.asarray(self.network_.weights["positions"][0].detach().cpu())
+
+    @property
+    def category_encodings_(self) -> pd.DataFrame:
+        """The vector of each category, [categories, d]; the index is (column, value)."""
+        coding, layout = self._own_coding(), self.network_.layout
+        index = [(column.name, value) for column in coding.columns for value in column.decode_all()]
+        words = [layout.to_words(torch.arange(size), torch.tensor(at)) for at, size in enumerate(coding.sizes)]
+        vectors = self.network_.weights["words"][0].detach().cpu()[torch.cat(words)]
+        return pd.DataFrame(vectors.numpy(), index=pd.MultiIndex.from_tuples(index, names=["column", "value"]))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.network_.width)
+
+    def _own_coding(self) -> TableCoding:
+        if not hasattr(self, "coding_"):  # not check_is_fitted, which looks at properties
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first")
+        return self.coding_
+
+    def _check_options(self) -> ClassifierOptions:
+        """The parameters, checked. Raises UsageError."""
+        return ClassifierOptions(**{name: value for name, value in self.get_params().items() if name != "random_state"})
+
+    def _reader(self) -> TableReader:
+        return TableReader(self.network_, self.device)
+
+    def _read_response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
+        codes = self._code(X)
+        return self._reader().read_cells(codes, codes.shape[1] - 1)
+
+    def _code(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
+        """Categories of rows to predict, [rows, K]; the response is missing without y."""
+        coding, frame = self._own_coding(), read_table(X)
+        if not (coding.named and self._calls > 1):  # a model of several data sets knows columns by name
+            validate_data(self, X, skip_check_array=True, reset=False)
+        return coding.encode(frame, None if y is None else read_labels(y, len(frame)), self._check_options().unseen)
+
+    def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
+        """Learn what the categories are, and return the training that `fit` does."""
+        options = self._check_options()
+        rows = self._read_rows(X, y, sample_weight, reset=True)
+        self._learn(rows, options, None)
+        self._calls = 1
+        training = TrainingOptions(
+            epochs=options.epochs, learning_rate=options.learning_rate, patience=options.patience, device=options.device
+        )
+        return self._plan(rows, options, training, self._seed, options.validation_fraction)
+
+    def _read_rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> TrainingRows:  # noqa: N803
+        frame = read_table(X)
+        validate_data(self, X, skip_check_array=True, reset=reset)
+        labels, weights = read_labels(y, len(frame)), read_weights(sample_weight, len(frame))
+        kept = weights > 0
+        return TrainingRows(frame[kept], labels[kept], weights[kept])
+
+    def _learn(self, rows: TrainingRows, options: ClassifierOptions, classes: Any) -> None:
+        """Start a model of these rows."""
+        self.coding_ = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._calls = 0
+        self._optimizer = None
+
+    def _extend(self, rows: TrainingRows, options: ClassifierOptions) -> None:
+        """Add the columns, categories and classes of more rows to the model."""
+        old = self.coding_
+        self.coding_ = old.extend(rows.frame, rows.labels, rows.weights, options.n_bins)
+        self.n_features_in_ = len(self.coding_.names)
+        if self.coding_.named:
+            self.feature_names_in_ = np.array(self.coding_.names, dtype=object)
+        layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
+        if layout != self.network_.layout:
+            places = [*range(len(old.names)), len(self.coding_.names)]
+            self.network_ = grow_network(self.network_, layout, places, self._seed + self._calls)
+            self._optimizer = None
+
+    def _plan(
+        self,
+        rows: TrainingRows,
+        options: ClassifierOptions,
+        training: TrainingOptions,
+        seed: int,
+        held_out: float = 0.0,
+    ) -> FittingPlan:
+        layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
+        codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, "mask"))
+        weights = torch.from_numpy(rows.weights.astype(np.float32))
+        other = None
+        if held_out:
+            kept, out = train_test_split(np.arange(len(codes)), test_size=held_out, random_state=seed)
+            other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
+        return FittingPlan(
+            layout, codes, weights, held_out=other,
+            network={"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward},
+            dropout=options.dropout, batch_size=options.batch_size, seed=seed, options=training,
+        )  # fmt: skip
+
+    def _take(self, fitted: FittedTable) -> None:
+        """Keep what a training gave."""
+        self.network_ = fitted.network
+        self.train_loss_, self.validation_loss_ = fitted.train, fitted.validation
+        self.n_iter_ = len(fitted.train)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the moments of the optimizer."""
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "_optimizer": None} if "_optimizer" in state else state
+
+
+def fit_together(
+    estimators: Sequence[AttentionClassifier],
+    tables: Sequence[tuple[Any, ...]],
+    progress: ProgressCallback = ignore_progress,
+) -> list[AttentionClassifier]:
+    """Fit each estimator to its table, (X, y) or (X, y, sample_weight). Returns the estimators.
+
+    Tables of one shape, with equal parameters but for random_state, are trained as one batch of models, which is
+    faster. Each model is the one that `fit` gives, but for the last digits of sums.
+    """
+    plans = [estimator.prepare(*table) for estimator, table in zip(estimators, tables, strict=True)]
+    for estimator, fitted in zip(estimators, fit_plans(plans, progress), strict=True):
+        estimator._take(fitted)
+    return list(estimators)

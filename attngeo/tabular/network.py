@@ -1,0 +1,221 @@
+"""The network of attention for tables: bidirectional attention over the cells of a row, for a batch of models.
+
+A row is a sentence: its words are the categories of the cells, its positions are the columns, and the last column is
+the response. One cell is masked, and its category is predicted from the others.
+
+Shapes: M models, B masked rows, K columns with the response, H heads of size c, d = H·c, S slots.
+A slot is a category of a column, or the [MASK] of a column. Only slots enter the network, and only the masked cell is
+read. So queries are computed once for each column, keys and values once for each slot, whatever the number of rows, and
+the logit of a masked cell and another cell is read from a table of K × S numbers.
+
+Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3 and appendix E; the block is that of the published run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+EPS = 1e-6
+# Codes of a cell that is missing, and of one whose column the row does not have.
+MISSING, ABSENT = -1, -2
+# Half the width of the uniform distribution that embeddings start from.
+EMBEDDING_RANGE = 0.05
+
+
+@dataclass(frozen=True)
+class CellLayout:
+    """How categories are numbered.
+
+    sizes: the number of categories of each column; the response is the last one. shared: whether columns share the
+    vectors of their categories, by number, as in the paper; otherwise each category has its own.
+    """
+
+    sizes: tuple[int, ...]
+    shared: bool = False
+    starts: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # One more slot in each column, for [MASK].
+        starts = itertools.accumulate((size + 1 for size in self.sizes[:-1]), initial=0)
+        object.__setattr__(self, "starts", tuple(starts))
+
+    @property
+    def columns(self) -> int:
+        """K."""
+        return len(self.sizes)
+
+    @property
+    def words(self) -> int:
+        """The number of vectors of categories, without that of [MASK], which is the last one."""
+        return max(self.sizes) if self.shared else sum(self.sizes)
+
+    def word_of_slot(self) -> Tensor:
+        """The vector of each slot, [S]."""
+        firsts = [0] * self.columns if self.shared else itertools.accumulate(self.sizes[:-1], initial=0)
+        words: list[int] = []
+        for first, size in zip(firsts, self.sizes, strict=True):
+            words += [*range(first, first + size), self.words]
+        return torch.tensor(words)
+
+    def column_of_slot(self) -> Tensor:
+        """The column of each slot, [S]."""
+        return torch.repeat_interleave(torch.arange(self.columns), torch.tensor(self.sizes) + 1)
+
+    def mask_slots(self) -> Tensor:
+        """The slot of [MASK] in each column, [K]."""
+        return torch.tensor([start + size for start, size in zip(self.starts, self.sizes, strict=True)])
+
+    def to_slots(self, codes: Tensor) -> Tensor:
+        """Slots of the categories ([rows, K], from 0 in each column): [MASK] for MISSING, −1 for ABSENT."""
+        slots = torch.where(codes < 0, self.mask_slots(), codes + torch.tensor(self.starts))
+        return slots.masked_fill(codes == ABSENT, -1)
+
+    def to_words(self, codes: Tensor, column: Tensor) -> Tensor:
+        """The vectors of categories of these columns; both of any one shape."""
+        first = self.word_of_slot()[torch.tensor(self.starts)]
+        return first[column] + codes
+
+    def allowed_words(self) -> Tensor:
+        """0 for the words of each column, −∞ for the others: [K, words]."""
+        allowed = torch.full((self.columns, self.words + 1), -math.inf)
+        allowed[self.column_of_slot(), self.word_of_slot()] = 0
+        return allowed[:, :-1]
+
+
+class TableAttention(nn.Module):
+    """M models of one shape. Each parameter has M as its first dimension, and each model is independent of the others.
+
+    generators: of the start, one for each model. partial: whether rows may lack columns, which `forward` is told by −1.
+    """
+
+    slots: Tensor
+    columns: Tensor
+    masks: Tensor
+    allowed: Tensor
+    spread: Tensor
+
+    def __init__(
+        self,
+        layout: CellLayout,
+        *,
+        heads: int,
+        head_size: int,
+        feed_forward: int,
+        generators: Iterable[torch.Generator],
+    ) -> None:
+        super().__init__()
+        self.layout, self.heads, self.head_size = layout, heads, head_size
+        self.shape = {"heads": heads, "head_size": head_size, "feed_forward": feed_forward}
+        self.width = heads * head_size
+        starts = [_draw_start(layout, self.width, feed_forward, each) for each in generators]
+        self.weights = nn.ParameterDict(
+            {name: nn.Parameter(torch.stack([each[name] for each in starts])) for name in starts[0]}
+        )
+        index = {
+            "slots": layout.word_of_slot(), "columns": layout.column_of_slot(), "masks": layout.mask_slots(),
+            "allowed": layout.allowed_words(), "spread": torch.eye(heads).repeat_interleave(head_size, 1),
+        }  # fmt: skip
+        for name, tensor in index.items():
+            self.register_buffer(name, tensor, persistent=False)
+        self.all_allowed = bool((index["allowed"] == 0).all())
+        self.partial = False
+
+    def forward(
+        self, rows: Tensor, column: Tensor, target: Tensor, weight: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The sum of weight × cross-entropy of each model, and the sum of its weights: [M] each.
+
+        rows: slots with [MASK] at `column`, [M, B, K]; −1 for a column that the row does not have. column: [M, B].
+        target: the word of the masked cell. noise: 0 or 1/(1−p) for each number that dropout may drop, [M, B, 2d]; the
+        last dimension is 0 without dropout.
+        """
+        logits = self.read(rows, column, noise)[1]
+        loss = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(weight)
+        return (loss * weight).sum(1), weight.sum(1)
+
+    def read(self, rows: Tensor, column: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The vector of the masked cell, [M, B, d], and the logits of all words, [M, B, words]."""
+        w = self.weights
+        first, second = noise.chunk(2, -1) if noise is not None and noise.shape[-1] else (None, None)
+        attention, values, masked = self._attend(rows, column)
+        # A product spreads the weight of a head over its numbers: faster than broadcasting over so few.
+        spread = (attention.reshape(-1, self.heads) @ self.spread).view(*rows.shape, -1)
+        mixed = torch.baddbmm(w["out_bias"], (spread * values).sum(2), w["out"])
+        own = functional.embedding(_number(column, self.layout.columns), masked.flatten(0, 1))
+        x = self._norm(own, mixed, first, w["gain1"], w["bias1"])
+        hidden = torch.relu(torch.baddbmm(w["up_bias"], x, w["up"]))
+        x = self._norm(x, torch.baddbmm(w["down_bias"], hidden, w["down"]), second, w["gain2"], w["bias2"])
+        logits = torch.baddbmm(w["word_bias"], x, w["word"])
+        return x, logits if self.all_allowed else logits + functional.embedding(column, self.allowed)
+
+    def attend(self, rows: Tensor, column: Tensor) -> Tensor:
+        """The weights of the cells of a row for its masked cell, [M, B, K, H]: positive, with sum 1 over K."""
+        return self._attend(rows, column)[0]
+
+    def _attend(self, rows: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights [M, B, K, H], values of the cells [M, B, K, d], and the input of [MASK] in each column [M, K, d]."""
+        w = self.weights
+        inputs = w["words"][:, self.slots] + w["positions"][:, self.columns]  # [M, S, d]
+        masked = inputs[:, self.masks]
+        query = self._split(torch.baddbmm(w["query_bias"], masked, w["query"]))  # [M, H, K, c]
+        key = self._split(torch.baddbmm(w["key_bias"], inputs, w["key"]))  # [M, H, S, c]
+        value = torch.baddbmm(w["value_bias"], inputs, w["value"])
+        scores = query @ key.transpose(-1, -2) * self.head_size**-0.5  # [M, H, K, S]
+        known = rows.clamp(min=0) if self.partial else rows
+        slots = _number(known, len(self.slots))
+        pairs = _number(column, self.layout.columns)[..., None] * len(self.slots) + known
+        logits = functional.embedding(pairs, scores.permute(0, 2, 3, 1).flatten(0, 2))  # [M, B, K, H]
+        if self.partial:
+            logits = logits.masked_fill((rows < 0)[..., None], -math.inf)
+        return logits.softmax(2), functional.embedding(slots, value.flatten(0, 1)), masked
+
+    def _split(self, x: Tensor) -> Tensor:
+        """The heads of [M, N, d]: [M, H, N, c]."""
+        return x.view(*x.shape[:2], self.heads, self.head_size).transpose(1, 2)
+
+    def _norm(self, x: Tensor, added: Tensor, noise: Tensor | None, gain: Tensor, bias: Tensor) -> Tensor:
+        """Residual connection with dropout, then layer normalisation."""
+        x = x + (added if noise is None else added * noise)
+        return torch.addcmul(bias, functional.layer_norm(x, x.shape[-1:], eps=EPS), gain)
+
+    def select(self, model: int) -> TableAttention:
+        """One model of the batch, as a batch of one."""
+        one = TableAttention(self.layout, **self.shape, generators=[torch.Generator()])
+        one.partial = self.partial
+        one.load_state_dict({name: each[model : model + 1].clone() for name, each in self.state_dict().items()})
+        return one
+
+
+def _number(index: Tensor, size: int) -> Tensor:
+    """The index ([M, ...], from 0 to size) in the tables of all models, one after the other."""
+    first = torch.arange(len(index), device=index.device) * size
+    return index + first.view(-1, *[1] * (index.ndim - 1))
+
+
+def _draw_start(layout: CellLayout, d: int, feed_forward: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """The parameters of one model: small uniform embeddings, Glorot-uniform weights, zero biases, gains of 1."""
+
+    def embed(*shape: int) -> Tensor:
+        return torch.empty(shape).uniform_(-EMBEDDING_RANGE, EMBEDDING_RANGE, generator=generator)
+
+    def weight(rows: int, columns: int) -> Tensor:
+        limit = math.sqrt(6 / (rows + columns))
+        return torch.empty(rows, columns).uniform_(-limit, limit, generator=generator)
+
+    return {
+        "words": embed(layout.words + 1, d), "positions": embed(layout.columns, d),
+        "query": weight(d, d), "query_bias": torch.zeros(1, d), "key": weight(d, d), "key_bias": torch.zeros(1, d),
+        "value": weight(d, d), "value_bias": torch.zeros(1, d), "out": weight(d, d), "out_bias": torch.zeros(1, d),
+        "gain1": torch.ones(1, d), "bias1": torch.zeros(1, d),
+        "up": weight(d, feed_forward), "up_bias": torch.zeros(1, feed_forward),
+        "down": weight(feed_forward, d), "down_bias": torch.zeros(1, d),
+        "gain2": torch.ones(1, d), "bias2": torch.zeros(1, d),
+        "word": weight(d, layout.words), "word_bias": torch.zeros(1, layout.words),
+    }  # fmt: skip

@@ -1,0 +1,75 @@
+"""What a caller gives as a table: a DataFrame, or anything that scikit-learn takes as an array."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.utils import check_array
+
+from attngeo.errors import TableError, first_line
+
+
+def is_frame(table: Any) -> bool:
+    """Whether it is a DataFrame of pandas."""
+    return isinstance(table, pd.DataFrame)
+
+
+def read_table(table: Any) -> pd.DataFrame:
+    """The table as a DataFrame; columns of an array are numbered.
+
+    Raises TableError for a frame without rows or columns, or with equal names; ValueError and TypeError as scikit-learn
+    does for what is no table of finite or missing values.
+    """
+    if not is_frame(table):
+        return pd.DataFrame(check_array(table, dtype=None, ensure_all_finite="allow-nan")).infer_objects()
+    if table.shape[0] == 0 or table.shape[1] == 0:
+        raise TableError(
+            f"the table has {table.shape[0]} rows and {table.shape[1]} columns, expected at least 1 of each"
+        )
+    frame: pd.DataFrame = table
+    twice = [name for name, count in Counter(table.columns).items() if count > 1]
+    if twice:
+        raise TableError(f"column {twice[0]!r} occurs more than once; rename one")
+    return frame
+
+
+def read_labels(labels: Any, rows: int) -> pd.Series[Any]:
+    """The response of each row; missing for an unlabelled one.
+
+    Raises TableError and ValueError for labels of another number, or that are no classes.
+    """
+    from sklearn.utils import column_or_1d
+    from sklearn.utils.multiclass import check_classification_targets
+
+    if labels is None:
+        raise TableError("requires y to be passed, but the target y is None")
+    series = labels if isinstance(labels, pd.Series) else pd.Series(column_or_1d(np.asarray(labels), warn=True))
+    if len(series) != rows:
+        raise TableError(f"y has {len(series)} labels, expected one for each of the {rows} rows")
+    series = series.reset_index(drop=True)
+    if pd.api.types.is_float_dtype(series.dtype) and np.isinf(series.to_numpy(np.float64, na_value=0)).any():
+        raise TableError("Input y contains infinity or a value too large for dtype('float64')")
+    known = series.dropna()
+    if known.empty:
+        raise TableError("y has no label, expected some rows with one")
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        try:
+            check_classification_targets(known.to_numpy())
+        except ValueError as error:
+            raise TableError(f"{first_line(error)}; cut y into classes, for example with pandas.qcut") from None
+    return series
+
+
+def read_weights(weights: Any, rows: int) -> np.ndarray:
+    """The weight of each row, float64, [rows]; 1 if None. Raises TableError, and ValueError if some are not finite."""
+    if weights is None:
+        return np.ones(rows)
+    weights = check_array(weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    if np.shape(weights) != (rows,):
+        raise TableError(f"sample_weight has shape {np.shape(weights)}, expected ({rows},): one for each row")
+    if (weights < 0).any() or not weights.any():
+        raise TableError("sample_weight has negative values or only zeros, expected some positive ones")
+    return np.asarray(weights)
