@@ -11,7 +11,7 @@ from typing import Literal
 class Progress:
     """One report: the current step `what`, and how much of `total` is `done`, in bytes or in training steps."""
 
-    phase: Literal["download", "read", "score", "ask", "prepare", "train", "load", "verify", "kept", "study"]
+    phase: Literal["download", "read", "score", "ask", "prepare", "train", "load", "verify", "fit", "kept", "study"]
     what: str
     done: int = 0
     total: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import platform
@@ -28,6 +29,34 @@ def digest_code(*folders: str) -> str:
         if path.suffix in SOURCES and not path.name.startswith(".") and path.is_file():
             digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+@cache
+def digest_statements(*places: str) -> str:
+    """The SHA-256 of the statements of these modules and folders of the package.
+
+    Unlike `digest_code`, it does not change with comments, docstrings and line breaks: for results of many hours.
+    """
+    digest, package = hashlib.sha256(), Path(__file__).parent
+    for place in places:
+        path = package / place
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            tree = ast.parse(file.read_text("utf-8"))
+            for node in ast.walk(tree):
+                _remove_docstring(node)
+            digest.update(str(file.relative_to(package)).encode() + b"\0" + ast.unparse(tree).encode())
+    return digest.hexdigest()
+
+
+def _remove_docstring(node: ast.AST) -> None:
+    """Remove the texts that are statements of a module, class or function: its docstring."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        texts = [
+            each
+            for each in node.body
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
+        ]
+        node.body = [each for each in node.body if each not in texts] or [ast.Pass()]
 
 
 def machine() -> dict[str, str | int | None]:

@@ -28,6 +28,7 @@ from .plot import plot
 from .pretrain import pretrain
 from .report import report
 from .score import score
+from .tabular import tabular
 
 INTERRUPTED = 130
 # The variable that a shell sets to ask for completions.
@@ -51,6 +52,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 for group, functions in COMMANDS.items():
     for function in functions:
         app.command(cls=Command, rich_help_panel=group)(function)
+app.add_typer(tabular, rich_help_panel="Tables")
 
 
 def _version(wanted: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,9 @@ from .options import FindingsFormat, Quiet
 
 if TYPE_CHECKING:
     from attngeo.studies.cache import Entry
+
+# Folder of the cache → the module that knows when its results are outdated.
+KINDS = {"scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
 
 
 def cache(
@@ -42,8 +46,8 @@ def cache(
     """List the results that are kept on this machine, with their sizes, or remove them.
 
     score keeps the scores of each model, and the finished layers of one that was interrupted, in the platform's cache
-    folder or in that which ATTNGEO_CACHE names; if ATTNGEO_CACHE is empty, nothing is kept. clear may be used while
-    other commands run: they compute what they miss.
+    folder or in that which ATTNGEO_CACHE names; if ATTNGEO_CACHE is empty, nothing is kept. tabular keeps the scores of
+    each method on each data set. clear may be used while other commands run: they compute what they miss.
 
     Examples:
         attngeo cache list
@@ -71,14 +75,18 @@ def cache(
 
 def _is_chosen(entry: Entry, models: list[str], *, outdated: bool) -> bool:
     """Whether an entry is of one of the models, if there are any: by its name, or by its place on this machine."""
-    from attngeo.scores.scoring import is_outdated
-
     content = entry.about.get("content")
     place = (content.get("name") or content.get("path")) if isinstance(content, dict) else None
     names = [_text(entry, "model"), str(place or "")]
     patterns = {place for model in models for place in (model, str(Path(model).expanduser().absolute()))}
     chosen = not models or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-    return chosen and (not outdated or is_outdated(entry.about))
+    return chosen and (not outdated or _is_outdated(entry))
+
+
+def _is_outdated(entry: Entry) -> bool:
+    """Whether a result is no answer any more; one of a kind that this version does not know is none."""
+    kind = KINDS.get(entry.path.parent.name)
+    return kind is None or bool(import_module(kind).is_outdated(entry.about))
 
 
 def _text(entry: Entry, name: str) -> str:
@@ -95,13 +103,11 @@ def _count(entries: list[Entry]) -> str:
 
 
 def _describe(entry: Entry) -> dict[str, Any]:
-    from attngeo.scores.scoring import is_outdated
-
     about, options = entry.about, entry.about.get("options")
     return {
         "model": _text(entry, "model") or None, "revision": _text(entry, "revision") or None,
         "layers": about.get("layers"), "finished_layers": about.get("layers") if entry.parts is None else entry.parts,
-        "options": options if isinstance(options, dict) else {}, "outdated": is_outdated(about), "rows": entry.rows,
+        "options": options if isinstance(options, dict) else {}, "outdated": _is_outdated(entry), "rows": entry.rows,
         "bytes": entry.nbytes, "modified": entry.modified.isoformat(timespec="seconds"), "path": str(entry.path),
     }  # fmt: skip
 
@@ -123,8 +129,9 @@ def _print(entries: list[Entry]) -> None:
     for entry in entries:
         found = _describe(entry)
         of = "" if entry.parts is None else f"{entry.parts} of "
+        unknown = "?" if entry.path.parent.name == "scores" else ""  # only scores have layers
         cells = (
-            found["model"] or "unreadable", (found["revision"] or "")[:7], f"{of}{found['layers'] or '?'}",
+            found["model"] or "unreadable", (found["revision"] or "")[:7], f"{of}{found['layers'] or unknown}",
             " ".join([*_name_changed(found["options"]), *(["(outdated)"] if found["outdated"] else [])]),
             decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
         )  # fmt: skip

@@ -73,6 +73,10 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """The list of commands, in groups."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a command, print the list of commands."""
+        return super().parse_args(ctx, args or ["--help"])
+
     def make_context(self, *args: Any, **more: Any) -> Any:
         """Parse the arguments; --help and --version print here."""
         with _pipe():

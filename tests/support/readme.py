@@ -9,10 +9,11 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attngeo.commands.app import COMMANDS
+from attngeo.commands.tabular import COMMANDS as TABULAR
 
 # Results of the census, with their meaning.
 VERDICTS = {
@@ -42,9 +43,15 @@ def generate(name: str) -> str:
         case "families":
             return _output("families", "--format", "markdown")
         case "reference":
-            names = [function.__name__ for functions in COMMANDS.values() for function in functions]
-            return "\n\n".join([_help(), *map(_help, names)])
+            names = (
+                [[name] for name in _names(COMMANDS)] + [["tabular"]] + [["tabular", name] for name in _names(TABULAR)]
+            )
+            return "\n\n".join([_help(), *(_help(*name) for name in names)])
     raise ValueError(f"no generated part is named {name!r}")
+
+
+def _names(commands: Mapping[str, Sequence[Callable[..., None]]]) -> list[str]:
+    return [function.__name__.replace("_", "-") for functions in commands.values() for function in functions]
 
 
 def readmes() -> list[Path]:

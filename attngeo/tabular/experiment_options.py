@@ -1,0 +1,166 @@
+"""The options of the experiments, each declared once: library, commands and recipes read them here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from attngeo.errors import UsageError
+from attngeo.options import COMPUTATION, INPUT, Options, default_of, option
+from attngeo.tabular.methods import METHODS
+from attngeo.tabular.published import ShiftSetting, paper_settings
+from attngeo.tabular.simulation import Shift, ShiftConvention
+
+MOST_DATA_SETS = 1000
+# The seed of the paper's run on auto-mpg.
+FIRST_SEED = 42
+# What `quick` runs where nothing else is given.
+QUICK_SETTINGS = (ShiftSetting(1, 0.0, 0.9), ShiftSetting(5, 0.0, 0.9))
+QUICK_METHODS, QUICK_DATA_SETS, DATA_SETS = ("lr", "rf", "atn"), 2, 20
+
+
+def parse_settings(texts: Iterable[str] | str) -> tuple[ShiftSetting, ...]:
+    """The settings of texts such as "5,0,0.9": n_c, noise and corr. Raises UsageError.
+
+    >>> parse_settings(["5,0,0.9", "1,1.5,0.1"])
+    (ShiftSetting(n_c=5, noise=0.0, corr=0.9), ShiftSetting(n_c=1, noise=1.5, corr=0.1))
+    """
+    return tuple(_parse_setting(text) for text in ([texts] if isinstance(texts, str) else texts))
+
+
+def _parse_setting(text: str) -> ShiftSetting:
+    try:
+        n_c, noise, corr = text.split(",")
+        return ShiftSetting(int(n_c), float(noise), float(corr))
+    except (AttributeError, ValueError):
+        known = " ".join(map(str, paper_settings()))
+        raise UsageError(
+            f"settings has {text!r:.60}, expected three numbers n_c,noise,corr such as 5,0,0.9; those of the paper "
+            f"are: {known}"
+        ) from None
+
+
+def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
+    """The names, each once, if each is a method. Raises UsageError with the nearest name otherwise."""
+    listed = names.split(",") if isinstance(names, str) else names
+    found = tuple(dict.fromkeys(str(name).strip().lower() for name in listed))
+    for name in found:
+        if name not in METHODS:
+            near = get_close_matches(name, METHODS, 1)
+            advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(METHODS)}"
+            raise UsageError(f"methods has {name!r:.60}, which is no method; {advice}")
+    if not found:
+        raise UsageError(f"methods is empty, expected some of: {', '.join(METHODS)}")
+    return found
+
+
+def methods_option(help: str) -> Any:
+    """The option `methods`, which both experiments have."""
+    return option(None, help, panel=INPUT, metavar="LIST", parse=check_methods, shown_default="all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(Options):
+    """Which data sets are simulated, and which methods answer them. Raises UsageError."""
+
+    settings: Iterable[Sequence[float]] | None = option(
+        None, "Setting n_c,noise,corr, for example 5,0,0.9; may be repeated", panel=INPUT, metavar="SETTING",
+        parse=parse_settings, repeated=True, shown_default="the 12 of Table 1",
+    )  # fmt: skip
+    datasets: int | None = option(
+        None, "Data sets of each setting", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS,
+        shown_default=str(DATA_SETS),
+    )  # fmt: skip
+    methods: Iterable[str] | None = methods_option("Methods, for example lr,gb,atn")
+    quick: bool = option(
+        False,
+        f"Run a part of two minutes: settings {' and '.join(map(str, QUICK_SETTINGS))}, {QUICK_DATA_SETS} data sets, "
+        f"methods {','.join(QUICK_METHODS)}",
+        panel=INPUT,
+    )
+    convention: ShiftConvention = option(
+        "text", "Data sets: text follows appendix D, published follows the code that made Table 1", panel=COMPUTATION
+    )
+    features: int = option(5, "Number of features", panel=COMPUTATION, metavar="K", least=1)
+    classes: int = option(
+        10, "Number of categories of each feature and of the response", panel=COMPUTATION, metavar="C", least=2
+    )
+    rows: int = option(2000, "Number of training rows, and of test rows", panel=COMPUTATION, metavar="N", least=10)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, values in (("settings", self.setting_list), ("methods", self.method_names)):
+            object.__setattr__(self, name, values)
+        object.__setattr__(self, "datasets", self.data_sets)
+        list(self.shifts)  # raises UsageError for a setting outside its limits
+
+    @property
+    def setting_list(self) -> tuple[ShiftSetting, ...]:
+        """The settings, each once."""
+        given = self.settings or (QUICK_SETTINGS if self.quick else paper_settings())
+        return tuple(dict.fromkeys(_check_setting(each) for each in given))
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """The methods, each once."""
+        return check_methods(self.methods or [name for name in METHODS if name in QUICK_METHODS or not self.quick])
+
+    @property
+    def data_sets(self) -> int:
+        """The number of data sets of each setting."""
+        return self.datasets or (QUICK_DATA_SETS if self.quick else DATA_SETS)
+
+    @property
+    def is_of_paper(self) -> bool:
+        """Whether tables have the size of those of the paper."""
+        return all(getattr(self, name) == default_of(type(self), name) for name in ("features", "classes", "rows"))
+
+    @property
+    def shifts(self) -> tuple[Shift, ...]:
+        """The settings as the simulation takes them."""
+        return tuple(
+            Shift(
+                n_c=n_c, noise=noise, corr=corr, n_features=self.features, n_classes=self.classes,
+                train_rows=self.rows, test_rows=self.rows, convention=self.convention,
+            )
+            for n_c, noise, corr in self.setting_list
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoMpgOptions(Options):
+    """Which methods answer the auto-mpg data, and how often. Raises UsageError."""
+
+    data: str | None = option(
+        None, "File of the data: UCI's auto-mpg.data, or a CSV file with the same columns", panel=INPUT, metavar="FILE",
+        shown_default="downloaded from UCI",
+    )  # fmt: skip
+    seeds: int = option(
+        10, f"Number of seeds, from {FIRST_SEED} on", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS
+    )
+    methods: Iterable[str] | None = methods_option("Methods, for example lr,gb,atn")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "methods", self.method_names)
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """The methods, each once."""
+        return check_methods(self.methods or METHODS)
+
+
+def _check_setting(values: Sequence[float] | str) -> ShiftSetting:
+    """Three numbers, or the text of them. Raises UsageError."""
+    if isinstance(values, str):
+        return _parse_setting(values)
+    try:
+        n_c, noise, corr = values
+        if n_c != int(n_c) or not math.isfinite(noise + corr):
+            raise ValueError
+        return ShiftSetting(int(n_c), float(noise), float(corr))
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"settings has {values!r:.60}, expected three numbers: n_c, noise, corr") from None

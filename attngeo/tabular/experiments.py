@@ -1,0 +1,135 @@
+"""The experiments of the paper as studies, and their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.scores.options import ResultOptions
+from attngeo.studies.engine import run_study
+from attngeo.studies.options import StudyOptions
+from attngeo.studies.tasks import RunOutcome
+from attngeo.tabular.experiment_options import FIRST_SEED, AutoMpgOptions, SimulateOptions
+from attngeo.tabular.methods import METHODS
+from attngeo.tabular.published import SOURCE, PublishedScores, ShiftSetting, auto_mpg_scores, simulation_scores
+from attngeo.tabular.runs import MethodRun, perform
+from attngeo.tabular.simulation import Shift, ShiftedTable, seeds_of_data_sets, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attngeo.tabular.auto_mpg import AutoMpg
+
+Outcome = RunOutcome[list[dict[str, Any]]]
+SETTING = ("n_c", "noise", "corr")
+SCORES = ("accuracy", "mse")
+PUBLISHED = ("published_accuracy", "published_mse")
+SIMULATION_COLUMNS = (*SETTING, "method", "seed", *SCORES, *PUBLISHED)
+AUTO_MPG_COLUMNS = ("data", "method", "seed", *SCORES, *PUBLISHED)
+AUTO_MPG = "auto-mpg"
+
+
+def plan_simulation(options: SimulateOptions) -> list[MethodRun]:
+    """The runs of Table 1: the first data set of every setting, then the second of every setting, and so on.
+
+    A method that answers data sets together has one run for all of a setting, in the place of its first one.
+    """
+    seeds = tuple(seeds_of_data_sets(options.data_sets))
+    return [
+        _plan_run(shift, method, seeds if METHODS[method].together else (seed,))
+        for number, seed in enumerate(seeds)
+        for shift in options.shifts
+        for method in options.method_names
+        if number == 0 or not METHODS[method].together
+    ]
+
+
+def _plan_run(shift: Shift, method: str, seeds: tuple[int, ...]) -> MethodRun:
+    setting = ShiftSetting(shift.n_c, shift.noise, shift.corr)
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} data sets"
+    return MethodRun(
+        f"{setting} {method}, {which}", method, seeds, partial(simulate, shift), labels=setting._asdict(),
+        about={"experiment": "simulation", "options": asdict(shift)},
+    )  # fmt: skip
+
+
+def plan_auto_mpg(options: AutoMpgOptions, data: AutoMpg) -> list[MethodRun]:
+    """The runs of Table 2: each method with each seed, on the same rows."""
+    seeds = tuple(range(FIRST_SEED, FIRST_SEED + options.seeds))
+    return [
+        MethodRun(
+            f"{AUTO_MPG} {method}, {f'seed {some[0]}' if len(some) == 1 else f'{len(some)} seeds'}", method, some,
+            partial(_always, data.table), labels={"data": AUTO_MPG}, about={"experiment": AUTO_MPG},
+        )
+        for method in options.method_names
+        for some in ([seeds] if METHODS[method].together else [(seed,) for seed in seeds])
+    ]  # fmt: skip
+
+
+def _always(table: ShiftedTable, _: int) -> ShiftedTable:
+    return table
+
+
+def run_methods(
+    runs: Sequence[MethodRun],
+    *,
+    results: ResultOptions = ResultOptions(),
+    study: StudyOptions = StudyOptions(),
+    progress: ProgressCallback = ignore_progress,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
+) -> list[Outcome]:
+    """The rows of each run, as `perform` returns them, or its error. Parameters and errors are those of `run_study`."""
+    function = partial(perform, fresh=results.fresh)
+    names = [run.name for run in runs]
+    return run_study(function, runs, names=names, options=study, progress=progress, on_outcome=on_outcome)
+
+
+def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """A row for each data set and method that has scores, in the order of Table 1; columns: `SIMULATION_COLUMNS`.
+
+    outcomes: of `plan_simulation(options)`. The published scores are means over the paper's data sets of the setting;
+    they are missing if the number of features, of classes or of rows is another one.
+    """
+    published = simulation_scores() if options.is_of_paper else {}
+    frame = _build_frame(
+        outcomes, SIMULATION_COLUMNS, options.method_names,
+        lambda row: published.get((ShiftSetting(*(row[name] for name in SETTING)), row["method"])),
+    )  # fmt: skip
+    order = {setting: place for place, setting in enumerate(options.setting_list)}
+    places = [order[ShiftSetting(*values)] for values in frame[list(SETTING)].itertuples(index=False)]
+    frame = frame.assign(place=places).sort_values("place", kind="stable", ignore_index=True).drop(columns="place")
+    frame.attrs = {"title": "Shift simulation", "convention": options.convention, "published": SOURCE}
+    return frame
+
+
+def build_auto_mpg_frame(options: AutoMpgOptions, data: AutoMpg, outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """A row for each method and seed that has scores; columns: `AUTO_MPG_COLUMNS`.
+
+    The published scores are of one seed; they are missing if the data are not those of the paper.
+    """
+    published = auto_mpg_scores() if data.is_of_paper else {}
+    frame = _build_frame(outcomes, AUTO_MPG_COLUMNS, options.method_names, lambda row: published.get(row["method"]))
+    frame.attrs = {"title": AUTO_MPG, "published": SOURCE}
+    return frame
+
+
+def _build_frame(
+    outcomes: Sequence[Outcome],
+    columns: Sequence[str],
+    methods: Sequence[str],
+    published_of: Callable[[Mapping[str, Any]], PublishedScores | None],
+) -> pd.DataFrame:
+    """The rows of all runs, sorted by method, with the published scores beside them."""
+    import pandas as pd
+
+    rows = [
+        row | dict(zip(PUBLISHED, (found.accuracy, found.mse) if found else (None, None), strict=True))
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.number)
+        for row in outcome.result or ()
+        for found in (published_of(row),)
+    ]
+    rows.sort(key=lambda row: methods.index(row["method"]))
+    return pd.DataFrame(rows, columns=list(columns)).astype(dict.fromkeys((*SCORES, *PUBLISHED), "float64"))
