@@ -27,8 +27,8 @@ HEAVY = {"torch", "transformers", "pandas", "plotly", "pydantic", "joblib", "dis
 PACKAGES = {"PIL": "pillow", "google": "protobuf", "markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
 # Imported, but not declared. pydantic requires an exact version of it.
 UNDECLARED = {"pydantic-core"}
-# Declared, but not imported: DataFrame.to_markdown uses tabulate, and tokenisers that are saved by SentencePiece require
-# protobuf.
+# Declared, but not imported: DataFrame.to_markdown uses tabulate, and tokenisers that are saved by SentencePiece
+# require protobuf.
 NOT_IMPORTED = {"protobuf", "tabulate"}
 MOST_LOOSE_MODULES = 8
 

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import digest_statements
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from attngeo.tabular.simulation import ShiftedTable
-
-
-class Problem(NamedTuple):
-    """A data set, and the seed of everything that is random in the answer."""
-
-    table: ShiftedTable
-    seed: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The classes that a method predicts for training rows and for test rows, and how it did that."""
-
-    train: np.ndarray
-    test: np.ndarray
-    about: dict[str, Any] = field(default_factory=dict)
+from attngeo.tabular.problems import Answer, Problem
 
 
 @dataclass(frozen=True)
@@ -67,6 +46,21 @@ def answer_by_baseline(name: str, problems: Sequence[Problem], progress: Progres
     return answers
 
 
+def answer_by_attention(problems: Sequence[Problem], progress: ProgressCallback) -> list[Answer]:
+    """The answers of attention; those to problems of one shape are trained together."""
+    from attngeo.tabular.attention import answer
+
+    return answer(problems, progress)
+
+
+# What the answers of attention depend on.
+ATTENTION_CODE = (
+    "tabular/attention.py", "tabular/batches.py", "tabular/classifier.py", "tabular/encoding.py", "tabular/fitting.py",
+    "tabular/network.py", "tabular/options.py", "tabular/reading.py", "tabular/tables.py", "training/batches.py",
+    "training/best.py", "training/loop.py", "training/options.py",
+)  # fmt: skip
+
+
 def _baseline(name: str, label: str) -> Method:
     return Method(label, partial(answer_by_baseline, name), ("tabular/baselines.py",), ("scikit-learn",))
 
@@ -76,4 +70,5 @@ METHODS: dict[str, Method] = {
     "rf": _baseline("rf", "RF"),
     "gb": _baseline("gb", "GB"),
     "mlp": _baseline("mlp", "MLP"),
+    "atn": Method("ATN", answer_by_attention, ATTENTION_CODE, ("torch",), together=True),
 }

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.studies.results import KeptResult, ResultStore
-from attngeo.tabular.methods import METHODS, Answer, Problem
+from attngeo.tabular.methods import METHODS
+from attngeo.tabular.problems import Answer, Problem
 
 if TYPE_CHECKING:
     import numpy as np

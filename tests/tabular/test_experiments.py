@@ -28,7 +28,8 @@ from attngeo.tabular.experiments import (
     plan_simulation,
     run_methods,
 )
-from attngeo.tabular.methods import METHODS, Answer, Method, Problem
+from attngeo.tabular.methods import METHODS, Method
+from attngeo.tabular.problems import Answer, Problem
 from attngeo.tabular.published import auto_mpg_scores, paper_settings, simulation_scores
 from attngeo.tabular.runs import KIND, MethodRun, is_outdated, perform
 from attngeo.tabular.simulation import Shift, seeds_of_data_sets, simulate
