@@ -17,7 +17,7 @@ def grow_network(old: TableAttention, layout: CellLayout, columns: Sequence[int]
 
     columns: the place of each old column in the new layout. Old categories keep their numbers. seed: of the rest.
     """
-    new = TableAttention(layout, **old.shape, generators=[draw_generator(seed)])
+    new = TableAttention(layout, **old.shape, generators=[draw_generator(seed)]).to(old.weights["words"].dtype)
     places = torch.tensor(columns)
     words = torch.cat(
         [layout.to_words(torch.arange(size), at) for size, at in zip(old.layout.sizes, places, strict=True)]

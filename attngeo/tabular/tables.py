@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -52,12 +53,14 @@ def read_labels(labels: Any, rows: int) -> pd.Series[Any]:
     series = series.reset_index(drop=True)
     if pd.api.types.is_float_dtype(series.dtype) and np.isinf(series.to_numpy(np.float64, na_value=0)).any():
         raise TableError("Input y contains infinity or a value too large for dtype('float64')")
-    known = series.dropna()
+    known = series.dropna().infer_objects()
     if known.empty:
         raise TableError("y has no label, expected some rows with one")
     if not isinstance(series.dtype, pd.CategoricalDtype):
         try:
-            check_classification_targets(known.to_numpy())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # about many classes; one for each row is an error later
+                check_classification_targets(known.to_numpy())
         except ValueError as error:
             raise TableError(f"{first_line(error)}; cut y into classes, for example with pandas.qcut") from None
     return series

@@ -1,0 +1,318 @@
+"""The classifier: what it learns of a known joint distribution, and what it makes of tables."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from support.messages import refuses
+
+from attngeo.errors import TableError, UsageError
+from attngeo.tabular import AttentionClassifier, fit_together
+from attngeo.tabular.batches import MaskedRows
+from attngeo.tabular.network import MISSING
+
+COLORS, WEIGHTS, LABELS = ["blue", "red"], ["heavy", "light", "medium"], ["no", "yes"]
+
+
+def draw_joint() -> pd.DataFrame:
+    """A joint distribution of two features and the response, in which each one depends on the other two together."""
+    rows = pd.DataFrame(itertools.product(COLORS, WEIGHTS, LABELS), columns=["color", "weight", "y"])
+    chance = np.random.default_rng(0).dirichlet(np.full(len(rows), 0.7))
+    return rows.assign(p=chance + 0.01).assign(p=lambda each: each["p"] / each["p"].sum())
+
+
+@pytest.fixture(scope="module")
+def joint() -> pd.DataFrame:
+    return draw_joint()
+
+
+@pytest.fixture(scope="module")
+def exact(joint: pd.DataFrame) -> AttentionClassifier:
+    """A model of the joint distribution: each row has its probability as weight, and a batch is all copies.
+
+    Rows in which a feature is missing are part of it, with a third of the weight.
+    """
+    parts = [joint, *(joint.assign(**{name: None}, p=joint["p"] / 3) for name in ("color", "weight"))]
+    rows = pd.concat(parts, ignore_index=True)
+    model = AttentionClassifier(
+        n_heads=4, head_size=8, feed_forward=32, dropout=0, epochs=800, batch_size=1000, learning_rate=0.007,
+        random_state=0, device="cpu",
+    )  # fmt: skip
+    return model.fit(rows[["color", "weight"]], rows["y"], sample_weight=rows["p"] * 100)
+
+
+def enumerate_conditional(joint: pd.DataFrame, of: str, given: dict[str, str]) -> dict[str, float]:
+    """p(of | given), summed over what is not given."""
+    rows = joint[np.logical_and.reduce([joint[name] == value for name, value in given.items()])]
+    return dict(rows.groupby(of)["p"].sum() / rows["p"].sum())
+
+
+def test_probabilities_are_those_of_the_joint_distribution(joint: pd.DataFrame, exact: AttentionClassifier) -> None:
+    for color, weight in itertools.product([*COLORS, None], [*WEIGHTS, None]):
+        if color is weight is None:
+            continue  # no row of the training has no feature
+        given = {name: value for name, value in (("color", color), ("weight", weight)) if value}
+        expected = enumerate_conditional(joint, "y", given)
+        found = exact.predict_proba(pd.DataFrame({"color": [color], "weight": [weight]}))[0]
+        np.testing.assert_allclose(found, [expected[label] for label in LABELS], atol=0.005)
+
+
+def test_any_masked_cell_has_its_conditional_distribution(joint: pd.DataFrame, exact: AttentionClassifier) -> None:
+    for weight, label in itertools.product(WEIGHTS, LABELS):
+        expected = enumerate_conditional(joint, "color", {"weight": weight, "y": label})
+        row = pd.DataFrame({"color": [None], "weight": [weight]}, dtype=object)
+        found = exact.predict_cell(row, "color", y=[label])
+        assert found.columns.tolist() == COLORS
+        np.testing.assert_allclose(found.iloc[0], [expected[color] for color in COLORS], atol=0.005)
+        assert exact.impute(row, y=[label])["color"].tolist() == [max(expected, key=lambda c: expected[c])]
+
+
+def test_the_loss_is_the_mean_conditional_entropy_of_a_cell(joint: pd.DataFrame) -> None:
+    """At the best model, by enumeration; the untrained one is near the entropy of equal chances."""
+    model = AttentionClassifier(
+        n_heads=4, head_size=8, feed_forward=32, dropout=0, epochs=800, batch_size=1000, learning_rate=0.007,
+        random_state=1, device="cpu",
+    ).fit(joint[["color", "weight"]], joint["y"], joint["p"])  # fmt: skip
+    entropy = 0.0
+    for name in ("color", "weight", "y"):
+        others = [each for each in ("color", "weight", "y") if each != name]
+        chance = joint["p"] / joint.groupby(others)["p"].transform("sum")
+        entropy -= float((joint["p"] * np.log(chance)).sum()) / 3
+    assert model.train_loss_[-1] == pytest.approx(entropy, abs=0.003)
+    assert model.train_loss_[-1] >= entropy - 1e-6
+    assert model.train_loss_[0] == pytest.approx((2 * np.log(2) + np.log(3)) / 3, rel=0.3)
+
+
+def draw_table(rows: int = 60, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "size": random.choice(["s", "m", "l"], rows),
+            "age": random.integers(0, 4, rows),
+            "mass": random.normal(size=rows),
+        }
+    )
+    return frame, np.where(random.random(rows) < 0.9, frame["mass"] > 0, frame["size"] == "s")
+
+
+def small(**parameters: Any) -> AttentionClassifier:
+    return AttentionClassifier(**{"epochs": 3, "random_state": 0, "device": "cpu", **parameters})
+
+
+def test_weights_are_repetitions_where_nothing_is_random() -> None:
+    """Without dropout and with all copies in one batch, a weight of 2 is a row that occurs twice, one of 0 is none."""
+    frame, labels = draw_table(20)
+    weights = np.arange(20) % 3
+    options = {"dropout": 0, "batch_size": 10_000, "n_bins": 3, "epochs": 20, "learning_rate": 0.02}
+    weighted = small(**options).fit(frame, labels, weights)
+    rows = np.repeat(np.arange(20), weights)
+    repeated = small(**options).fit(frame.iloc[rows], labels[rows])
+    assert weighted.coding_.columns[2].edges == repeated.coding_.columns[2].edges
+    np.testing.assert_allclose(weighted.predict_proba(frame), repeated.predict_proba(frame), atol=1e-4)
+
+
+def test_an_unlabelled_row_is_learned_from_but_its_label_is_not_predicted() -> None:
+    frame, labels = draw_table()
+    some = pd.Series(labels, dtype=object)
+    some[10:] = None
+    few = small().prepare(frame, some)
+    assert (few.codes[10:, -1] == MISSING).all()
+    assert (few.codes[:, :-1] >= 0).all()
+    copies = MaskedRows(few.layout, few.codes[None], few.weights[None], 1000)
+    column = torch.cat([batch[1][0] for batch in copies.epoch(0)])
+    assert [int((column == at).sum()) for at in range(4)] == [60, 60, 60, 10]
+
+
+def test_columns_are_learned_from_unlabelled_rows() -> None:
+    """The second column repeats the first one, and only twelve labels are known: too few to learn it from them."""
+    random = np.random.default_rng(1)
+    first = random.integers(0, 6, 600)
+    rows = pd.DataFrame({"first": first, "second": first})
+    labels = pd.Series(first, dtype=object)
+    labels[12:] = None
+    model = small(epochs=40, learning_rate=0.02).fit(rows, labels)
+    assert model.predict_cell(rows.assign(first=None), "first").idxmax(1).tolist() == first.tolist()
+
+
+def test_tables_that_are_fitted_together_end_as_each_alone() -> None:
+    """Also in the rows that are held out, and with tables of two shapes."""
+    tables = [draw_table(seed=seed) for seed in range(3)]
+    tables[1][0].loc[0, "size"] = None
+    options = {"epochs": 12, "validation_fraction": 0.2, "patience": 2, "learning_rate": 0.02}
+    together = fit_together([small(random_state=seed, **options) for seed in range(3)], tables)
+    for seed, (model, table) in enumerate(zip(together, tables, strict=True)):
+        alone = small(random_state=seed, **options).fit(*table)
+        np.testing.assert_allclose(model.predict_proba(table[0]), alone.predict_proba(table[0]), atol=1e-3)
+        epochs = alone.n_iter_
+        np.testing.assert_allclose(model.validation_loss_[:epochs], alone.validation_loss_, rtol=1e-3)
+
+
+def test_edges_of_bins_are_quantiles_of_the_training_rows_only() -> None:
+    frame, labels = draw_table(100)
+    model = small(n_bins=4).fit(frame[:60], labels[:60])
+    edges = model.coding_.columns[2].edges
+    assert edges is not None
+    ranks = np.searchsorted(np.sort(frame["mass"][:60]), edges, side="right")
+    assert ranks.tolist() == [15, 30, 45]
+    before = model.predict_proba(frame)
+    shifted = frame.assign(mass=frame["mass"] + 1000)
+    model.predict(shifted)
+    assert model.coding_.columns[2].edges == edges
+    np.testing.assert_array_equal(model.predict_proba(frame), before)
+    last = small(n_bins=4).fit(frame[:60].assign(mass=sorted(frame["mass"][:60])), labels[:60])
+    assert last.coding_.columns[2].encode(pd.Series([-1e9, 1e9]), "error").tolist() == [0, 3]
+
+
+def test_columns_of_numbers_with_few_values_are_categories() -> None:
+    frame, labels = draw_table()
+    model = small().fit(frame, labels)
+    size, age, mass, response = model.coding_.columns
+    assert size.values == ("l", "m", "s")
+    assert age.values == (0, 1, 2, 3)
+    assert age.edges is None
+    assert mass.size == 10
+    assert response.values == (False, True)
+    ordered = frame.assign(size=pd.Categorical(frame["size"], ["s", "m", "l", "xl"], ordered=True))
+    assert small().fit(ordered, labels).coding_.columns[0].values == ("s", "m", "l")
+
+
+def test_data_sets_with_other_columns_are_integrated() -> None:
+    """Two hospitals: one column in common. The model predicts rows of either, and knows the columns of both."""
+    random = np.random.default_rng(3)
+    truth = random.integers(0, 2, 400)
+    common = np.where(random.random(400) < 0.8, truth, 1 - truth)
+    first = pd.DataFrame({"common": common, "own": np.where(random.random(400) < 0.8, truth, 1 - truth)})[:200]
+    second = pd.DataFrame({"common": common, "other": np.where(truth == 1, "a", "b")})[200:]
+    model = small(learning_rate=0.02)
+    for _ in range(15):
+        model.partial_fit(first, truth[:200], classes=[0, 1])
+        model.partial_fit(second, truth[200:])
+    assert model.columns_ == ["common", "own", "other", "response"]
+    assert model.feature_encodings_.shape == (4, 20)
+    assert model.n_features_in_ == 3
+    assert model.score(first, truth[:200]) > 0.75
+    assert model.score(second, truth[200:]) == 1
+    assert model.score(second[["common"]], truth[200:]) > 0.7
+    assert model.score(second[["other", "common"]], truth[200:]) == 1
+    with refuses(TableError, "'weight'", "common"):
+        model.predict(second.assign(weight=1))
+    again = pickle.loads(pickle.dumps(model)).partial_fit(second, truth[200:])
+    assert again.score(second, truth[200:]) == 1
+
+
+def test_new_classes_and_categories_are_added() -> None:
+    rows = pd.DataFrame({"letter": ["a", "b"] * 20})
+    model = small(learning_rate=0.02).partial_fit(rows, ["A", "B"] * 20, epochs=20)
+    before = model.predict(rows)
+    model.partial_fit(pd.DataFrame({"letter": ["c"] * 20}), ["C"] * 20, epochs=10)
+    assert before.tolist() == ["A", "B"] * 20
+    assert model.classes_.tolist() == ["A", "B", "C"]
+    assert model.predict(pd.DataFrame({"letter": ["c"]})).tolist() == ["C"]
+
+
+def test_it_is_an_estimator_among_others() -> None:
+    frame, labels = draw_table()
+    pipeline = make_pipeline(FunctionTransformer(lambda rows: rows.drop(columns="age")), small(n_bins=3, epochs=30))
+    scores = cross_val_score(pipeline, frame, labels, cv=3)
+    assert scores.mean() > 0.6
+    model = small().fit(frame, labels)
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict_proba(frame), model.predict_proba(frame))
+    again = clone(model).fit(frame, labels)
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    assert not np.array_equal(small(random_state=1).fit(frame, labels).predict_proba(frame), model.predict_proba(frame))
+    assert model.get_feature_names_out().tolist() == [f"attentionclassifier{number}" for number in range(20)]
+    assert model.transform(frame).shape == (60, 20)
+
+
+def test_early_stopping_ends_at_the_lowest_loss_on_rows_that_are_held_out() -> None:
+    frame, labels = draw_table(200)
+    model = small(epochs=300, validation_fraction=0.25, patience=5, learning_rate=0.02).fit(frame, labels)
+    assert model.n_iter_ == len(model.validation_loss_) == model.validation_loss_.argmin() + 6 < 300
+
+
+def test_attention_on_cells_is_a_distribution_and_encodings_have_names() -> None:
+    frame, labels = draw_table()
+    model = small().fit(frame, labels)
+    attention = model.attention(frame[:7], labels[:7])
+    assert attention.shape == (7, 5, 4, 4)
+    assert (attention > 0).all()
+    np.testing.assert_allclose(attention.sum(-1), 1)
+    assert not np.allclose(attention, model.attention(frame[:7]))
+    encodings = model.category_encodings_
+    assert encodings.index[:3].tolist() == [("size", "l"), ("size", "m"), ("size", "s")]
+    assert encodings.shape == (3 + 4 + 10 + 2, 20)
+    shared = small(vocabulary="shared").fit(frame, labels).category_encodings_
+    np.testing.assert_array_equal(shared.loc[("size", "l")], shared.loc[("age", 0)])
+
+
+def test_impute_fills_missing_cells_only_and_keeps_kinds() -> None:
+    frame, labels = draw_table()
+    model = small().fit(frame, labels)
+    holes = frame.copy()
+    holes.loc[2, "size"] = holes.loc[3, "mass"] = None
+    filled = model.impute(holes)
+    pd.testing.assert_frame_equal(filled.drop([2, 3]), frame.drop([2, 3]), check_dtype=False)
+    assert filled["size"][2] in {"s", "m", "l"}
+    assert filled["mass"][3] in model.coding_.columns[2].values
+    assert filled["mass"].dtype == np.float64
+    array = small().fit(frame[["age", "mass"]].to_numpy(), labels).impute(holes[["age", "mass"]].to_numpy())
+    assert array.dtype == np.float64
+    assert not np.isnan(array).any()
+
+
+FRAME, TARGET = draw_table()
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "facts"),
+    [
+        (FRAME[:0], TARGET[:0], ["0 rows"]),
+        (FRAME[[]], TARGET, ["0 columns"]),
+        (FRAME.set_axis(["a", "b", "a"], axis=1), TARGET, ["'a'", "rename"]),
+        (FRAME, TARGET[:5], [5, 60]),
+        (FRAME, np.zeros(60), ["one class", 2]),
+        (FRAME, np.full(60, None), ["no label"]),
+        (FRAME, np.arange(60).astype(str), [60, "classes"]),
+        (FRAME, np.linspace(0, 1, 60), ["continuous", "qcut"]),
+        (FRAME.assign(mass=np.inf), TARGET, ["'mass'", "infinity"]),
+        (FRAME.assign(mass=pd.Timestamp("2020-01-01")), TARGET, ["'mass'", "dates"]),
+        (FRAME.assign(mass=[[1]] * 60), TARGET, ["'mass'"]),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused(rows: pd.DataFrame, labels: Any, facts: list[object]) -> None:
+    with refuses(TableError, *facts):
+        small().fit(rows, labels)
+    assert issubclass(TableError, ValueError)
+
+
+def test_an_unseen_value_is_an_error_or_a_missing_one() -> None:
+    model = small().fit(FRAME, TARGET)
+    new = FRAME.assign(size="xxl")
+    with refuses(TableError, "'size'", "'xxl'", 'unseen="mask"'):
+        model.predict(new)
+    masked = small(unseen="mask").fit(FRAME, TARGET)
+    np.testing.assert_array_equal(masked.predict_proba(new), masked.predict_proba(FRAME.assign(size=None)))
+    with refuses(TableError, "'mass'", "texts"):
+        model.predict(FRAME.assign(mass="heavy"))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "facts"),
+    [({"n_heads": 0}, ["n_heads", 1]), ({"dropout": 1.5}, ["dropout"]), ({"vocabulary": "row"}, ["row", "shared"]),
+     ({"n_bins": 1}, ["n_bins", 2]), ({"unseen": "skip"}, ["skip", "mask"]), ({"epochs": 0}, ["epochs"]),
+     ({"patience": 3}, ["patience", "validation_fraction"]), ({"device": "tpu"}, ["tpu"])],
+)  # fmt: skip
+def test_parameters_out_of_range_are_refused(parameters: dict[str, Any], facts: list[object]) -> None:
+    with refuses(UsageError, *facts):
+        small(**parameters).fit(FRAME, TARGET)
