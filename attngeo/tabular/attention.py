@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +21,7 @@ def answer(problems: Sequence[Problem], progress: ProgressCallback) -> list[Answ
         for table, seed in problems
     ]  # fmt: skip
     tables = [problem.table.train for problem in problems]
-    fit_together(models, tables, lambda step: progress(replace(step, phase="fit")))
+    fit_together(models, tables, progress)
     return [
         Answer(model.predict(train.x), model.predict(test.x), {"epochs": model.n_iter_})
         for model, ((train, test), _) in zip(models, problems, strict=True)

@@ -50,8 +50,8 @@ class ColumnCoding:
             new = list(dict.fromkeys(column[~missing][codes[~missing] < 0].tolist()))
             shown = ", ".join(f"{value!r:.40}" for value in new[:SHOWN]) + (", …" if len(new) > SHOWN else "")
             raise TableError(
-                f"column {self.name!r} has values that no training row has: {shown}; remove these rows, or treat them "
-                'as missing with unseen="mask"'
+                f"column {self.name!r} has values that no training row has: {shown}; leave the column out, or treat "
+                'them as missing with unseen="mask" (--unseen mask)'
             )
         return np.where(missing, MISSING, codes)
 

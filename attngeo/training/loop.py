@@ -120,7 +120,7 @@ class _Training:
 
     def run(self, progress: ProgressCallback, asked_to_stop: Callable[[], bool]) -> History:
         """Train, from the saved state if there is one."""
-        signals = SignalListener(lambda: progress(Progress("train", "stopping after this step")))
+        signals = SignalListener(lambda: progress(Progress("fit", "stopping after this step")))
         devices = [self._device.index or 0] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices), signals.listening():
             resumed = self._resume()
@@ -133,7 +133,7 @@ class _Training:
                     torch.manual_seed(draw_generator(self._options.seed, epoch, 1).initial_seed())
                 resumed = False
                 self._run_epoch(signals, asked_to_stop)
-                progress(Progress("train", self._describe(), epoch + 1, self._options.epochs, "steps"))
+                progress(Progress("fit", self._describe(), epoch + 1, self._options.epochs, "steps"))
                 self._epoch, self._step = epoch + 1, 0
                 self._save_if_due()
             signals.saves = False

@@ -1,0 +1,76 @@
+"""A user's own table from a file, with the kinds of its columns as they are."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attngeo.bounds.small_files import MOST_RESULTS_BYTES, check_small
+from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (*SEPARATORS, ".parquet")
+# Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
+MISSING = ("", "NA", "NaN", "nan", "?")
+
+
+def read_own_table(path: str | Path, missing: Sequence[str] = MISSING) -> pd.DataFrame:
+    """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
+
+    missing: texts that are missing cells. Raises DataUnavailableError if there is no such file, UsageError for another
+    format, TableError if it cannot be read, has no rows, or names a column twice.
+    """
+    import pandas as pd
+
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
+    try:
+        check_small(path, MOST_RESULTS_BYTES)
+        if path.suffix.lower() == ".parquet":
+            frame: pd.DataFrame = pd.read_parquet(path)
+        else:
+            separator = SEPARATORS[path.suffix.lower()]
+            _check_header(path, separator)
+            frame = pd.read_csv(
+                path, sep=separator, na_values=list(missing), keep_default_na=False, encoding="utf-8-sig",
+                skipinitialspace=True, index_col=False,
+            )  # fmt: skip
+    except FileNotFoundError:
+        raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file") from None
+    except (OSError, ValueError, csv.Error) as error:
+        if isinstance(error, TableError):
+            raise
+        raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
+    if not len(frame) or not frame.shape[1]:
+        raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
+    frame.columns = frame.columns.map(str)
+    return frame
+
+
+def _check_header(path: Path, separator: str) -> None:
+    """Raise TableError if two columns have one name: pandas would rename the second one."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        names = next(csv.reader(file, delimiter=separator, skipinitialspace=True), [])
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise TableError(f"{path}: column {twice[0]!r} occurs more than once; rename one")
+
+
+def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
+    """The features, and the response. Raises TableError if there is no such column, or no other one."""
+    from difflib import get_close_matches
+
+    if target not in frame.columns:
+        near = get_close_matches(target, list(frame.columns), 1)
+        advice = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(frame.columns)}"
+        raise TableError(f"{path}: no column {target!r}; {advice}")
+    if frame.shape[1] < 2:
+        raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
+    return frame.drop(columns=target), frame[target]

@@ -1,0 +1,187 @@
+"""Attention and the baselines on a user's own table: fitted to training rows, measured on test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attngeo.errors import TableError, UsageError
+from attngeo.options import INPUT, OPTIMISATION, option
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.tabular.experiment_options import check_methods, methods_option
+from attngeo.tabular.files import MISSING, read_own_table, take_target
+from attngeo.tabular.methods import METHODS
+from attngeo.tabular.options import ClassifierOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from attngeo.tabular.classifier import AttentionClassifier
+
+OURS = "atn"
+CALIBRATION_BINS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(ClassifierOptions):
+    """What is fitted to a table, and how it is measured. Raises UsageError."""
+
+    target: str | None = option(None, "Column that is predicted; required", panel=INPUT, metavar="COLUMN")
+    test: str | None = option(None, "File of the test rows; without it, some rows are held out", panel=INPUT,
+                              metavar="FILE")  # fmt: skip
+    test_size: float = option(
+        0.25, "Fraction of the rows that are held out to test, without --test", panel=INPUT, least=0.01, most=0.99
+    )
+    missing: Iterable[str] | None = option(
+        None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
+        shown_default="an empty cell, NA, NaN, ?",
+    )  # fmt: skip
+    methods: Iterable[str] | None = methods_option("Methods, for example atn,lr")
+    seed: int = option(0, "Seed of everything that is random", panel=OPTIMISATION, least=0, most=2**32 - 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "methods", self.method_names)
+        object.__setattr__(self, "missing", tuple(self.missing) if self.missing is not None else MISSING)
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """The methods, each once."""
+        return check_methods(self.methods or METHODS)
+
+
+class OwnTables(NamedTuple):
+    """Features and responses of the training rows and of the test rows."""
+
+    train_x: pd.DataFrame
+    train_y: pd.Series[Any]
+    test_x: pd.DataFrame
+    test_y: pd.Series[Any]
+
+
+class OwnFit(NamedTuple):
+    """The scores of each method on the test rows, and the attention classifier; None if it was not among them."""
+
+    rows: pd.DataFrame
+    model: AttentionClassifier | None
+
+
+def read_tables(path: str, options: FitOptions) -> OwnTables:
+    """The rows of a file that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
+    missing: Sequence[str] = tuple(options.missing or ())
+    frame = read_own_table(path, missing)
+    if options.target is None:
+        raise UsageError(f"target is required: the column to predict, one of: {', '.join(frame.columns)}")
+    x, y = take_target(frame, options.target, path)
+    if options.test is not None:
+        test_x, test_y = take_target(read_own_table(options.test, missing), options.target, options.test)
+        absent = [name for name in x.columns if name not in test_x.columns]
+        if absent:
+            raise TableError(f"{options.test}: no column {absent[0]!r}, which the training rows have")
+        return OwnTables(x, y, test_x[list(x.columns)], test_y)
+    from sklearn.model_selection import train_test_split
+
+    labelled = y.notna().to_numpy().nonzero()[0]
+    if len(labelled) < 2:
+        raise TableError(f"{path} has {len(labelled)} rows with a label in {options.target!r}, expected at least 2")
+    _, test = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
+    kept = ~frame.index.isin(frame.index[test])
+    return OwnTables(x[kept], y[kept], x.iloc[test], y.iloc[test])
+
+
+def fit_own_table(tables: OwnTables, options: FitOptions, progress: ProgressCallback = ignore_progress) -> OwnFit:
+    """Fit each method to the training rows, and measure it on the test rows that have a label.
+
+    Rows: method, seed, train_rows, test_rows, accuracy, mse (of labels that are numbers), log_loss, and
+    calibration_error, the mean difference of confidence and accuracy in ten bins of confidence. Baselines see the same
+    categories, one-hot; a missing cell is a category of its own there. Raises TableError and UsageError.
+    """
+    import pandas as pd
+
+    from attngeo.tabular.classifier import AttentionClassifier, fit_together
+
+    own = {each.name: getattr(options, each.name) for each in fields(ClassifierOptions)}
+    model = AttentionClassifier(**own, random_state=options.seed)
+    plan = model.prepare(tables.train_x, tables.train_y)
+    known = tables.test_y.notna()
+    test_x, test_y = tables.test_x[known], tables.test_y[known]
+    if not len(test_y):
+        raise TableError("the test rows have no label, expected some; leave out --test to hold out training rows")
+    codes = model.coding_.encode(test_x, test_y, options.unseen)
+    rows = []
+    for name in options.method_names:
+        if name == OURS:
+            fit_together([model], [(tables.train_x, tables.train_y)], progress)
+            chances = model.predict_proba(test_x)
+        else:
+            chances = _predict_baseline(name, plan.codes.numpy(), codes, model, options.seed, progress)
+        scores = measure_chances(model.classes_, codes[:, -1], chances)
+        sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
+        rows.append({"method": name, "seed": options.seed, **sizes, **scores})
+    return OwnFit(pd.DataFrame(rows), model if OURS in options.method_names else None)
+
+
+def _predict_baseline(
+    name: str, train: np.ndarray, test: np.ndarray, model: AttentionClassifier, seed: int, progress: ProgressCallback
+) -> np.ndarray:
+    """The chances of all classes, [rows, classes]. A baseline learns from labelled rows only."""
+    import numpy as np
+
+    from attngeo.tabular.baselines import fit_baseline
+
+    labelled = train[train[:, -1] >= 0]
+    fitted = fit_baseline(
+        name, labelled[:, :-1], labelled[:, -1], seed=seed,
+        report=lambda done, total: progress(Progress("fit", f"{METHODS[name].label}", done, total, "steps")),
+    )  # fmt: skip
+    chances = np.zeros((len(test), len(model.classes_)))
+    chances[:, fitted.classifier.classes_] = fitted.predict_proba(test[:, :-1])
+    return chances
+
+
+def measure_chances(classes: np.ndarray, truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
+    """Accuracy, mse, log_loss and calibration_error of the chances of classes, [rows, classes].
+
+    truth: the number of the right class of each row. mse: NaN unless the classes are numbers. calibration_error: the
+    mean over rows of |accuracy − mean confidence| in bins of the confidence, of equal width (Guo et al. 2017,
+    https://arxiv.org/abs/1706.04599, equation 3).
+    """
+    import numpy as np
+    from sklearn.metrics import log_loss
+
+    best = chances.argmax(1)
+    right = best == truth
+    numbers = classes.astype(float) if np.issubdtype(classes.dtype, np.number) else np.full(len(classes), np.nan)
+    confidence = chances[np.arange(len(best)), best]
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    gaps = np.bincount(bins, right - confidence, CALIBRATION_BINS)
+    return {
+        "accuracy": float(right.mean()),
+        "mse": float(np.mean((numbers[best] - numbers[truth]) ** 2)),
+        "log_loss": float(log_loss(truth, chances, labels=np.arange(len(classes)))),
+        "calibration_error": float(np.abs(gaps).sum() / len(best)),
+    }
+
+
+def predict_own_table(model: AttentionClassifier, path: str, missing: Sequence[str] = MISSING) -> pd.DataFrame:
+    """The predictions for the rows of a file: row (from 1), prediction, probability, and p(label) of each label.
+
+    Raises DataUnavailableError, UsageError, and TableError if the columns are not those of the training rows.
+    """
+    import pandas as pd
+
+    frame = read_own_table(path, missing)
+    names = [str(name) for name in model.coding_.names]
+    absent = [name for name in names if name not in frame.columns]
+    if absent:
+        raise TableError(f"{path}: no column {absent[0]!r}; expected those of the training rows: {', '.join(names)}")
+    chances = model.predict_proba(frame[names])
+    best = chances.argmax(1)
+    return pd.DataFrame(
+        {
+            "row": range(1, len(frame) + 1), "prediction": model.classes_[best], "probability": chances.max(1),
+            **{f"p({label})": chances[:, at] for at, label in enumerate(model.classes_)},
+        }
+    )  # fmt: skip

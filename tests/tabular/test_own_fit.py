@@ -1,0 +1,126 @@
+"""A user's own table: what is read, how methods are measured, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import log_loss, mean_squared_error
+from support.messages import refuses
+
+from attngeo.errors import DataUnavailableError, TableError, UsageError
+from attngeo.tabular.files import read_own_table
+from attngeo.tabular.own_fit import FitOptions, fit_own_table, measure_chances, read_tables
+
+
+def write(folder: Path, text: str, name: str = "t.csv") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    random = np.random.default_rng(0)
+    chances = random.dirichlet([1, 1], 500)
+    truth = (random.random(500) < chances[:, 1]).astype(int)
+    found = measure_chances(np.array([3, 5]), truth, chances)
+    predicted = np.array([3, 5])[chances.argmax(1)]
+    assert found["accuracy"] == np.mean(chances.argmax(1) == truth)
+    assert found["mse"] == pytest.approx(mean_squared_error(np.array([3, 5])[truth], predicted))
+    assert found["log_loss"] == pytest.approx(log_loss(truth, chances))
+    confidence = chances.max(1)
+    edges = np.linspace(0, 1, 11)
+    right, mean = calibration_curve(chances.argmax(1) == truth, confidence, n_bins=10)
+    sizes = np.histogram(confidence, edges)[0]
+    assert found["calibration_error"] == pytest.approx(np.sum(np.abs(right - mean) * sizes[sizes > 0]) / 500)
+    assert found["calibration_error"] < 0.1
+    assert measure_chances(np.array(["a", "b"]), truth, chances)["mse"] is not None
+    assert np.isnan(measure_chances(np.array(["a", "b"]), truth, chances)["mse"])
+    assert measure_chances(np.array([0, 1]), truth, np.eye(2)[1 - truth] * 0.98 + 0.01)["calibration_error"] > 0.9
+
+
+def test_cells_of_a_file_keep_their_kind(tmp_path: Path) -> None:
+    path = write(tmp_path, '\ufeffname, code,n,mass\nNone,01,1,2.5\n"a,b",02,,?\nn/a,03,3,NA\n')
+    frame = read_own_table(path)
+    assert frame["name"].tolist() == ["None", "a,b", "n/a"]
+    assert frame["n"].isna().tolist() == [False, True, False]
+    assert frame["mass"].isna().tolist() == [False, True, True]
+    assert read_own_table(path, missing=["n/a"])["mass"].tolist() == ["2.5", "?", "NA"]
+    frame.to_parquet(tmp_path / "t.parquet")
+    pd.testing.assert_frame_equal(read_own_table(tmp_path / "t.parquet"), frame)
+
+
+def write_rows(folder: Path, rows: int = 80) -> str:
+    random = np.random.default_rng(0)
+    size, mass = random.choice(["s", "m"], rows), random.normal(size=rows)
+    label = np.where(size == "s", "small", "large")
+    frame = pd.DataFrame({"size": size, "mass": mass, "y": label})
+    frame.loc[::9, "size"] = None
+    frame.loc[5, "y"] = None
+    frame.to_csv(folder / "rows.csv", index=False)
+    return str(folder / "rows.csv")
+
+
+def test_rows_that_are_held_out_have_a_label_and_do_not_train(tmp_path: Path) -> None:
+    tables = read_tables(write_rows(tmp_path), FitOptions(target="y", test_size=0.2, seed=3))
+    assert len(tables.train_y) + len(tables.test_y) == 80
+    assert len(tables.test_y) == 16
+    assert tables.test_y.notna().all()
+    assert not set(tables.train_y.index) & set(tables.test_y.index)
+    assert 5 in tables.train_y.index
+    again = read_tables(str(tmp_path / "rows.csv"), FitOptions(target="y", test_size=0.2, seed=4))
+    assert set(again.test_y.index) != set(tables.test_y.index)
+
+
+def test_each_method_is_measured_on_the_same_rows(tmp_path: Path) -> None:
+    options = FitOptions(target="y", methods="lr,atn", epochs=40, learning_rate=0.02, device="cpu")
+    rows, model = fit_own_table(read_tables(write_rows(tmp_path), options), options)
+    assert rows["method"].tolist() == ["lr", "atn"]
+    assert (rows["accuracy"] > 0.7).all()
+    assert (rows["test_rows"] == 20).all()
+    assert rows["mse"].isna().all()
+    assert model is not None
+    assert model.classes_.tolist() == ["large", "small"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "facts"),
+    [
+        ("a,b,a\n1,2,3\n", TableError, ["'a'", "rename"]),
+        ("a,b\n", TableError, ["0 rows"]),
+        ("", TableError, ["t.csv"]),
+        ('a,b\n"1,2\n', TableError, ["t.csv"]),
+        ("y\n1\n2\n", TableError, ["'y'", "only"]),
+        ("a,z\n1,2\n2,3\n", TableError, ["'y'", "a, z"]),
+    ],
+)
+def test_files_that_are_no_table_are_refused(text: str, kind: type[Any], facts: list[object], tmp_path: Path) -> None:
+    with refuses(kind, *facts):
+        read_tables(write(tmp_path, text), FitOptions(target="y"))
+
+
+def test_other_bad_input_is_refused(tmp_path: Path) -> None:
+    with refuses(DataUnavailableError, tmp_path / "no.csv"):
+        read_own_table(tmp_path / "no.csv")
+    with refuses(UsageError, "rows.xlsx", ".csv"):
+        read_own_table("rows.xlsx")
+    path = write_rows(tmp_path)
+    with refuses(UsageError, "target", "size, mass, y"):
+        read_tables(path, FitOptions())
+    with refuses(TableError, "'sise'", "size"):
+        read_tables(path, FitOptions(target="sise"))
+    other = write(tmp_path, "size,y\ns,small\n")
+    with refuses(TableError, other, "'mass'"):
+        read_tables(path, FitOptions(target="y", test=other))
+    with refuses(UsageError, "nn", "methods"):
+        FitOptions(target="y", methods="atn,nn")
+    (tmp_path / "bin.csv").write_bytes(b"\xff\xfe\x00a")
+    with refuses(TableError, tmp_path / "bin.csv"):
+        read_own_table(tmp_path / "bin.csv")
+    unlabelled = write(tmp_path, "size,mass,y\ns,1.0,\n", "u.csv")
+    options = FitOptions(target="y", test=unlabelled, methods="lr")
+    with refuses(TableError, "no label"):
+        fit_own_table(read_tables(path, options), options)

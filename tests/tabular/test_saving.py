@@ -1,0 +1,133 @@
+"""Saved classifiers: they say the same when they are loaded, and broken ones are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.torch import load_file, save_file
+from support.messages import refuses
+from torch import nn
+
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
+from attngeo.scores.scoring import score
+from attngeo.tabular import AttentionClassifier
+from attngeo.tabular.saving import CONFIG, WEIGHTS, load_classifier, save_classifier
+
+ROWS = pd.DataFrame({"size": ["s", "m", None, "l"] * 10, "age": [1, 2, 3, 1] * 10, "mass": np.linspace(0, 1, 40)})
+LABELS = np.array(["no", "yes", "no", "maybe"] * 10)
+
+
+def fit(**parameters: Any) -> AttentionClassifier:
+    given = {"epochs": 2, "n_heads": 2, "head_size": 3, "random_state": 0, "device": "cpu", **parameters}
+    return AttentionClassifier(**given).fit(ROWS, LABELS)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_classifier(fit(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("vocabulary", ["column", "shared"])
+def test_a_loaded_model_says_the_same(vocabulary: str, tmp_path: Path) -> None:
+    model = fit(vocabulary=vocabulary, n_bins=4, unseen="mask")
+    save_classifier(model, tmp_path / "m")
+    loaded = load_classifier(tmp_path / "m")
+    assert loaded.get_params() == model.get_params()
+    assert loaded.columns_ == model.columns_
+    rows = ROWS.assign(size=["xxl", *ROWS["size"][1:]])
+    np.testing.assert_array_equal(loaded.predict_proba(rows), model.predict_proba(rows))
+    assert loaded.predict(rows).tolist() == model.predict(rows).tolist()
+    pd.testing.assert_frame_equal(loaded.impute(ROWS), model.impute(ROWS))
+    loaded.partial_fit(ROWS, LABELS)
+
+
+def test_a_model_of_an_array_and_of_numbers_as_labels(tmp_path: Path) -> None:
+    x = np.array([[0, 1.5], [1, np.nan], [0, 0.5], [1, 2.5]] * 5)
+    model = AttentionClassifier(epochs=2, random_state=np.random.RandomState(1), device="cpu").fit(x, [3, 7, 3, 7] * 5)
+    save_classifier(model, tmp_path / "m")
+    loaded = load_classifier(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.predict_proba(x), model.predict_proba(x))
+    assert loaded.classes_.tolist() == [3, 7]
+    assert loaded.random_state is None
+
+
+def test_its_attention_is_scored_as_that_of_any_model(saved: Path) -> None:
+    """The linear layers of the file multiply as those of torch do."""
+    rows = score(str(saved), per_head=True)
+    tensors = load_file(saved / WEIGHTS)
+    query, key = (tensors[f"encoder.layer.0.attention.self.{name}.weight"] for name in ("query", "key"))
+    product = query.T.double() @ key.double()
+    assert rows.loc[rows["head"].isna(), "symmetry"].item() == pytest.approx(
+        float((product * product.T).sum() / product.square().sum()), abs=1e-5
+    )
+    assert rows["head"].notna().sum() == 2
+    model = load_classifier(saved)
+    linear = nn.Linear(6, 6)
+    linear.weight.data = query
+    inputs = model.network_.weights["words"][0]
+    weight = model.network_.weights["query"][0]
+    np.testing.assert_allclose((linear(inputs) - linear.bias).detach(), (inputs @ weight).detach(), atol=1e-6)
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    about = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(about | changes))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with refuses(ModelNotFoundError, tmp_path / "none", "--save"):
+        load_classifier(tmp_path / "none")
+    (tmp_path / "file").write_text("")
+    with refuses(ModelNotFoundError, tmp_path / "file"):
+        load_classifier(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "facts"),
+    [
+        ({"format": 2, "attngeo_version": "9.1"}, UnsupportedModelError, [2, "9.1", 1]),
+        ({"model_type": "bert"}, UnsupportedModelError, ["bert", "attngeo_tabular"]),
+        ({"columns": []}, CorruptCheckpointError, [CONFIG]),
+        ({"columns": [{"name": "a"}]}, CorruptCheckpointError, ["values"]),
+        ({"parameters": {"heads": 2}}, CorruptCheckpointError, ["heads"]),
+        ({"parameters": {"n_heads": 3}}, CorruptCheckpointError, [WEIGHTS]),
+        ({"parameters": {"n_heads": "many"}}, CorruptCheckpointError, [CONFIG]),
+    ],
+)
+def test_a_model_of_another_version_or_kind_is_refused(
+    changes: dict[str, object], kind: type[Any], facts: list[object], saved: Path
+) -> None:
+    change_config(saved, **changes)
+    with refuses(kind, *facts):
+        load_classifier(saved)
+
+
+def test_broken_files_are_refused(saved: Path) -> None:
+    whole, text = (saved / WEIGHTS).read_bytes(), (saved / CONFIG).read_text()
+    tensors = {name: each.clone() for name, each in load_file(saved / WEIGHTS).items()}  # not a map of the file
+    (saved / WEIGHTS).write_bytes(whole[:200])
+    with refuses(CorruptCheckpointError, saved / WEIGHTS):
+        load_classifier(saved)
+    save_file(tensors | {"classifier.bias": tensors["classifier.bias"] * np.nan}, saved / WEIGHTS)
+    with refuses(CorruptCheckpointError, "classifier.bias", "finite"):
+        load_classifier(saved)
+    (saved / WEIGHTS).unlink()
+    with refuses(CorruptCheckpointError, saved / WEIGHTS):
+        load_classifier(saved)
+    (saved / CONFIG).write_text(text[:50])
+    with refuses(CorruptCheckpointError, saved / CONFIG):
+        load_classifier(saved)
+
+
+def test_values_that_json_lacks_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"pair": [(1, 2), (3, 4)] * 4})
+    model = AttentionClassifier(epochs=1, device="cpu").fit(rows, ["a", "b"] * 4)
+    with refuses(TableError, "'pair'", "tuple"):
+        save_classifier(model, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
