@@ -62,6 +62,8 @@ def cache(
         raise UsageError(f"{VARIABLE} is empty, and nothing is kept; set it to a folder, or unset it")
     entries = [entry for entry in list_entries() if _is_chosen(entry, models or [], outdated=outdated)]
     if action == "clear":
+        if format != "table":
+            raise UsageError(f"format is {format!r}, which is for list only; clear prints nothing on stdout")
         remove(entries)
         if not quiet:
             say(f"removed {_count(entries)} from {folder}")

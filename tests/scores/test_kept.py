@@ -25,7 +25,7 @@ from support.checkpoints import CONFIG, weights, write_config, write_single
 from support.hub_client import environment_of, reach_hub
 from support.hub_server import Hub, serve
 from support.kept import LAYERS, file_of, list_kept, write_layers
-from support.messages import assert_states, refuses
+from support.messages import assert_fails, assert_states, refuses
 
 import attngeo as library
 from attngeo.errors import CorruptCheckpointError, NetworkError, UsageError
@@ -423,6 +423,7 @@ class TestCommand:
         assert_states(table.stderr, "3 results", kept)
 
     def test_clear_removes_what_is_named_and_nothing_else(self, inside: Command, kept: Path, model: Path) -> None:
+        assert_fails(inside("cache", "clear", "--format", "json"), 2, "format", "list")
         assert_states(inside("cache", "clear", "demo:*").stderr, "1 result", kept)
         left = json.loads(inside("cache", "list", "--format", "json").stdout)
         assert {each["model"] for each in left} == {str(model)}
