@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 # What a figure can be drawn from. scores: rows of `attngeo.score` with all heads. summary: rows of `summarise`, made of
 # them. published: rows of `published_scores`. matrix: the two tables of `query_key_matrix`. curves: rows of
-# `curves.parquet` or `geometry.parquet`. analogies: rows of `attngeo.analogy`.
-FrameName = Literal["scores", "summary", "published", "matrix", "curves", "analogies"]
+# `curves.parquet` or `geometry.parquet`. analogies: rows of `attngeo.analogy`. methods: rows of `attngeo tabular
+# simulate` or `auto-mpg`. cells, encodings: rows of `attngeo.tabular.views`.
+FrameName = Literal["scores", "summary", "published", "matrix", "curves", "analogies", "methods", "cells", "encodings"]
 Draw = Callable[..., "Figure"]
 
 
@@ -150,6 +151,30 @@ FIGURES: dict[str, FigureSpec] = {
             ),
             options=("where",),
             draw=import_later("attngeo.figures.analogies:draw_analogies"),
+        ),
+        FigureSpec(
+            name="shift",
+            description="accuracy of methods on tables against the shift of the test rows, with intervals",
+            frames=("methods",),
+            columns=("method", "seed", "accuracy"),
+            options=("where", "published"),
+            draw=import_later("attngeo.figures.tabular:draw_shift"),
+        ),
+        FigureSpec(
+            name="row-attention",
+            description="attention of the cells of a table's row on each other",
+            frames=("cells",),
+            columns=("cell", "on", "head", "attention"),
+            options=("where",),
+            draw=import_later("attngeo.figures.tabular:draw_row_attention"),
+        ),
+        FigureSpec(
+            name="encodings",
+            description="encodings of the categories of a table in two dimensions",
+            frames=("encodings",),
+            columns=("column", "value", "x", "y"),
+            options=("where",),
+            draw=import_later("attngeo.figures.tabular:draw_encodings"),
         ),
     )
 }  # fmt: skip

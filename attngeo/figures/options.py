@@ -55,7 +55,10 @@ class PlotOptions(Options):
         parse=parse_where, repeated=True,
     )  # fmt: skip
     published: bool = option(
-        True, "Show the 223 published models in the background (kind size)", panel=DRAWING, shown_default="published"
+        True,
+        "Show published numbers: the 223 models (kind size), the means of the tables (kind shift)",
+        panel=DRAWING,
+        shown_default="published",
     )
 
     def __post_init__(self) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # How messages call a DataFrame, which has no name.
 THE_TABLE = "the table"
+# Columns of the experiments on tables that name a setting, and those of numbers.
+METHOD_SETTING = ("n_c", "noise", "corr")
+METHOD_NUMBERS = ("noise", "corr", "mse", "published_accuracy", "published_mse")
 # The files of a folder of pretrain that hold curves: of a comparison, and of a single run.
 CURVE_FILES = ("curves.parquet", "geometry.parquet")
 
@@ -174,6 +177,34 @@ def _name_run(rows: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     return rows.assign(**{name: value for name, value in about.items() if name not in rows})
 
 
+def _read_methods(inputs: FigureInputs) -> list[pd.DataFrame]:
+    """Rows of the experiments on tables, which name settings or data."""
+    (rows,) = _read_rows(inputs, "attngeo tabular simulate -o FILE", METHOD_NUMBERS)
+    return [rows if "data" in rows else require_columns(rows, METHOD_SETTING, inputs.name, "attngeo tabular simulate")]
+
+
+def _read_cells(inputs: FigureInputs) -> list[pd.DataFrame]:
+    return _read_rows(inputs, "attngeo.tabular.views.tabulate_attention", ("attention",))
+
+
+def _read_encodings(inputs: FigureInputs) -> list[pd.DataFrame]:
+    return _read_rows(inputs, "attngeo.tabular.views.tabulate_encodings", ("x", "y"))
+
+
+def _read_rows(inputs: FigureInputs, made_by: str, numbers: Sequence[str]) -> list[pd.DataFrame]:
+    """Rows of files and tables. numbers: columns of numbers."""
+    for each in inputs.given:
+        if not (is_frame(each) or (isinstance(each, str | Path) and is_results(str(each)))):
+            raise UsageError(f"{inputs.spec.name} cannot be drawn from {each!r:.80}, expected a file of {made_by}")
+    frames = [
+        require_columns(each, inputs.columns, THE_TABLE, made_by)
+        if is_frame(each)
+        else read_results(each, inputs.columns, made_by, numbers=numbers)
+        for each in inputs.given
+    ]
+    return [inputs.filter(_join(frames))]
+
+
 def _join(frames: list[pd.DataFrame]) -> pd.DataFrame:
     import pandas as pd
 
@@ -187,4 +218,7 @@ READERS: dict[FrameName, Callable[[FigureInputs], list[pd.DataFrame]]] = {
     "matrix": _read_matrix,
     "curves": _read_curves,
     "analogies": _read_analogies,
+    "methods": _read_methods,
+    "cells": _read_cells,
+    "encodings": _read_encodings,
 }

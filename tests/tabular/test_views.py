@@ -1,0 +1,40 @@
+"""What a fitted classifier has learned, as tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attngeo.tabular.classifier import AttentionClassifier
+from attngeo.tabular.views import MASK, tabulate_attention, tabulate_encodings
+
+
+@pytest.fixture(scope="module")
+def model() -> AttentionClassifier:
+    draw = np.random.default_rng(0)
+    x = pd.DataFrame({"colour": draw.choice(["red", "blue"], 40), "size": draw.integers(0, 3, 40)})
+    return AttentionClassifier(epochs=2, random_state=0).fit(x, pd.Series(x["colour"] == "red", name="warm"))
+
+
+def test_the_attention_of_each_cell_sums_to_one(model: AttentionClassifier) -> None:
+    row = pd.DataFrame({"colour": ["blue"], "size": [2]})
+    rows = tabulate_attention(model, row)
+    sums = rows.groupby(["cell", "head"])["attention"].sum()
+    assert len(sums) == 3 * model.n_heads
+    np.testing.assert_allclose(sums, 1, atol=1e-5)
+    assert dict(zip(rows["on"], rows["value"], strict=True)) == {"colour": "blue", "size": "2", "warm": MASK}
+    first = rows[(rows["head"] == 1) & (rows["cell"] == "size") & (rows["on"] == "colour")]
+    assert first["attention"].item() == pytest.approx(model.attention(row)[0, 1, 1, 0])
+
+
+def test_encodings_keep_the_distances_that_two_dimensions_can(model: AttentionClassifier) -> None:
+    rows = tabulate_encodings(model)
+    assert set(zip(rows["column"], rows["value"], strict=True)) >= {("colour", "red"), ("size", "2"), ("warm", "True")}
+    placed = rows[["x", "y"]].to_numpy()
+    whole = model.category_encodings_.to_numpy() + model.feature_encodings_[[0, 0, 1, 1, 1, 2, 2]]
+    whole -= whole.mean(0)
+    np.testing.assert_allclose(placed.mean(0), 0, atol=1e-6)
+    values = np.linalg.svd(whole, compute_uv=False)
+    np.testing.assert_allclose(np.linalg.norm(placed, axis=0), values[:2], rtol=1e-4)
+    pd.testing.assert_frame_equal(rows, tabulate_encodings(model))
