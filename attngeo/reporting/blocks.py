@@ -18,6 +18,7 @@ from attngeo.scores.published import published_of, published_scores
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import QUARTILES, statistic, summarise
 from attngeo.tables.read import explain_unknown_column, filter_rows, require_columns
+from attngeo.tabular.summary import measure_advantage, summarise_methods
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,8 @@ FILE_NAME, LONGEST_NAME = r"\w[\w.-]{0,120}", 100
 CAPTIONS = {
     "rows": "all rows", "summary": "median and quartiles over layers",
     "published": "medians over layers, measured and published",
+    "methods": "mean and standard deviation of each method, and the published mean",
+    "advantage": "accuracy of attention above that of the best of the other methods, with the standard error",
 }  # fmt: skip
 
 
@@ -125,6 +128,10 @@ def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, p
         rows = summarise(rows)[list(shown_columns())]
     elif block.show == "published":
         rows = compare_with_published(rows)
+    elif block.show == "methods":
+        rows = summarise_methods(rows)
+    elif block.show == "advantage":
+        rows = measure_advantage(rows)
     if block.columns is not None:
         missing = [column for column in block.columns if column not in rows]
         if missing:

@@ -17,11 +17,20 @@ from attngeo.errors import InterruptedTrainingError, OutputError
 from attngeo.pretrain.options import INITS, PATHS, make_options, separate_comparison
 from attngeo.pretrain.presets import PRESETS
 from attngeo.provenance import software
-from attngeo.reporting.schema import AnalogyRequest, FileRequest, PretrainRequest, Request, ScoreRequest
+from attngeo.reporting.schema import (
+    AnalogyRequest,
+    AutoMpgRequest,
+    FileRequest,
+    PretrainRequest,
+    Request,
+    ScoreRequest,
+    SimulateRequest,
+)
 from attngeo.reporting.workplace import Workplace, describe_files, resolve_reference
 from attngeo.scores.spec import number_columns
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.read import read_results
+from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +56,10 @@ def plan_parts(request: Request, place: Workplace) -> Iterator[tuple[str, Callab
             yield ", ".join(request.models), partial(_prepare_analogies, request, place)
         case PretrainRequest():
             yield str(request.options.get("model", "training")), partial(_prepare_training, request, place)
+        case SimulateRequest():
+            yield "simulated tables", partial(_prepare_simulation, request, place)
+        case AutoMpgRequest():
+            yield "auto-mpg", partial(_prepare_auto_mpg, request, place)
         case ScoreRequest():
             for model in request.models:
                 yield model, partial(_prepare_scores, request, model, place)
@@ -120,6 +133,29 @@ def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart
         return frame
 
     return ResultsPart(_fingerprint(request, files), make)
+
+
+def _prepare_simulation(request: SimulateRequest, place: Workplace) -> ResultsPart:
+    def make() -> pd.DataFrame:
+        from attngeo.tabular.experiments import compare_on_simulation
+
+        options = SimulateOptions(**request.options)
+        return compare_on_simulation(options, study=place.study, progress=place.progress)
+
+    return ResultsPart(_fingerprint(request), make)
+
+
+def _prepare_auto_mpg(request: AutoMpgRequest, place: Workplace) -> ResultsPart:
+    options = dict(request.options)
+    if options.get("data") is not None:
+        options["data"] = str(place.base / local_path(options["data"]))
+
+    def make() -> pd.DataFrame:
+        from attngeo.tabular.experiments import compare_on_auto_mpg
+
+        return compare_on_auto_mpg(AutoMpgOptions(**options), study=place.study, progress=place.progress)
+
+    return ResultsPart(_fingerprint(request, describe_files(options.get("data") or "")), make)
 
 
 def _train(options: dict[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:

@@ -23,14 +23,22 @@ from attngeo.reporting.schema import (
 )
 from attngeo.reporting.toml_lines import Place
 
-# The command whose results a figure is drawn from, by the frame that it takes first.
-COMMAND_OF_FRAME: dict[FrameName, str] = {
-    "scores": "score", "summary": "score", "analogies": "analogy", "curves": "pretrain",
+# The commands whose results a figure is drawn from, by the frame that it takes first; of others, files are read.
+COMMANDS_OF_FRAME: dict[FrameName, tuple[str, ...]] = {
+    "scores": ("score",), "summary": ("score",), "analogies": ("analogy",), "curves": ("pretrain",),
+    "methods": ("simulate", "auto-mpg"), "cells": ("file",), "encodings": ("file",),
+}  # fmt: skip
+# The same of what a table shows; rows are those of any command.
+COMMANDS_OF_TABLE: dict[str, tuple[str, ...]] = {
+    "rows": (), "summary": ("score",), "published": ("score",), "methods": ("simulate", "auto-mpg"),
+    "advantage": ("simulate", "auto-mpg"),
 }  # fmt: skip
 # How pydantic begins most messages: "Input should be a valid integer …".
 SHOULD_BE = re.compile(r"\w+ should (?:be|have) (?:a valid (?P<kind>\w+)|(?P<rest>.*))")
 # The keys that say what a figure is drawn from; those of all other kinds name results, and models among them.
-SOURCE_KEYS: dict[FrameName, tuple[str, ...]] = {"matrix": ("model",), "curves": ("of",)}
+SOURCE_KEYS: dict[FrameName, tuple[str, ...]] = {
+    "matrix": ("model",), "curves": ("of",), "methods": ("of",), "cells": ("of",), "encodings": ("of",),
+}  # fmt: skip
 # The tables of a recipe that have a class of their own, by their key.
 TABLES: dict[str, type[BaseModel]] = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
 
@@ -45,10 +53,9 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
         for j, figure in enumerate(section.figures):
             yield from _check_figure(recipe, ("section", i, "figures", j), figure)
         for j, table in enumerate(section.tables):
-            command = None if table.show == "rows" else "score"
-            yield from _check_reference(recipe, ("section", i, "tables", j), table.of, command)
+            yield from _check_reference(recipe, ("section", i, "tables", j), table.of, COMMANDS_OF_TABLE[table.show])
     for i, check in enumerate(recipe.check):
-        yield from _check_reference(recipe, ("check", i), check.of, "score", check.models)
+        yield from _check_reference(recipe, ("check", i), check.of, ("score",), check.models)
 
 
 def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
@@ -66,19 +73,19 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
     elif figure.of is None:
         yield (*place, "of"), "is missing, expected the name of a [[results]] table"
     else:
-        yield from _check_reference(recipe, place, figure.of, COMMAND_OF_FRAME[spec.frames[0]], figure.models)
+        yield from _check_reference(recipe, place, figure.of, COMMANDS_OF_FRAME[spec.frames[0]], figure.models)
 
 
 def _check_reference(
-    recipe: Recipe, place: Place, name: str, command: str | None, models: list[str] | None = None
+    recipe: Recipe, place: Place, name: str, commands: tuple[str, ...], models: list[str] | None = None
 ) -> Iterator[tuple[Place, str]]:
-    """Whether there are results of that name, of this command (None: any) or from a file, with these models."""
+    """Whether there are results of that name, of one of the commands (none: any) or from a file, with these models."""
     request = recipe.find_request(name)
     if request is None:
         known = ", ".join(each.name for each in recipe.results) or "(none)"
         yield (*place, "of"), f"there are no results {name!r}, expected one of: {known}"
-    elif command is not None and request.command not in (command, "file"):
-        yield (*place, "of"), f"{name!r} are results of {request.command}, expected {command}"
+    elif commands and request.command not in (*commands, "file"):
+        yield (*place, "of"), f"{name!r} are results of {request.command}, expected {' or '.join(commands)}"
     elif not isinstance(request, FileRequest):
         own = recipe.models_of(name)
         for model in models or ():

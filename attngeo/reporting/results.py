@@ -14,7 +14,7 @@ from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError, 
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.reporting.parts import plan_parts
 from attngeo.reporting.recipe import RecipeFile
-from attngeo.reporting.schema import PretrainRequest, Request
+from attngeo.reporting.schema import AutoMpgRequest, PretrainRequest, Request, SimulateRequest
 from attngeo.reporting.workplace import Workplace
 from attngeo.studies.engine import run_study
 from attngeo.studies.options import StudyOptions
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PARTS = ".parts"
+# Requests with processes of their own; those of training save their checkpoints at Ctrl-C.
+STUDIES = (PretrainRequest, SimulateRequest, AutoMpgRequest)
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,10 @@ def _make_all(parts: list[_RecipePart], place: Workplace) -> list[tuple[_RecipeP
             raise outcome.failure
 
     study, groups = place.study, [(parts, place.study)]
-    if study.elsewhere:  # training has processes of its own, which save their checkpoints at Ctrl-C
-        trained = [part for part in parts if isinstance(part.request, PretrainRequest)]
-        others = [part for part in parts if part not in trained]
-        groups = [(others, study), (trained, StudyOptions(fail_fast=study.fail_fast))]
+    if study.elsewhere:
+        studies = [part for part in parts if isinstance(part.request, STUDIES)]
+        others = [part for part in parts if part not in studies]
+        groups = [(others, study), (studies, StudyOptions(fail_fast=study.fail_fast))]
     make = partial(make_part, place=replace(place, progress=ignore_progress))
     found = []
     for group, options in groups:

@@ -35,6 +35,7 @@ from attngeo.pretrain.options import (
 )
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
+from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
 
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -144,6 +145,9 @@ PRETRAIN_KEYS = OptionsOf(
     check=lambda given: make_options(**separate_comparison(given)[1]),
 )  # fmt: skip
 
+SIMULATE_KEYS = OptionsOf(SimulateOptions, check=lambda given: SimulateOptions(**given))
+AUTO_MPG_KEYS = OptionsOf(AutoMpgOptions, check=lambda given: AutoMpgOptions(**given))
+
 
 class ScoreRequest(_Table):
     """Scores of every layer and head of some models, each model by itself."""
@@ -171,6 +175,22 @@ class PretrainRequest(_Table):
     options: Annotated[dict[str, Any], PRETRAIN_KEYS] = Field(default_factory=dict)
 
 
+class SimulateRequest(_Table):
+    """Scores of methods on simulated tables, whose test rows have another distribution."""
+
+    command: Literal["simulate"]
+    name: Name
+    options: Annotated[dict[str, Any], SIMULATE_KEYS] = Field(default_factory=dict)
+
+
+class AutoMpgRequest(_Table):
+    """Scores of methods on the auto-mpg data."""
+
+    command: Literal["auto-mpg"]
+    name: Name
+    options: Annotated[dict[str, Any], AUTO_MPG_KEYS] = Field(default_factory=dict)
+
+
 class FileRequest(_Table):
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
 
@@ -179,10 +199,13 @@ class FileRequest(_Table):
     path: str = Field(min_length=1)
 
 
-Request = ScoreRequest | AnalogyRequest | PretrainRequest | FileRequest
+Request = ScoreRequest | AnalogyRequest | PretrainRequest | SimulateRequest | AutoMpgRequest | FileRequest
 REQUESTS: tuple[type[Request], ...] = get_args(Request)
 COMMANDS: tuple[str, ...] = tuple(get_args(each.model_fields["command"].annotation)[0] for each in REQUESTS)
-OPTION_KEYS = {"score": SCORE_KEYS, "analogy": ANALOGY_KEYS, "pretrain": PRETRAIN_KEYS}
+OPTION_KEYS = {
+    "score": SCORE_KEYS, "analogy": ANALOGY_KEYS, "pretrain": PRETRAIN_KEYS, "simulate": SIMULATE_KEYS,
+    "auto-mpg": AUTO_MPG_KEYS,
+}  # fmt: skip
 
 
 class _FigureKeys(_Table):
@@ -218,10 +241,14 @@ else:
 
 
 class TableBlock(_Table):
-    """A table of results. show: all rows, a summary of scores, or medians beside the published ones."""
+    """A table of results.
+
+    show: all rows, a summary of scores, medians beside the published ones, means of methods on tables, or the advantage
+    of attention over the best of the other methods.
+    """
 
     of: str
-    show: Literal["rows", "summary", "published"] = "rows"
+    show: Literal["rows", "summary", "published", "methods", "advantage"] = "rows"
     columns: list[str] | None = Field(default=None, min_length=1)
     where: Where = {}
     caption: str = ""

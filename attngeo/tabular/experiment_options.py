@@ -43,6 +43,11 @@ def _parse_setting(text: str) -> ShiftSetting:
         ) from None
 
 
+def parse_methods(text: str) -> list[str]:
+    """The methods of a list such as "lr,rf". Raises UsageError."""
+    return list(check_methods(text))
+
+
 def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
     """The names, each once, if each is a method. Raises UsageError with the nearest name otherwise."""
     listed = names.split(",") if isinstance(names, str) else names
@@ -59,14 +64,17 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
 
 def methods_option(help: str) -> Any:
     """The option `methods`, which both experiments have."""
-    return option(None, help, panel=INPUT, metavar="LIST", parse=check_methods, shown_default="all")
+    return option(None, help, panel=INPUT, metavar="LIST", parse=parse_methods, shown_default="all")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(Options):
-    """Which data sets are simulated, and which methods answer them. Raises UsageError."""
+    """Which data sets are simulated, and which methods answer them. Raises UsageError.
 
-    settings: Iterable[Sequence[float]] | None = option(
+    settings: texts such as "5,0,0.9", or the three numbers.
+    """
+
+    settings: Iterable[str] | None = option(
         None, "Setting n_c,noise,corr, for example 5,0,0.9; may be repeated", panel=INPUT, metavar="SETTING",
         parse=parse_settings, repeated=True, shown_default="the 12 of Table 1",
     )  # fmt: skip

@@ -87,6 +87,34 @@ def run_methods(
     return run_study(function, runs, names=names, options=study, progress=progress, on_outcome=on_outcome)
 
 
+def compare_on_simulation(
+    options: SimulateOptions, *, study: StudyOptions = StudyOptions(), progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """Table 1: `build_simulation_frame` of all its runs. Raises the error of the first run that fails, at the end."""
+    outcomes = run_methods(plan_simulation(options), study=study, progress=progress)
+    return build_simulation_frame(options, _require_all(outcomes))
+
+
+def compare_on_auto_mpg(
+    options: AutoMpgOptions, *, study: StudyOptions = StudyOptions(), progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """Table 2: `build_auto_mpg_frame` of all its runs. Raises as `load_auto_mpg`, and the error of the first run that
+    fails, at the end.
+    """
+    from attngeo.tabular.auto_mpg import load_auto_mpg
+
+    data = load_auto_mpg(options.data, progress)
+    outcomes = run_methods(plan_auto_mpg(options, data), study=study, progress=progress)
+    return build_auto_mpg_frame(options, data, _require_all(outcomes))
+
+
+def _require_all(outcomes: list[Outcome]) -> list[Outcome]:
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            raise outcome.failure
+    return outcomes
+
+
 def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """A row for each data set and method that has scores, in the order of Table 1; columns: `SIMULATION_COLUMNS`.
 

@@ -29,7 +29,7 @@ def summarise_methods(frame: pd.DataFrame) -> pd.DataFrame:
     published_mse. A deviation is that of a sample (n − 1), and missing for one run. Raises DataError if a column is
     missing.
     """
-    require_columns(frame, ["method", "seed", *SCORES], "the table", "attngeo tabular simulate")
+    _require_results(frame)
     grouped = frame.groupby([*labels_of(frame), "method"], sort=False, dropna=False)
     named: dict[str, Any] = {"runs": ("seed", "size")}
     for score in SCORES:
@@ -44,10 +44,12 @@ def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
 
     Columns: those of the setting, best (the baseline with the highest mean accuracy), runs (that both methods have),
     advantage (mean difference), error (standard error of the differences, which are paired by seed; NaN for one run)
-    and is_larger (advantage > error). Settings without `ours` or without a baseline are left out.
+    and is_larger (advantage > error). Settings without `ours` or without a baseline are left out. Raises DataError if a
+    column is missing.
     """
     import pandas as pd
 
+    _require_results(frame)
     rows = []
     labels = labels_of(frame)
     for values, own in frame.groupby(labels, sort=False, dropna=False):
@@ -62,6 +64,12 @@ def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
         row = {"best": best, "runs": len(difference), "advantage": advantage, "error": error}
         rows.append(dict(zip(labels, values, strict=True)) | row | {"is_larger": bool(advantage > error)})
     return pd.DataFrame(rows, columns=[*labels, "best", "runs", "advantage", "error", "is_larger"])
+
+
+def _require_results(frame: pd.DataFrame) -> None:
+    require_columns(frame, ["method", "seed", *SCORES], "the table", "attngeo tabular simulate")
+    if not labels_of(frame):
+        require_columns(frame, LABELS[:3], "the table", "attngeo tabular simulate")
 
 
 def describe_advantage(advantages: pd.DataFrame) -> str:

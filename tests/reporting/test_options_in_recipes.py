@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import typer
 from attngeo.commands.app import app
@@ -40,6 +42,8 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "comparisons_output": "a file for other programs",
     },
     "pretrain": {"resume": "an interrupted report always resumes its runs"},
+    "simulate": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
+    "auto-mpg": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
     "plot": {
         "inputs": "key `of` or `model` of a figure",
         "width": "figures of a page have the width of the window",
@@ -58,9 +62,18 @@ NOT_IN_RECIPES = {
 
 
 def options_of_commands() -> dict[str, set[str]]:
-    """Command → the names of its parameters, as the parser has them."""
-    group = typer.main.get_command(app)
-    return {name: {param.name for param in command.params} for name, command in group.commands.items()}  # type: ignore[attr-defined]
+    """Command → the names of its parameters, as the parser has them; those of a group by their own names."""
+    found: dict[str, set[str]] = {}
+
+    def collect(group: Any) -> None:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                collect(command)
+            else:
+                found[name] = {param.name for param in command.params}
+
+    collect(typer.main.get_command(app))
+    return found
 
 
 def keys_of_recipes() -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ import pytest
 from support.messages import refuses
 
 from attngeo import provenance
-from attngeo.errors import TrainingError, UsageError
+from attngeo.errors import DataError, TrainingError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
@@ -216,7 +216,6 @@ def test_a_study_without_results_has_an_empty_table() -> None:
     frame = build_simulation_frame(options, [])
     assert tuple(frame.columns) == SIMULATION_COLUMNS
     assert len(frame) == 0
-    assert len(measure_advantage(frame)) == 0
 
 
 def test_auto_mpg_is_answered_with_every_seed(guess: Guess) -> None:
@@ -269,6 +268,16 @@ def test_the_summary_has_means_and_deviations_of_samples() -> None:
     assert summary.loc["gb", "mse_mean"] == pytest.approx(0.7)
     assert list(summary["runs"]) == [2, 2, 2]
     assert list(summary.index) == ["lr", "gb", "atn"]
+
+
+def test_rows_of_something_else_are_refused() -> None:
+    results = make_results([0.5], [0.4], [0.1])
+    for function in (summarise_methods, measure_advantage):
+        for column in ("accuracy", "method"):
+            with refuses(DataError, f"'{column}'", "attngeo tabular simulate"):
+                function(results.drop(columns=column))
+        with refuses(DataError, "'n_c'"):
+            function(results.drop(columns=["n_c", "noise", "corr"]))
 
 
 def test_the_published_tables_are_whole() -> None:
