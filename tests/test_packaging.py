@@ -25,8 +25,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 HEAVY = {"torch", "transformers", "pandas", "plotly", "pydantic", "joblib", "distributed", "dask"}
 # Module → the package that contains it, if the names differ.
 PACKAGES = {"PIL": "pillow", "google": "protobuf", "markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
-# Imported, but not declared. pydantic requires an exact version of it.
-UNDECLARED = {"pydantic-core"}
+# Imported, but not declared. pydantic requires an exact version of the first; the second requires pandas < 3, so that
+# no extra can declare it.
+UNDECLARED = {"pydantic-core", "pytorch-tabular"}
 # Declared, but not imported: DataFrame.to_markdown uses tabulate, and tokenisers that are saved by SentencePiece
 # require protobuf.
 NOT_IMPORTED = {"protobuf", "tabulate"}

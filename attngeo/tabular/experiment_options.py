@@ -15,6 +15,11 @@ from attngeo.tabular.published import ShiftSetting, paper_settings
 from attngeo.tabular.simulation import Shift, ShiftConvention
 
 MOST_DATA_SETS = 1000
+# Why no extra installs pytorch_tabular.
+WHY_NOT_INSTALLED = (
+    "it is not installed, and pip refuses it beside attngeo, because it requires pandas < 3; attngeo/tabular/README.md "
+    "has a command that installs it"
+)
 # The seed of the paper's run on auto-mpg.
 FIRST_SEED = 42
 # What `quick` runs where nothing else is given.
@@ -57,6 +62,8 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
             near = get_close_matches(name, METHODS, 1)
             advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(METHODS)}"
             raise UsageError(f"methods has {name!r:.60}, which is no method; {advice}")
+        if missing := METHODS[name].missing:
+            raise UsageError(f"methods has {name!r}, which requires {' and '.join(missing)}; {WHY_NOT_INSTALLED}")
     if not found:
         raise UsageError(f"methods is empty, expected some of: {', '.join(METHODS)}")
     return found
@@ -114,7 +121,8 @@ class SimulateOptions(Options):
     @property
     def method_names(self) -> tuple[str, ...]:
         """The methods, each once."""
-        return check_methods(self.methods or [name for name in METHODS if name in QUICK_METHODS or not self.quick])
+        default = [name for name, method in METHODS.items() if method.in_table_1]
+        return check_methods(self.methods or [name for name in default if name in QUICK_METHODS or not self.quick])
 
     @property
     def data_sets(self) -> int:
@@ -158,7 +166,13 @@ class AutoMpgOptions(Options):
     @property
     def method_names(self) -> tuple[str, ...]:
         """The methods, each once."""
-        return check_methods(self.methods or METHODS)
+        return check_methods(self.methods or [name for name, method in METHODS.items() if not method.missing])
+
+    @property
+    def left_out(self) -> list[str]:
+        """The methods that are left out of all, because a package is not installed."""
+        missing = [name for name, method in METHODS.items() if method.missing]
+        return missing if {*self.method_names, *missing} == set(METHODS) else []
 
 
 def _check_setting(values: Sequence[float] | str) -> ShiftSetting:

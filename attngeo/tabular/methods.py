@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import digest_statements
@@ -17,7 +17,8 @@ class Method:
     """A method. label: as the paper's tables name it. answer: problems of one shape → an answer for each.
 
     code: modules and folders of the package whose statements the answers depend on. packages: whose versions they
-    depend on. together: whether problems are answered faster at once than one after the other.
+    depend on. together: whether problems are answered faster at once than one after the other. in_table_1: whether it
+    is one of Table 1; all are in Table 2.
     """
 
     label: str
@@ -25,11 +26,25 @@ class Method:
     code: tuple[str, ...]
     packages: tuple[str, ...]
     together: bool = False
+    in_table_1: bool = True
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that are not installed."""
+        return [name for name in self.packages if not _is_installed(name)]
 
     @property
     def version(self) -> dict[str, str]:
         """What the answers depend on besides the data set and the seed."""
         return {"code": digest_statements(*self.code), **{name: version(name) for name in self.packages}}
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def answer_by_baseline(name: str, problems: Sequence[Problem], progress: ProgressCallback) -> list[Answer]:
@@ -53,6 +68,13 @@ def answer_by_attention(problems: Sequence[Problem], progress: ProgressCallback)
     return answer(problems, progress)
 
 
+def answer_by_pytorch_tabular(name: str, problems: Sequence[Problem], progress: ProgressCallback) -> list[Answer]:
+    """The answers of a model of pytorch_tabular."""
+    from attngeo.tabular.attention_baselines import answer
+
+    return answer(name, problems, progress)
+
+
 # What the answers of attention depend on.
 ATTENTION_CODE = (
     "tabular/attention.py", "tabular/batches.py", "tabular/classifier.py", "tabular/encoding.py", "tabular/fitting.py",
@@ -65,10 +87,22 @@ def _baseline(name: str, label: str) -> Method:
     return Method(label, partial(answer_by_baseline, name), ("tabular/baselines.py",), ("scikit-learn",))
 
 
+def _pytorch_tabular(name: str, label: str, *packages: str) -> Method:
+    return Method(
+        label, partial(answer_by_pytorch_tabular, name), ("tabular/attention_baselines.py",),
+        ("torch", "pytorch-tabular", *packages), in_table_1=False,
+    )  # fmt: skip
+
+
 METHODS: dict[str, Method] = {
     "lr": _baseline("lr", "LR"),
     "rf": _baseline("rf", "RF"),
     "gb": _baseline("gb", "GB"),
     "mlp": _baseline("mlp", "MLP"),
+    "category-embedding": _pytorch_tabular("category-embedding", "CategoryEmbedding"),
+    "ft-transformer": _pytorch_tabular("ft-transformer", "FTTransformer"),
+    "tab-transformer": _pytorch_tabular("tab-transformer", "TabTransformer"),
+    "auto-int": _pytorch_tabular("auto-int", "AutoInt"),
+    "tabnet": _pytorch_tabular("tabnet", "TabNet", "pytorch-tabnet"),
     "atn": Method("ATN", answer_by_attention, ATTENTION_CODE, ("torch",), together=True),
 }

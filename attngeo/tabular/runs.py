@@ -78,7 +78,7 @@ def perform(run: MethodRun, progress: ProgressCallback, *, fresh: bool = False) 
 def is_outdated(about: Mapping[str, Any]) -> bool:
     """Whether scores that are kept are no answer any more: they are of other code, or of other versions."""
     method = METHODS.get(str(about.get("method")))
-    return method is None or about.get("version") != method.version
+    return method is None or bool(method.missing) or about.get("version") != method.version
 
 
 def _answer(run: MethodRun, problems: Sequence[Problem], progress: ProgressCallback) -> list[Answer]:

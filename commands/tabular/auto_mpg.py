@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
-from attngeo.tabular.experiment_options import AutoMpgOptions
+from attngeo.tabular.experiment_options import WHY_NOT_INSTALLED, AutoMpgOptions
 
 from ..declare import take_options
 from ..messages import say
@@ -46,5 +46,7 @@ def auto_mpg(
         data = load_auto_mpg(options.data, progress)
     if not data.is_of_paper and not quiet:
         say(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
+    if options.left_out and not quiet:
+        say(f"left out: {', '.join(options.left_out)}: they require pytorch_tabular; {WHY_NOT_INSTALLED}")
     outcomes = run_experiment("auto-mpg", plan_auto_mpg(options, data), results, study, quiet=quiet, verbose=verbose)
     deliver(build_auto_mpg_frame(options, data, outcomes), outcomes, output or [], format)

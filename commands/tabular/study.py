@@ -72,6 +72,6 @@ def deliver(frame: pd.DataFrame, outcomes: Sequence[Outcome], outputs: Sequence[
     failures = [outcome for outcome in outcomes if outcome.failure is not None]
     for outcome in failures:
         assert outcome.failure is not None
-        say(f"{outcome.name}: {describe_error(outcome.failure)}")
+        say(f"{outcome.name}: {describe_error(outcome.failure).removeprefix(f'{outcome.name}: ')}")
     if failures:
         raise typer.Exit(SEVERAL_FAILED)

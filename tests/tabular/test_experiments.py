@@ -297,7 +297,20 @@ def test_quick_is_a_part_and_what_is_given_wins() -> None:
     assert SimulateOptions(quick=True, datasets=4, methods="gb").method_names == ("gb",)
     whole = SimulateOptions()
     assert (len(whole.shifts), whole.data_sets) == (12, 20)
-    assert whole.method_names == tuple(METHODS)
+    assert whole.method_names == ("lr", "rf", "gb", "mlp", "atn")
+
+
+def test_methods_of_packages_that_are_not_installed_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = dataclasses.replace(METHODS["tabnet"], packages=("torch", "no-such-package"))
+    monkeypatch.setitem(METHODS, "tabnet", changed)
+    with refuses(UsageError, "methods", "'tabnet'", "no-such-package", "pandas"):
+        AutoMpgOptions(methods="lr,tabnet")
+    options = AutoMpgOptions()
+    assert "tabnet" in options.left_out
+    assert not {*options.left_out} & {*options.method_names}
+    assert {"lr", "rf", "gb", "mlp", "atn"} <= {*options.method_names}
+    assert AutoMpgOptions(methods="lr").left_out == []
+    assert is_outdated({"method": "tabnet"})
 
 
 @pytest.mark.parametrize(
