@@ -10,15 +10,15 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import OneHotEncoder
 
 from attngeo.errors import DataError
-from attngeo.tabular.baselines import BASELINES, FOLDS, fit_baseline
+from attngeo.tabular.baselines import BASELINES, fit_baseline
 from attngeo.tabular.simulation import Shift, ShiftedTable, simulate
 
 # Small values of the parameters that appendix E searches.
 SMALL: dict[str, Any] = {
     "lr": {},
-    "rf": {"criterion": ("gini", "entropy"), "n_estimators": (3, 7, 12), "max_depth": (1, 3, None)},
-    "gb": {"learning_rate": (0.01, 0.1, 1), "n_estimators": (2, 5, 9), "max_depth": (1, 3)},
-    "mlp": {"hidden_layer_sizes": ((5,), (6, 4)), "alpha": (0.0001, 1.0), "learning_rate": ("constant", "adaptive")},
+    "rf": {"criterion": ("gini", "entropy"), "n_estimators": (1, 2, 3, 5, 8, 12), "max_depth": (1, None)},
+    "gb": {"learning_rate": (0.1, 1), "n_estimators": (1, 2, 3, 4, 5, 6, 8), "max_depth": (1, 3)},
+    "mlp": {"hidden_layer_sizes": ((5,),), "alpha": (0.0001, 1.0), "learning_rate": ("constant", "adaptive")},
 }
 
 
@@ -32,7 +32,7 @@ def search_plainly(name: str, table: ShiftedTable, seed: int, grid: dict[str, An
     train, test = (
         np.column_stack([rows.x[:, i] == level for i, own in enumerate(levels) for level in own[1:]]) for rows in table
     )
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
     search = GridSearchCV(
         BASELINES[name].make(seed), {k: list(v) for k, v in grid.items()}, scoring="accuracy", cv=folds
     )
@@ -49,7 +49,7 @@ def assert_equal_to_plain(name: str, table: ShiftedTable, seed: int, grid: dict[
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_search_is_that_of_grid_search(name: str) -> None:
-    for seed in range(2):
+    for seed in range(1 if name == "mlp" else 3):
         assert_equal_to_plain(name, make_table(seed=seed), seed, SMALL[name])
 
 
@@ -88,7 +88,7 @@ def test_an_unknown_category_counts_as_the_first() -> None:
 def test_fits_are_reported() -> None:
     table, seen = make_table(), []
     fit_baseline("gb", table.train.x, table.train.y, seed=0, grid=SMALL["gb"], report=lambda *step: seen.append(step))
-    assert seen == [(done, 6) for done in range(1, 7)]
+    assert seen == [(done, 4) for done in range(1, 5)]
 
 
 @pytest.mark.parametrize("y", [np.zeros(20, int), np.arange(20)])
