@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -53,19 +53,24 @@ def parse_methods(text: str) -> list[str]:
     return list(check_methods(text))
 
 
-def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
-    """The names, each once, if each is a method. Raises UsageError with the nearest name otherwise."""
+def methods_of_table_1() -> list[str]:
+    """The methods that every installation has: attention, and the baselines of scikit-learn."""
+    return [name for name, method in METHODS.items() if method.in_table_1]
+
+
+def check_methods(names: Iterable[str] | str, known: Collection[str] = METHODS) -> tuple[str, ...]:
+    """The names, each once, if each is a known method. Raises UsageError with the nearest name otherwise."""
     listed = names.split(",") if isinstance(names, str) else names
     found = tuple(dict.fromkeys(str(name).strip().lower() for name in listed))
     for name in found:
-        if name not in METHODS:
-            near = get_close_matches(name, METHODS, 1)
-            advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(METHODS)}"
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(known)}"
             raise UsageError(f"methods has {name!r:.60}, which is no method; {advice}")
         if missing := METHODS[name].missing:
             raise UsageError(f"methods has {name!r}, which requires {' and '.join(missing)}; {WHY_NOT_INSTALLED}")
     if not found:
-        raise UsageError(f"methods is empty, expected some of: {', '.join(METHODS)}")
+        raise UsageError(f"methods is empty, expected some of: {', '.join(known)}")
     return found
 
 
@@ -121,8 +126,7 @@ class SimulateOptions(Options):
     @property
     def method_names(self) -> tuple[str, ...]:
         """The methods, each once."""
-        default = [name for name, method in METHODS.items() if method.in_table_1]
-        return check_methods(self.methods or [name for name in default if name in QUICK_METHODS or not self.quick])
+        return check_methods(self.methods or (QUICK_METHODS if self.quick else methods_of_table_1()))
 
     @property
     def data_sets(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attngeo.errors import TableError, UsageError
 from attngeo.options import INPUT, OPTIMISATION, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tabular.experiment_options import check_methods, methods_option
+from attngeo.tabular.experiment_options import check_methods, methods_of_table_1, methods_option
 from attngeo.tabular.files import MISSING, read_own_table, take_target
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.options import ClassifierOptions
@@ -49,7 +49,8 @@ class FitOptions(ClassifierOptions):
     @property
     def method_names(self) -> tuple[str, ...]:
         """The methods, each once."""
-        return check_methods(self.methods or METHODS)
+        known = methods_of_table_1()
+        return check_methods(self.methods or known, known)
 
 
 class OwnTables(NamedTuple):

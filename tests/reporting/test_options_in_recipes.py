@@ -57,6 +57,8 @@ NOT_IN_RECIPES = {
     "nearest": "one analogy by hand",
     "cbow": "writes word vectors; a recipe names them with cbow:TEXT",
     "report": "runs the recipe",
+    "fit": "fits a table of the user's own, and saves a model for predict",
+    "predict": "writes predictions for rows",
     "cache": "shows what is kept on this machine",
 }
 
