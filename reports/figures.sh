@@ -12,4 +12,5 @@ attngeo plot training "$out/../symmetric-init/curves.parquet" -o "$out/training.
 attngeo plot training-layers "$out/../symmetric-init/curves.parquet" -o "$out/training-layers.png" --width 900 --height 420 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" --where objective=mlm --score loss \
     -o "$out/loss.png" --width 900 --height 420 --quiet
+attngeo plot shift "$out/../tabular/table2.csv" -o "$out/shift.png" --width 900 --height 500 --quiet
 attngeo plot analogies demo:minilm -o "$out/analogies.png" --width 900 --quiet

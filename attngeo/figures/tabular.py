@@ -19,6 +19,8 @@ OURS, ERRORS = "atn", 2.0
 # Distance between the points of two methods, as a share of the distance between two shifts; heights in pixels.
 DODGE, PANEL_HEIGHT, AROUND = 0.09, 260, 180
 LARGEST_SQUARE = 12
+# Names of methods up to this length are written in capitals.
+LONGEST_ACRONYM = 3
 
 
 def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -51,7 +53,7 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     if "corr" in rows:
         figure.update_xaxes(title="correlation in training rows", row=len(down))
     figure.update_layout(height=PANEL_HEIGHT * len(down) + AROUND)
-    shown = "mean ± 2 standard errors" + ("; open: the paper's mean" if _has_published(rows, options) else "")
+    shown = "mean ± 2 standard errors" + ("; open symbols: the paper" if _has_published(rows, options) else "")
     finished = finish_figure(figure, "accuracy on rows with another distribution", shown)
     return finished.update_layout(margin={"t": 110})  # room for the titles of panels
 
@@ -123,7 +125,7 @@ class _Style:
 
     @property
     def name(self) -> str:
-        return escape_name(self.method.upper())
+        return escape_name(self.method.upper() if len(self.method) <= LONGEST_ACRONYM else self.method)
 
     def place(self, shifts: Iterable[str]) -> list[float]:
         return [self.places[shift] + self.offset for shift in shifts]
