@@ -29,6 +29,7 @@ from .pretrain import pretrain
 from .report import report
 from .score import score
 from .tabular import tabular
+from .theory import theory
 
 INTERRUPTED = 130
 # The variable that a shell sets to ask for completions.
@@ -47,6 +48,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Attention": (score, inspect, families, cache),
     "Embeddings": (analogy, nearest, cbow),
     "Training": (pretrain,),
+    "Theory": (theory,),
     "Pictures and pages": (plot, report),
 }
 for group, functions in COMMANDS.items():

@@ -1,0 +1,244 @@
+"""Word analogies as paraphrases: the error terms of Lemma 11, and what follows from them.
+
+W = {w_b, w_a*} and W* = {w_b*, w_a} are two word sets; p is a joint distribution of words and contexts. The same
+formulas hold for the p̄ of attention, which weights each pair by γ: Lemma 15 and Propositions 16 and 17.
+Source: Wibisono and Wang 2023 (arXiv 2307.04057), appendices G, J, K and L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from attngeo.theory.corpus import Array
+from attngeo.theory.factorisation import AttentionSums, attention_matrix, shifted_log_ratios
+from attngeo.theory.residuals import Residuals, difference
+
+WORDS = 7
+TRIALS = 20
+# Of Propositions 13 and 17: the words {r, s} and {t, u}, by how much each assumption fails, and the rank of log p.
+FIRST, SECOND = (0, 1), (2, 3)
+FAILURES = (1e-2, 1e-4, 1e-6)
+SIZE = 3
+KERNEL = np.array([1.0, -0.7, 0.5])
+
+
+class ParaphraseErrors(NamedTuple):
+    """The error terms of two word sets for each context word, [|V|] each; NaN where a probability is 0.
+
+    rho: log p(c_j|W*)/p(c_j|W). sigma, sigma_star: log p(W|c_j)/Π p(w_i|c_j) of W and of W*. delta: log p(W*)/p(W).
+    xi: log p(W*|c_j)/p(W|c_j).
+    """
+
+    rho: Array
+    sigma: Array
+    sigma_star: Array
+    delta: Array
+    xi: Array
+
+
+def paraphrase_errors(
+    pairs: Array, joint: Array, joint_star: Array, first: Sequence[int], second: Sequence[int]
+) -> ParaphraseErrors:
+    """The error terms of the word sets W = `first` and W* = `second`, which have as many words.
+
+    pairs: p(w_i, c_j) or counts, [|V|, |V|]. joint, joint_star: p(W, c_j) and p(W*, c_j), [|V|], or counts of the same
+    scale as each other.
+    """
+    context = pairs.sum(0)  # p(c_j)
+    given = pairs / context  # p(w_i | c_j)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        own, other = np.log(joint / context), np.log(joint_star / context)  # p(W | c_j)
+        terms = ParaphraseErrors(
+            rho=np.log(joint_star / joint_star.sum()) - np.log(joint / joint.sum()),
+            sigma=own - np.log(given[list(first)]).sum(0),
+            sigma_star=other - np.log(given[list(second)]).sum(0),
+            delta=np.full(len(context), np.log(joint_star.sum()) - np.log(joint.sum())),
+            xi=other - own,
+        )
+    return ParaphraseErrors(*(np.where(np.isfinite(term), term, np.nan) for term in terms))
+
+
+def combine(terms: ParaphraseErrors) -> tuple[Array, Array]:
+    """ρ + σ^W − σ^W* + δ and ξ + σ^W − σ^W*, the two right-hand sides of Lemma 11, [|V|] each."""
+    between = terms.sigma - terms.sigma_star
+    return terms.rho + between + terms.delta, terms.xi + between
+
+
+def check_lemma_11(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
+    """Lemma 11: both right-hand sides against Σ_W* M_i − Σ_W M_i, for word sets of one, two and three words."""
+    random = np.random.default_rng(seed)
+    return _check_sums(random, lambda: _draw_words(random, words), words, trials)
+
+
+def check_lemma_15(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
+    """Lemma 15, which is Lemma 11 for p̄. Also w_i·c̃_j = |V|·p̄(w_i, c_j)/p̄(c_j) − 1, from Equation (2)."""
+    random = np.random.default_rng(seed)
+    lemma = _check_sums(random, lambda: _draw_weighted(random, words).gamma, words, trials)
+    scaled = [_scaled_products_error(_draw_weighted(random, words), length=5) for _ in range(trials)]
+    return Residuals(f"{lemma.found}; w·c̃ of {trials} more", (*lemma.errors, *scaled))
+
+
+def _check_sums(random: np.random.Generator, draw: Callable[[], Array], words: int, trials: int) -> Residuals:
+    errors = []
+    for trial in range(trials):
+        pairs, size = draw(), 1 + trial % 3
+        first, second = random.choice(words, size, replace=False), random.choice(words, size, replace=False)
+        joint, joint_star = random.gamma(1.0, size=(2, words))
+        expected = _sum_rows(shifted_log_ratios(pairs), second) - _sum_rows(shifted_log_ratios(pairs), first)
+        terms = paraphrase_errors(pairs, joint, joint_star, list(first), list(second))
+        errors += [difference(side, expected) for side in combine(terms)]
+    return Residuals(f"{trials} random distributions of {words} words, sets of 1 to 3", tuple(errors))
+
+
+def _sum_rows(matrix: Array, rows: Array) -> Array:
+    total: Array = matrix[rows].sum(0)
+    return total
+
+
+def _scaled_products_error(sums: AttentionSums, length: int) -> float:
+    """Between c̃_j = S·ζ_j·c_j and |V|·p̄(w_i, c_j)/p̄(c_j) − 1."""
+    expected = len(sums.gamma) * sums.gamma / sums.gamma.sum(0) - 1
+    return difference(attention_matrix(sums, length) * (length * sums.zeta), expected)
+
+
+def check_proposition_12(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
+    """Proposition 12: w_b* = w_a* − w_a + w_b + C†(…), for embeddings with W·Cᵀ = M exactly."""
+    random = np.random.default_rng(seed)
+    return _check_analogies(random, lambda: _draw_words(random, words), words, trials)
+
+
+def check_proposition_16(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
+    """Proposition 16: the same for p̄ and c̃."""
+    random = np.random.default_rng(seed)
+    return _check_analogies(random, lambda: _draw_weighted(random, words).gamma, words, trials)
+
+
+def _check_analogies(random: np.random.Generator, draw: Callable[[], Array], words: int, trials: int) -> Residuals:
+    errors = []
+    for _ in range(trials):
+        pairs = draw()
+        context, centre = _factorise(random, shifted_log_ratios(pairs))
+        inverse = np.linalg.pinv(context)  # C†: [p, |V|]
+        a, a_star, b, b_star = random.choice(words, 4, replace=False)
+        joint, joint_star = random.gamma(1.0, size=(2, words))
+        terms = paraphrase_errors(pairs, joint, joint_star, (b, a_star), (b_star, a))
+        linear = centre[a_star] - centre[a] + centre[b]
+        errors += [difference(linear + inverse @ side, centre[b_star]) for side in combine(terms)]
+    return Residuals(f"{trials} analogies among {words} words, W·Cᵀ = M", tuple(errors))
+
+
+def _factorise(random: np.random.Generator, matrix: Array) -> tuple[Array, Array]:
+    """C and W with W·Cᵀ = `matrix` and a well-conditioned square C, [|V|, |V|] each."""
+    rotation, _ = np.linalg.qr(random.normal(size=matrix.shape))
+    context = rotation * random.uniform(0.5, 2, size=len(matrix))
+    return context, np.linalg.solve(context, matrix.T).T
+
+
+def check_proposition_13(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
+    """Proposition 13: ‖c_r + c_s − c_t − c_u‖ against its bound by the errors of the assumptions."""
+    return _check_conclusions(np.random.default_rng(seed), words, trials, asymmetry=0.0)
+
+
+def check_proposition_17(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
+    """Proposition 17: the same for c̃ and p̄, with the asymmetry of p̄ as one more error."""
+    return _check_conclusions(np.random.default_rng(seed), words, trials, asymmetry=1.0)
+
+
+def _check_conclusions(random: np.random.Generator, words: int, trials: int, *, asymmetry: float) -> Residuals:
+    """The conclusion's error as a share of its bound, if each assumption fails by about each of FAILURES.
+
+    With W·Cᵀ = M, the identity W·Δc = Σ± log p(w_v, c_·) − Σ± log p(c_·) gives the bound
+    ‖Δc‖ ≤ (‖C‖·‖Δw‖ + √|V|·errors)/σ_min(W), where Δ is r + s − t − u.
+    """
+    shares: list[float] = []
+    conclusions: dict[float, float] = {}
+    for failure in FAILURES:
+        for _ in range(trials):
+            case = _draw_case(random, words, failure, asymmetry)
+            conclusion, assumed = (float(np.linalg.norm(part[list(FIRST)].sum(0) - part[list(SECOND)].sum(0)))
+                                   for part in (case.context, case.centre))  # fmt: skip
+            errors = assumption_errors(case.pairs, FIRST, SECOND, case.together, case.together_star)
+            scale, weakest = np.linalg.norm(case.context, 2), np.linalg.svd(case.centre, compute_uv=False)[-1]
+            shares.append(conclusion * float(weakest) / (float(scale) * assumed + words**0.5 * errors))
+            conclusions[failure] = max(conclusions.get(failure, 0.0), conclusion)
+    shown = ", ".join(f"{error:.0e} if they fail by {failure:.0e}" for failure, error in conclusions.items())
+    return Residuals(f"conclusion off by {shown}; {max(shares):.2f} of the bound", tuple(shares))
+
+
+class _Case(NamedTuple):
+    """A distribution p(w_i, c_j), embeddings with W·Cᵀ = M, and p(W), p(W*)."""
+
+    pairs: Array
+    context: Array
+    centre: Array
+    together: float
+    together_star: float
+
+
+def _draw_case(random: np.random.Generator, words: int, failure: float, asymmetry: float) -> _Case:
+    """Embeddings with w_r + w_s ≈ w_t + w_u, where every assumption of Propositions 13 and 17 fails by about `failure`.
+
+    log p = B·K·Bᵀ with symmetric K, so M = [B·K, 1]·[B, a]ᵀ with a_j = log |V| − log p(c_j). B is solved for the
+    assumptions to hold exactly, and then disturbed.
+    """
+    factors = _solve_factors(random, words) + failure * random.normal(size=(words, SIZE))
+    left = factors * KERNEL + asymmetry * failure * random.normal(size=(words, SIZE))
+    pairs = np.exp(left @ factors.T)
+    pairs /= pairs.sum()
+    marginal = pairs.sum(0)
+    # log p in the same scale as `pairs`: the constant belongs to a.
+    shift = np.log(pairs[0, 0]) - left[0] @ factors[0]
+    context = np.column_stack([factors, shift + np.log(words) - np.log(marginal)])
+    centre = np.column_stack([left, np.ones(words)])
+    together = [marginal[list(words_of)].prod() * np.exp(failure * random.normal()) for words_of in (FIRST, SECOND)]
+    return _Case(pairs, context, centre, *map(float, together))
+
+
+def _solve_factors(random: np.random.Generator, words: int) -> Array:
+    """B [|V|, SIZE] with b_r + b_s = b_t + b_u and p(c_r)·p(c_s) = p(c_t)·p(c_u)."""
+
+    def complete(free: Array) -> Array:
+        factors: Array = free.reshape(words, SIZE).copy()
+        factors[FIRST[0]] = factors[list(SECOND)].sum(0) - factors[FIRST[1]]
+        return factors
+
+    def ratio(free: Array) -> float:
+        factors = complete(free)
+        marginal = np.log(np.exp(factors * KERNEL @ factors.T).sum(0))
+        return float(marginal[list(FIRST)].sum() - marginal[list(SECOND)].sum())
+
+    solved = least_squares(ratio, random.normal(scale=0.5, size=words * SIZE), xtol=1e-15, ftol=1e-15, gtol=1e-15)
+    return complete(solved.x)
+
+
+def assumption_errors(
+    pairs: Array, first: Sequence[int], second: Sequence[int], together: float, together_star: float
+) -> float:
+    """By how much the assumptions of Propositions 13 and 17 fail, as a sum of absolute logarithms.
+
+    p(W) ≈ p(W*); independence in each set, p(W) ≈ p(c_r)·p(c_s); and symmetry, p(w_i, c_j) ≈ p(w_j, c_i), of which the
+    largest over the context words enters the conclusion. together, together_star: p(W) and p(W*).
+    """
+    marginal = pairs.sum(0) / pairs.sum()
+    sets = ((list(first), together), (list(second), together_star))
+    dependence = sum(abs(np.log(p / marginal[words].prod())) for words, p in sets)
+    gap = np.log(pairs) - np.log(pairs.T)
+    asymmetry = np.abs(gap[:, list(first)].sum(1) - gap[:, list(second)].sum(1)).max()
+    return float(abs(np.log(together_star / together)) + dependence + asymmetry)
+
+
+def _draw_words(random: np.random.Generator, words: int) -> Array:
+    """A random symmetric distribution p(w_i, c_j), [|V|, |V|]."""
+    counts = random.gamma(1.0, size=(words, words))
+    pairs: Array = (counts + counts.T) / (2 * counts.sum())
+    return pairs
+
+
+def _draw_weighted(random: np.random.Generator, words: int) -> AttentionSums:
+    """Sums of γ and γ² over random pairs: γ is not symmetric."""
+    gamma = random.uniform(0.05, 1, size=(9, words, words))
+    return AttentionSums(gamma.sum(0), (gamma**2).sum(0))

@@ -1,0 +1,80 @@
+"""`attngeo theory`: do the statements of the papers hold?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attngeo.options import COMPUTATION
+from attngeo.theory.statements import STATEMENTS, check_statements, select_statements
+
+from .messages import say
+from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
+from .outputs import check_outputs, print_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FAILED = 1
+
+
+def complete_statements(incomplete: str) -> list[str]:
+    """The names of statements that a shell may complete."""
+    return [name for name in STATEMENTS if name.startswith(incomplete)]
+
+
+def theory(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            show_default=False,
+            autocompletion=complete_statements,
+            help="Statements to check, such as lemma-1, or theorem-2 for all of its forms; by default all",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of what is drawn: weights, corpora, matrices", rich_help_panel=COMPUTATION)
+    ] = 0,
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Check the statements of the papers by computing both sides of each.
+
+    The papers are Wibisono and Wang 2023 (arXiv 2307.04057) and Saponati et al. 2025 (arXiv 2502.10927). Identities are
+    computed in float64, claims about expectations are simulated. If a statement holds only in a corrected form, the
+    column "as printed" says so, and the row is about the corrected form. Exit code 1 if a statement does not hold.
+
+    Examples:
+        attngeo theory
+        attngeo theory theorem-2 lemma-11 --seed 3
+        attngeo theory -o theory.csv -o theory.md
+    """
+    check_outputs(output or [])
+    chosen = select_statements(names or [])
+
+    from attngeo.tables.write import write_table
+
+    from .progress import Bar
+
+    with Bar("theory", quiet=quiet, verbose=verbose) as progress:
+        frame = check_statements([each.name for each in chosen], seed=seed, progress=progress)
+    for path in output or []:
+        write_table(frame, path)
+    _print(frame, format)
+    failed = list(frame.loc[~frame["holds"], "statement"])
+    if failed:
+        say(f"check failed: {', '.join(failed)} {'does' if len(failed) == 1 else 'do'} not hold")
+        raise typer.Exit(FAILED)
+
+
+def _print(frame: pd.DataFrame, format: OutputFormat) -> None:
+    if format is not OutputFormat.table:
+        return print_rows(frame, format)
+
+    from .render_theory import print_statements
+
+    return print_statements(frame)
