@@ -155,16 +155,19 @@ def _check_conclusions(random: np.random.Generator, words: int, trials: int, *, 
     ‖Δc‖ ≤ (‖C‖·‖Δw‖ + √|V|·errors)/σ_min(W), where Δ is r + s − t − u.
     """
     shares: list[float] = []
-    conclusions: dict[float, float] = {}
-    for failure in FAILURES:
-        for _ in range(trials):
-            case = _draw_case(random, words, failure, asymmetry)
-            conclusion, assumed = (float(np.linalg.norm(part[list(FIRST)].sum(0) - part[list(SECOND)].sum(0)))
-                                   for part in (case.context, case.centre))  # fmt: skip
+    conclusions = dict.fromkeys(FAILURES, 0.0)
+    for _ in range(trials):
+        exact = _solve_factors(random, words)
+        for failure in FAILURES:
+            case = _disturb(random, exact, failure, asymmetry)
+            conclusion, assumed = (
+                float(np.linalg.norm(part[list(FIRST)].sum(0) - part[list(SECOND)].sum(0)))
+                for part in (case.context, case.centre)
+            )
             errors = assumption_errors(case.pairs, FIRST, SECOND, case.together, case.together_star)
             scale, weakest = np.linalg.norm(case.context, 2), np.linalg.svd(case.centre, compute_uv=False)[-1]
             shares.append(conclusion * float(weakest) / (float(scale) * assumed + words**0.5 * errors))
-            conclusions[failure] = max(conclusions.get(failure, 0.0), conclusion)
+            conclusions[failure] = max(conclusions[failure], conclusion)
     shown = ", ".join(f"{error:.0e} if they fail by {failure:.0e}" for failure, error in conclusions.items())
     return Residuals(f"conclusion off by {shown}; {max(shares):.2f} of the bound", tuple(shares))
 
@@ -179,13 +182,14 @@ class _Case(NamedTuple):
     together_star: float
 
 
-def _draw_case(random: np.random.Generator, words: int, failure: float, asymmetry: float) -> _Case:
+def _disturb(random: np.random.Generator, exact: Array, failure: float, asymmetry: float) -> _Case:
     """Embeddings with w_r + w_s ≈ w_t + w_u, where every assumption of Propositions 13 and 17 fails by about `failure`.
 
-    log p = B·K·Bᵀ with symmetric K, so M = [B·K, 1]·[B, a]ᵀ with a_j = log |V| − log p(c_j). B is solved for the
-    assumptions to hold exactly, and then disturbed.
+    log p = B·K·Bᵀ with symmetric K, so M = [B·K, 1]·[B, a]ᵀ with a_j = log |V| − log p(c_j). exact: B [|V|, SIZE] with
+    which the assumptions hold.
     """
-    factors = _solve_factors(random, words) + failure * random.normal(size=(words, SIZE))
+    words = len(exact)
+    factors = exact + failure * random.normal(size=(words, SIZE))
     left = factors * KERNEL + asymmetry * failure * random.normal(size=(words, SIZE))
     pairs = np.exp(left @ factors.T)
     pairs /= pairs.sum()

@@ -24,7 +24,7 @@ SIZES, MATRICES = (3, 10, 40), 20
 # Sizes of random matrices for chance levels, and how many of each.
 CHANCE_SIZES, CHANCE_DRAWS = (10, 30, 100), 1500
 # d_model and head_dim of the cheap forms: one for the Gram form of a head, of several blocks, and one for tiles.
-FORMS = ((96, 8), (700, 64), (1100, 300), (300, 200), (1200, 900))
+FORMS = ((96, 8), (700, 64), (900, 260), (300, 200), (1100, 400))
 
 
 def split_norms(matrix: Array) -> tuple[float, float, float]:

@@ -1,0 +1,104 @@
+"""`attngeo theory` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import Command
+from support.messages import assert_fails, assert_states
+
+from attngeo.theory import experts
+from attngeo.theory.residuals import Residuals
+from attngeo.theory.statements import STATEMENTS
+
+COLUMNS = ["statement", "paper", "computed", "tolerance", "residual", "holds", "as_printed"]
+
+
+def test_a_table_that_fits_80_columns(inside: Command) -> None:
+    run = inside("theory", "lemma", "theorem-2", "definition-3.1")
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    cells = {line.split()[0]: line.split()[-4:] for line in lines if line.strip().endswith(("yes", "no"))}
+    for name in ("lemma-1", "lemma-11", "lemma-15", "theorem-2-one-head"):
+        residual, *rest = cells[name]
+        assert float(residual) < 1e-10
+        assert rest == ["1e-10", "yes", "yes"]
+    assert cells["definition-3.1"][-2:] == ["yes", "no"]
+    assert "printed: 2" in run.stdout
+    assert_states(lines[-1], 7, 6, "hold")
+
+
+def test_rows_for_programs_and_files(inside: Command, tmp_path: Path) -> None:
+    paths = [tmp_path / f"theory.{suffix}" for suffix in ("csv", "md", "parquet")]
+    outputs = [argument for path in paths for argument in ("-o", path)]
+    run = inside("theory", "lemma-1", "proposition-s1.15", "--seed", 2, "--format", "json", *outputs)
+    assert (run.returncode, run.stderr) == (0, "")
+    rows = json.loads(run.stdout)
+    assert [list(row) for row in rows] == [COLUMNS] * 3
+    assert [row["as_printed"] for row in rows] == [True, True, False]
+    assert all(row["holds"] is True and 0 <= row["residual"] <= row["tolerance"] for row in rows)
+    assert "8" in rows[2]["computed"]
+    assert [row["statement"] for row in csv.DictReader(paths[0].read_text("utf-8").splitlines())] == [
+        row["statement"] for row in rows
+    ]
+    assert paths[1].read_text("utf-8").count("\n") == 5
+    assert pd.read_parquet(paths[2])["residual"].tolist() == [row["residual"] for row in rows]
+    again = inside("theory", "lemma-1", "--seed", 2, "--format", "csv")
+    assert next(csv.DictReader(io.StringIO(again.stdout)))["residual"] == str(rows[0]["residual"])
+
+
+def test_the_exit_code_is_1_if_a_statement_does_not_hold(
+    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experts, "check_lemma_1", lambda _: Residuals("broken", (0.5, float("nan"))))
+    run = inside("theory", "lemma-1", "lemma-11", "-o", tmp_path / "rows.csv", "--format", "json")
+    assert run.returncode == 1
+    first, _ = json.loads(run.stdout)
+    assert (first["residual"], first["holds"], first["as_printed"]) == (None, False, False)
+    assert_states(run.stderr, "lemma-1", "does not hold")
+    assert "lemma-11" not in run.stderr
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
+    run = inside("theory", "lemma-1")
+    assert run.returncode == 1
+    assert "broken" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (["lemma-12"], ["'lemma-12'", "lemma-11"]),
+        (["Lemma-1"], ["'Lemma-1'", "lemma-1"]),
+        (["lemma-1", "nothing-like-it-at-all"], ["'nothing-like-it-at-all'", "lemma-1"]),
+        (["lemma-1", "--seed", "-1"], ["--seed", "-1"]),
+        (["lemma-1", "--seed", "x"], ["--seed", "integer"]),
+        (["lemma-1", "-o", "rows.xyz"], ["rows.xyz"]),
+        (["lemma-1", "-o", "a.csv", "-o", "a.csv"], ["twice"]),
+        (["lemma-1", "--format", "xml"], ["xml"]),
+        (["lemma-1", "-q", "-v"], ["--quiet", "--verbose"]),
+    ],
+)
+def test_wrong_usage(inside: Command, tmp_path: Path, arguments: list[str], facts: list[str]) -> None:
+    assert_fails(inside("theory", *arguments, cwd=tmp_path), 2, *facts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_is_light_and_the_installed_command_runs(attngeo: Command) -> None:
+    run = attngeo("theory", "--help")
+    assert run.returncode == 0
+    assert "as printed" in run.stdout
+    run = attngeo("theory", "lemma-11", "--format", "csv", "-q")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines()[0] == ",".join(COLUMNS)
+
+
+@pytest.mark.slow
+def test_all_statements_hold(attngeo: Command) -> None:
+    run = attngeo("theory", "--format", "json")
+    assert run.returncode == 0, run.stderr
+    assert [row["statement"] for row in json.loads(run.stdout)] == list(STATEMENTS)
