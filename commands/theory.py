@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attngeo.options import COMPUTATION
+from attngeo.theory.options import TheoryOptions
 from attngeo.theory.statements import STATEMENTS, check_statements, select_statements
 
+from .declare import take_options
 from .messages import say
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, print_rows
@@ -24,7 +25,9 @@ def complete_statements(incomplete: str) -> list[str]:
     return [name for name in STATEMENTS if name.startswith(incomplete)]
 
 
+@take_options(TheoryOptions)
 def theory(
+    options: TheoryOptions,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -34,9 +37,6 @@ def theory(
             help="Statements to check, such as lemma-1, or theorem-2 for all of its forms; by default all",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of what is drawn: weights, corpora, matrices", rich_help_panel=COMPUTATION)
-    ] = 0,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
     quiet: Quiet = False,
@@ -61,7 +61,7 @@ def theory(
     from .progress import Bar
 
     with Bar("theory", quiet=quiet, verbose=verbose) as progress:
-        frame = check_statements([each.name for each in chosen], seed=seed, progress=progress)
+        frame = check_statements([each.name for each in chosen], options=options, progress=progress)
     for path in output or []:
         write_table(frame, path)
     _print(frame, format)

@@ -16,7 +16,7 @@ from attngeo.checkpoints.reference import local_path
 from attngeo.errors import InterruptedTrainingError, OutputError
 from attngeo.pretrain.options import INITS, PATHS, make_options, separate_comparison
 from attngeo.pretrain.presets import PRESETS
-from attngeo.provenance import software
+from attngeo.provenance import digest_code, software
 from attngeo.reporting.schema import (
     AnalogyRequest,
     AutoMpgRequest,
@@ -25,6 +25,7 @@ from attngeo.reporting.schema import (
     Request,
     ScoreRequest,
     SimulateRequest,
+    TheoryRequest,
 )
 from attngeo.reporting.workplace import Workplace, describe_files, resolve_reference
 from attngeo.scores.spec import number_columns
@@ -60,6 +61,8 @@ def plan_parts(request: Request, place: Workplace) -> Iterator[tuple[str, Callab
             yield "simulated tables", partial(_prepare_simulation, request, place)
         case AutoMpgRequest():
             yield "auto-mpg", partial(_prepare_auto_mpg, request, place)
+        case TheoryRequest():
+            yield "statements", partial(_prepare_theory, request, place)
         case ScoreRequest():
             for model in request.models:
                 yield model, partial(_prepare_scores, request, model, place)
@@ -108,6 +111,15 @@ def _prepare_analogies(request: AnalogyRequest, place: Workplace) -> ResultsPart
 
     files = map(describe_files, (*references, str(questions)))
     return ResultsPart(_fingerprint(request, *files), make)
+
+
+def _prepare_theory(request: TheoryRequest, place: Workplace) -> ResultsPart:
+    def make() -> pd.DataFrame:
+        from attngeo.theory.statements import check_statements
+
+        return check_statements(request.statements, progress=place.progress, **request.options)
+
+    return ResultsPart(_fingerprint(request, digest_code("theory", "geometry")), make)
 
 
 def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart:

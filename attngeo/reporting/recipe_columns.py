@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from attngeo.reporting.schema import AnalogyRequest, PretrainRequest, Recipe, Request, ScoreRequest, TableBlock
+from attngeo.reporting.schema import (
+    AnalogyRequest,
+    PretrainRequest,
+    Recipe,
+    Request,
+    ScoreRequest,
+    TableBlock,
+    TheoryRequest,
+)
 from attngeo.reporting.toml_lines import Place
 from attngeo.tables.read import explain_unknown_column
 
@@ -58,6 +66,10 @@ def columns_of(request: Request) -> tuple[str, ...] | None:
             from attngeo.pretrain.comparison import RUN_COLUMNS
 
             return (*RUN_COLUMNS, *geometry_columns())
+        case TheoryRequest():
+            from attngeo.theory.statements import COLUMNS as THEORY_COLUMNS
+
+            return THEORY_COLUMNS
     return None
 
 

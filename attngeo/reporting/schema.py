@@ -36,6 +36,8 @@ from attngeo.pretrain.options import (
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
 from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
+from attngeo.theory.options import TheoryOptions
+from attngeo.theory.statements import select_statements
 
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -144,6 +146,7 @@ PRETRAIN_KEYS = OptionsOf(
     TextPretrainOptions, ImagePretrainOptions, ComparisonOptions,
     check=lambda given: make_options(**separate_comparison(given)[1]),
 )  # fmt: skip
+THEORY_KEYS = OptionsOf(TheoryOptions, check=lambda given: TheoryOptions(**given))
 
 SIMULATE_KEYS = OptionsOf(SimulateOptions, check=lambda given: SimulateOptions(**given))
 AUTO_MPG_KEYS = OptionsOf(AutoMpgOptions, check=lambda given: AutoMpgOptions(**given))
@@ -175,6 +178,20 @@ class PretrainRequest(_Table):
     options: Annotated[dict[str, Any], PRETRAIN_KEYS] = Field(default_factory=dict)
 
 
+class TheoryRequest(_Table):
+    """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
+
+    command: Literal["theory"]
+    name: Name
+    statements: Annotated[list[str], AfterValidator(lambda names: _check_statements(names))] = []
+    options: Annotated[dict[str, Any], THEORY_KEYS] = Field(default_factory=dict)
+
+
+def _check_statements(names: list[str]) -> list[str]:
+    _as_value_error(select_statements, names)
+    return names
+
+
 class SimulateRequest(_Table):
     """Scores of methods on simulated tables, whose test rows have another distribution."""
 
@@ -199,12 +216,14 @@ class FileRequest(_Table):
     path: str = Field(min_length=1)
 
 
-Request = ScoreRequest | AnalogyRequest | PretrainRequest | SimulateRequest | AutoMpgRequest | FileRequest
+Request = (
+    ScoreRequest | AnalogyRequest | PretrainRequest | TheoryRequest | SimulateRequest | AutoMpgRequest | FileRequest
+)
 REQUESTS: tuple[type[Request], ...] = get_args(Request)
 COMMANDS: tuple[str, ...] = tuple(get_args(each.model_fields["command"].annotation)[0] for each in REQUESTS)
 OPTION_KEYS = {
-    "score": SCORE_KEYS, "analogy": ANALOGY_KEYS, "pretrain": PRETRAIN_KEYS, "simulate": SIMULATE_KEYS,
-    "auto-mpg": AUTO_MPG_KEYS,
+    "score": SCORE_KEYS, "analogy": ANALOGY_KEYS, "pretrain": PRETRAIN_KEYS, "theory": THEORY_KEYS,
+    "simulate": SIMULATE_KEYS, "auto-mpg": AUTO_MPG_KEYS,
 }  # fmt: skip
 
 

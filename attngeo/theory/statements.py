@@ -13,8 +13,10 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import UsageError
+from attngeo.options import accept_options
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
+from attngeo.theory.options import TheoryOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +28,6 @@ PAPERS = {WIBISONO: "https://arxiv.org/abs/2307.04057", SAPONATI: "https://arxiv
 # Errors of rounding in float64, and claims of expectations: no error beyond their confidence intervals.
 ROUNDING, INTERVAL = 1e-10, 0.0
 COLUMNS = ("statement", "paper", "computed", "tolerance", "residual", "holds", "as_printed")
-LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +219,14 @@ def _explain_unknown(name: str) -> str:
     return f"no statement is named {name!r}; {advice}"
 
 
+@accept_options(TheoryOptions)
 def check_statements(
-    names: Sequence[str] = (), *, seed: int = 0, progress: ProgressCallback = ignore_progress
+    names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
     """Evaluate the statements of these names, or all: a row for each, with the columns COLUMNS.
 
-    seed: of what is drawn, from 0 to 2³² − 1. progress: called before each statement.
+    {options}
+    progress: called before each statement.
     `residual` is the largest error, `holds` whether it is at most `tolerance`; a NaN does not hold. `as_printed` is
     False if that is true of a corrected form only, which is then what `residual` is about.
     Raises UsageError for an unknown name or a seed out of range.
@@ -234,19 +237,17 @@ def check_statements(
     """
     import pandas as pd
 
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
-        raise UsageError(f"seed is {seed!r:.60}, expected a whole number from 0 to {LARGEST_SEED:,}")
     chosen = select_statements(names)
     rows = []
     for done, statement in enumerate(chosen):
         progress(Progress("verify", statement.name, done, len(chosen), "steps"))
-        rows.append(_make_row(statement, statement.evaluate(seed)))
+        rows.append(_make_row(statement, statement.evaluate(options.seed)))
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     about: dict[Any, Any] = {
         "title": "Statements of the papers",
         **software(),
         **machine(),
-        "seed": seed,
+        **vars(options),
         "papers": PAPERS,
     }
     frame.attrs = about

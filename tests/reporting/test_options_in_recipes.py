@@ -41,6 +41,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "questions_output": "a file for other programs",
         "comparisons_output": "a file for other programs",
     },
+    "theory": {"names": "key `statements` of the results"},
     "pretrain": {"resume": "an interrupted report always resumes its runs"},
     "simulate": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
     "auto-mpg": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
