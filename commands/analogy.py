@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attngeo.analogies.options import AnalogyOptions
+from attngeo.analogies.options import AnalogyOptions, ExplainOptions
 from attngeo.checkpoints.access import HubAccess
-from attngeo.options import RESULTS
+from attngeo.errors import UsageError
+from attngeo.options import COMPUTATION, RESULTS, default_of, options_of
 
 from .declare import take_options
 from .messages import say
@@ -20,14 +21,37 @@ if TYPE_CHECKING:
     from attngeo.analogies.analogy import AnalogyResult
 
 
+# What --explain takes of the options of analogies.
+EXPLAINED = ("questions", "seed")
+
+
 @take_options(AnalogyOptions)
 @take_options(HubAccess, "hub")
 def analogy(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models),
-    ],
     options: AnalogyOptions,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            "--explain",
+            metavar="CORPUS",
+            help="Train CBOW and attention on a text with one sentence a line, or on toy, and report the paraphrase "
+            "errors of each question, instead of asking models",
+            rich_help_panel=COMPUTATION,
+        ),
+    ] = None,
+    dimensions: Annotated[
+        int | None,
+        typer.Option(
+            "--dimensions",
+            help="Dimensions of the embeddings (with --explain)  [default: 100]",
+            show_default=False,
+            rich_help_panel=COMPUTATION,
+        ),
+    ] = None,
     output: Output = None,
     questions_output: Annotated[
         Path | None,
@@ -58,16 +82,43 @@ def analogy(
     of them know. By default, as in the paper, Wibisono and Wang 2023 (arXiv 2307.04057), vectors are used as they are
     and only whole words may be answers.
 
+    With --explain, the error terms of the paper's section 4.2 are computed instead, for embeddings that are trained on
+    a small text.
+
     Examples:
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
         attngeo analogy vectors.kv --normalise --candidates all --keep-duplicates
+        attngeo analogy --explain toy -o terms.csv
     """
     files = [("scores", path) for path in output or []]
     files += [("questions", questions_output)] if questions_output else []
     files += [("comparisons", comparisons_output)] if comparisons_output else []
-    check_outputs(path for _, path in files)
+    check_outputs((path for _, path in files), inputs=[] if explain is None else [explain])
+    if explain is not None:
+        _refuse_others(models, options, files)
+        notes = _explain(explain, options, dimensions, output or [], format, quiet=quiet, verbose=verbose)
+    else:
+        if dimensions is not None:
+            raise UsageError("dimensions requires explain, which trains the embeddings")
+        if not models:
+            raise UsageError("missing argument MODEL, expected models, or --explain CORPUS")
+        notes = _ask(models, options, files, format, hub, quiet=quiet, verbose=verbose)
+    for note in [] if quiet else notes:
+        say(f"note: {note}")
 
+
+def _ask(
+    models: list[str],
+    options: AnalogyOptions,
+    files: list[tuple[str, Path]],
+    format: OutputFormat,
+    hub: HubAccess,
+    *,
+    quiet: bool,
+    verbose: bool,
+) -> list[str]:
+    """Ask the models, write and print the results. Returns notes."""
     from attngeo.analogies.analogy import analogy as ask_analogies
 
     from .progress import Bar
@@ -75,9 +126,53 @@ def analogy(
     with Bar("analogy", quiet=quiet, verbose=verbose) as progress:
         result = ask_analogies(models, options=options, hub=hub, progress=progress)
     _deliver(result, files, format)
-    if not quiet:
-        for note in result.scores.attrs["notes"]:
-            say(f"note: {note}")
+    return list(result.scores.attrs["notes"])
+
+
+def _refuse_others(models: list[str] | None, options: AnalogyOptions, files: list[tuple[str, Path]]) -> None:
+    """Raise UsageError for what has no effect with --explain."""
+    if models:
+        raise UsageError(
+            f"explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out"
+        )
+    changed = [
+        name for name in options_of(AnalogyOptions) if getattr(options, name) != default_of(AnalogyOptions, name)
+    ]
+    changed += [f"{name}_output" for name, _ in files if name != "scores"]
+    wrong = [name for name in changed if name not in (*EXPLAINED, "memory")]
+    if wrong:
+        raise UsageError(f"{wrong[0]} has no effect with explain; leave it out")
+
+
+def _explain(
+    corpus: str,
+    options: AnalogyOptions,
+    dimensions: int | None,
+    output: list[Path],
+    format: OutputFormat,
+    *,
+    quiet: bool,
+    verbose: bool,
+) -> list[str]:
+    """Train on the corpus, write and print the error terms. Returns notes."""
+    from attngeo.analogies.explanation import explain
+    from attngeo.tables.write import write_table
+
+    from .progress import Bar
+
+    given = {"questions": options.questions, "seed": options.seed}
+    chosen = ExplainOptions(**given if dimensions is None else given | {"dimensions": dimensions})
+    with Bar("explain", quiet=quiet, verbose=verbose) as progress:
+        frame = explain(corpus, options=chosen, progress=progress)
+    for path in output:
+        write_table(frame, path)
+    if format is OutputFormat.table:
+        from .render_explanation import print_explanation
+
+        print_explanation(frame)
+    else:
+        print_rows(frame, format)
+    return list(frame.attrs["notes"])
 
 
 def _deliver(result: AnalogyResult, files: list[tuple[str, Path]], format: OutputFormat) -> None:

@@ -31,7 +31,7 @@ def theory(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...",
+            metavar="NAME",
             show_default=False,
             autocompletion=complete_statements,
             help="Statements to check, such as lemma-1, or theorem-2 for all of its forms; by default all",

@@ -89,3 +89,17 @@ class NearestOptions(ProbeSettings):
     top_k: int | None = option(
         None, f"Number of words to show; by default {MOST_SHOWN}, or all if there are fewer", panel=COMPUTATION, least=1
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions(Options):
+    """Which analogies are explained, and how the models are trained that they are explained in."""
+
+    questions: Any = option(
+        GOOGLE, "Questions: google (for the toy corpus: some of its words), or a file of the same form", panel=INPUT,
+        metavar="NAME|FILE", parse=str,
+    )  # fmt: skip
+    dimensions: int = option(
+        100, "Dimensions of the embeddings (with --explain)", panel=COMPUTATION, least=1, most=10_000
+    )
+    seed: int = option(0, "Seed of the training", panel=COMPUTATION, least=0, most=2**32 - 1)

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 # What a figure can be drawn from. scores: rows of `attngeo.score` with all heads. summary: rows of `summarise`, made of
 # them. published: rows of `published_scores`. matrix: the two tables of `query_key_matrix`. curves: rows of
-# `curves.parquet` or `geometry.parquet`. analogies: rows of `attngeo.analogy`. methods: rows of `attngeo tabular
-# simulate` or `auto-mpg`. cells, encodings: rows of `attngeo.tabular.views`.
-FrameName = Literal["scores", "summary", "published", "matrix", "curves", "analogies", "methods", "cells", "encodings"]
+# `curves.parquet` or `geometry.parquet`. analogies: rows of `attngeo.analogy`. explanations: rows of `explain`. methods:
+# rows of `attngeo tabular simulate` or `auto-mpg`. cells, encodings: rows of `attngeo.tabular.views`.
+FrameName = Literal[
+    "scores", "summary", "published", "matrix", "curves", "analogies", "explanations", "methods", "cells", "encodings"
+]
 Draw = Callable[..., "Figure"]
 
 
@@ -151,6 +153,17 @@ FIGURES: dict[str, FigureSpec] = {
             ),
             options=("where",),
             draw=import_later("attngeo.figures.analogies:draw_analogies"),
+        ),
+        FigureSpec(
+            name="paraphrases",
+            description="paraphrase errors of word analogies against their cosine errors (analogy --explain)",
+            frames=("explanations",),
+            columns=(
+                "model", "a", "b", "c", "answer", "cosine_error", "rho", "sigma", "sigma_star", "delta", "xi",
+                "zeta_spread",
+            ),
+            options=("where",),
+            draw=import_later("attngeo.figures.paraphrases:draw_paraphrases"),
         ),
         FigureSpec(
             name="shift",

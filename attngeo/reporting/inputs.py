@@ -138,6 +138,20 @@ def _read_analogies(inputs: FigureInputs) -> list[pd.DataFrame]:
     return [inputs.filter(_join(frames))]
 
 
+def _read_explanations(inputs: FigureInputs) -> list[pd.DataFrame]:
+    """Rows of error terms, from files and tables."""
+    source = "attngeo analogy --explain CORPUS -o FILE"
+    frames = []
+    for each in inputs.given:
+        if is_frame(each):
+            frames.append(require_columns(each, inputs.columns, THE_TABLE, source))
+        elif isinstance(each, str | Path) and is_results(str(each)):
+            frames.append(read_results(each, inputs.columns, source))
+        else:
+            raise UsageError(f"{inputs.spec.name} cannot be drawn from {each!s:.60}, expected a file of {source}")
+    return [inputs.filter(_join(frames))]
+
+
 def _read_curves(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of training curves, of single runs and of comparisons."""
     frames = []
@@ -218,6 +232,7 @@ READERS: dict[FrameName, Callable[[FigureInputs], list[pd.DataFrame]]] = {
     "matrix": _read_matrix,
     "curves": _read_curves,
     "analogies": _read_analogies,
+    "explanations": _read_explanations,
     "methods": _read_methods,
     "cells": _read_cells,
     "encodings": _read_encodings,

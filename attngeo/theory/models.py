@@ -39,8 +39,10 @@ class ContinuousBag(nn.Module):
 
     def forward(self, contexts: Tensor) -> Tensor:
         """Logits [n, |V|] of the center word, from how often each word is in its context, [n, |V|]."""
-        products = self.context.weight @ self.centre.weight.T  # c_j·w_k first: |V| is small against a batch
-        return (contexts / contexts.sum(1, keepdim=True)) @ products
+        shares = contexts / contexts.sum(1, keepdim=True)
+        # In the cheapest order: |V| may be small against a batch.
+        logits: Tensor = torch.linalg.multi_dot([shares, self.context.weight, self.centre.weight.T])
+        return logits
 
 
 class WordAttention(nn.Module):
@@ -69,7 +71,9 @@ class WordAttention(nn.Module):
     def forward(self, contexts: Tensor) -> Tensor:
         """Logits [n, |V|] of the masked word, from how often each word is around it, [n, |V|]."""
         weights = F.pad(contexts, (0, 1), value=1.0) * self.attention()
-        return (weights / weights.sum(1, keepdim=True)) @ (self.tokens.weight @ self.centre.weight.T)
+        shares = weights / weights.sum(1, keepdim=True)
+        logits: Tensor = torch.linalg.multi_dot([shares, self.tokens.weight, self.centre.weight.T])
+        return logits
 
 
 class AttentionLayer(nn.Module):

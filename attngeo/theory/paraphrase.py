@@ -8,12 +8,13 @@ Source: Wibisono and Wang 2023 (arXiv 2307.04057), appendices G, J, K and L.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from attngeo.theory.corpus import Array
+from attngeo.theory.corpus import Array, Corpus
 from attngeo.theory.factorisation import AttentionSums, attention_matrix, shifted_log_ratios
 from attngeo.theory.residuals import Residuals, difference
 
@@ -41,15 +42,21 @@ class ParaphraseErrors(NamedTuple):
 
 
 def paraphrase_errors(
-    pairs: Array, joint: Array, joint_star: Array, first: Sequence[int], second: Sequence[int]
+    pairs: Array,
+    joint: Array,
+    joint_star: Array,
+    first: Sequence[int],
+    second: Sequence[int],
+    every: Array | None = None,
 ) -> ParaphraseErrors:
     """The error terms of the word sets W = `first` and W* = `second`, which have as many words.
 
     pairs: p(w_i, c_j) or counts, [|V|, |V|]. joint, joint_star: p(W, c_j) and p(W*, c_j), [|V|], or counts of the same
-    scale as each other.
+    scale as each other. every: the sum of p(W, c_j) over all sets W, [|V|]; default: p(c_j) of the pairs.
     """
     context = pairs.sum(0)  # p(c_j)
     given = pairs / context  # p(w_i | c_j)
+    context = context if every is None else every
     with np.errstate(divide="ignore", invalid="ignore"):
         own, other = np.log(joint / context), np.log(joint_star / context)  # p(W | c_j)
         terms = ParaphraseErrors(
@@ -60,6 +67,28 @@ def paraphrase_errors(
             xi=other - own,
         )
     return ParaphraseErrors(*(np.where(np.isfinite(term), term, np.nan) for term in terms))
+
+
+def count_sets(corpus: Corpus, sets: Sequence[tuple[int, int]], tau: Array) -> tuple[Array, Array, Array]:
+    """How often two sets of two words each occur with each context word, [|V|], and all pairs of words, [|V|].
+
+    Counts are over ordered triples of places in a sentence: of both words and of the context. Each is weighted by the γ
+    of the context word, as the mean over the two words as the masked one: the paper defines p̄ for single words only.
+    tau: [|V| + 1], the mask last; ones and 0 count plainly, up to the length of the sentence.
+    """
+    first, second, every = (np.zeros(corpus.size) for _ in range(3))
+    for sentence in corpus.sentences:
+        shares = (
+            tau[sentence] / (tau[sentence].sum() - tau[sentence] + tau[-1])[:, None]
+        )  # γ of j with i masked: [i, j]
+        np.fill_diagonal(shares, 0)
+        np.add.at(every, sentence, shares.sum(0) * (len(sentence) - 2))
+        for total, words in zip((first, second), sets, strict=True):
+            for i, j in product(*(np.flatnonzero(sentence == word) for word in words)):
+                weights = (shares[i] + shares[j]) / 2
+                weights[[i, j]] = 0
+                np.add.at(total, sentence, weights if i != j else 0)
+    return first, second, every
 
 
 def combine(terms: ParaphraseErrors) -> tuple[Array, Array]:

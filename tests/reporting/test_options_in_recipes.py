@@ -40,6 +40,8 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "models": "key of the results",
         "questions_output": "a file for other programs",
         "comparisons_output": "a file for other programs",
+        "explain": "trains small models of its own; a recipe reads its file",
+        "dimensions": "option of --explain",
     },
     "theory": {"names": "key `statements` of the results"},
     "pretrain": {"resume": "an interrupted report always resumes its runs"},

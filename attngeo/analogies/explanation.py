@@ -1,0 +1,180 @@
+"""Why analogies hold in embeddings or not: error terms of paraphrases on a small corpus, `attngeo analogy --explain`.
+
+CBOW and one layer of attention are trained on the corpus. For each question a : b = c : d, the terms are those of the
+word sets W = {b, c} and W* = {d, a}, from which w_d = w_b − w_a + w_c + C†(ξ + σ^W − σ^W*) follows.
+Source: Wibisono and Wang 2023 (arXiv 2307.04057), section 4.2, Propositions 12 and 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attngeo.analogies.options import GOOGLE, ExplainOptions
+from attngeo.analogies.questions import Question, QuestionSet, as_questions
+from attngeo.bounds.small_files import MOST_INDEX_BYTES, read_small_text
+from attngeo.checkpoints.reference import local_path
+from attngeo.errors import DataError, DataUnavailableError, QuestionError
+from attngeo.options import accept_options
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.provenance import machine, software
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attngeo.theory.corpus import Array, Corpus, Examples
+
+TOY = "toy"
+TOY_QUESTIONS = (
+    ("statistics", "fun", "history", "boring"),
+    ("statistics", "easy", "history", "difficult"),
+    ("mathematics", "fun", "sociology", "boring"),
+    ("mathematics", "easy", "sociology", "difficult"),
+    ("fun", "easy", "boring", "difficult"),
+    ("mathematics", "statistics", "sociology", "history"),
+)
+# Numbers of the products of all words, and of the contexts: more would take gigabytes and hours.
+MOST_WORDS, MOST_CELLS = 3000, 100_000_000
+TERMS = ("rho", "sigma", "sigma_star", "delta", "xi")
+COLUMNS = (
+    "model", "a", "b", "c", "answer", "rank", "cosine", "cosine_error", "contexts", *TERMS, "zeta_spread",
+)  # fmt: skip
+
+
+@accept_options(ExplainOptions)
+def explain(
+    corpus: str | Path | Corpus, options: ExplainOptions, *, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """The error terms of each question beside its cosine error, for CBOW and attention trained on a corpus.
+
+    corpus: "toy" (appendix I of the paper), a UTF-8 text with one sentence a line, or a Corpus.
+    {options}
+    progress: called while the models are trained.
+
+    Returns a row for each model and question, with the columns COLUMNS. `cosine` is that of w_d with w_b − w_a + w_c,
+    `cosine_error` 1 minus it, `rank` that of d among the words other than a, b and c. `rho` to `xi` are Euclidean norms
+    over the `contexts` in which every probability is positive; NaN if there is none. `zeta_spread` is the range of ζ_j
+    over the four words, as a share of its mean. Questions with words that the corpus lacks are left out.
+    Raises DataUnavailableError, DataError if the corpus is empty or too large, QuestionError if no question is left.
+    """
+    import pandas as pd
+
+    from attngeo.theory.corpus import Corpus, examples_of
+
+    known = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
+    questions, notes = _choose_questions(known, corpus, options)
+    _check_size(known)
+    examples = examples_of(known)
+    rows = []
+    for name in ("cbow", "attention"):
+        trained = _train(name, known, examples, options, progress)
+        rows += [_make_row(name, known, examples, *trained, question) for question in questions]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    about: dict[Any, Any] = {
+        "title": "Word analogies and paraphrases", "questions": str(options.questions), "seed": options.seed,
+        "dimensions": options.dimensions, "sentences": len(known.sentences), "words": known.size, "notes": notes,
+    }  # fmt: skip
+    frame.attrs = about | software() | machine()
+    return frame
+
+
+def read_corpus(source: str | Path) -> Corpus:
+    """The toy corpus, or that of a text with one sentence a line, split at white space.
+
+    Raises DataUnavailableError, DataError.
+    """
+    from attngeo.theory.corpus import build_corpus, toy_corpus
+
+    if str(source) == TOY:
+        return toy_corpus()
+    path = local_path(source)
+    if not path.is_file():
+        raise DataUnavailableError(f"{source}: no such file, expected a text with one sentence a line, or {TOY}")
+    try:
+        return build_corpus(line.split() for line in read_small_text(path, MOST_INDEX_BYTES, "utf-8-sig").splitlines())
+    except ValueError as error:
+        raise DataError(f"{source}: {error}") from None
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from None
+    except OSError as error:
+        raise DataUnavailableError(f"{source} cannot be read ({error.strerror or error})") from None
+
+
+def _choose_questions(known: Corpus, corpus: Any, options: ExplainOptions) -> tuple[list[Question], list[str]]:
+    """The questions whose words the corpus has, and a note about the others."""
+    toy = options.questions == GOOGLE and known.words == _toy_words()
+    found: QuestionSet = as_questions(TOY_QUESTIONS if toy else options.questions).without_duplicates()
+    words = set(known.words)
+    kept = [each for each in found.questions if {each.a, each.b, each.c, each.answers[0]} <= words]
+    kept = [each for each in kept if len({each.a, each.b, each.c, each.answers[0]}) == 4]
+    if not kept:
+        where = corpus if isinstance(corpus, str | Path) else "the corpus"
+        raise QuestionError(
+            f"{where}: it has all words of none of the {len(found.questions):,} questions ({found.name}); "
+            "name a file of questions about its words with --questions"
+        )
+    left = len(found.questions) - len(kept)
+    return kept, [f"{left:,} of {len(found.questions):,} questions have words that the corpus lacks"] if left else []
+
+
+def _toy_words() -> tuple[str, ...]:
+    from attngeo.theory.corpus import WORDS
+
+    return WORDS
+
+
+def _check_size(corpus: Corpus) -> None:
+    cells = corpus.size * sum(len(sentence) for sentence in corpus.sentences)
+    if corpus.size > MOST_WORDS or cells > MOST_CELLS:
+        raise DataError(
+            f"the corpus has {corpus.size:,} different words and {cells // corpus.size:,} in all, expected at most "
+            f"{MOST_WORDS:,} different ones, and a product of at most {MOST_CELLS:,}; use fewer sentences"
+        )
+
+
+def _train(
+    name: str, corpus: Corpus, examples: Examples, options: ExplainOptions, progress: ProgressCallback
+) -> tuple[Array, Array]:
+    """The center embeddings w of a trained model, [|V|, p], and its τ, [|V| + 1]; 1 and no mask for CBOW."""
+    import numpy as np
+
+    from attngeo.theory.fitting import fit
+    from attngeo.theory.models import ContinuousBag, WordAttention, seeded
+
+    with seeded(options.seed):
+        model = (ContinuousBag if name == "cbow" else WordAttention)(corpus.size, options.dimensions)
+    fit(model, examples, options.seed, progress=lambda step: progress(Progress("prepare", f"{name}  {step.what}")))
+    tau = model.attention().detach().numpy() if isinstance(model, WordAttention) else np.append(np.ones(corpus.size), 0)
+    return model.centre.weight.detach().numpy(), tau
+
+
+def _make_row(
+    name: str, corpus: Corpus, examples: Examples, vectors: Array, tau: Array, question: Question
+) -> tuple[Any, ...]:
+    import numpy as np
+
+    from attngeo.theory.factorisation import sum_attention
+    from attngeo.theory.paraphrase import count_sets, paraphrase_errors
+
+    words = question.a, question.b, question.c, question.answers[0]
+    a, b, c, d = map(corpus.find, words)
+    sums = sum_attention(examples, tau)
+    joint, joint_star, every = count_sets(corpus, ((b, c), (d, a)), tau)
+    terms = paraphrase_errors(sums.gamma, joint, joint_star, (b, c), (d, a), every)
+    defined = ~np.isnan(np.array(terms)).any(0)
+    norms = [float(np.linalg.norm(term[defined])) if defined.any() else float("nan") for term in terms]
+    zeta = sums.zeta[[a, b, c, d]]
+    rank, cosine = _rank(vectors, (a, b, c, d))
+    return (name, *words, rank, cosine, 1 - cosine, int(defined.sum()), *norms, float(np.ptp(zeta) / zeta.mean()))
+
+
+def _rank(vectors: Array, words: Sequence[int]) -> tuple[int, float]:
+    """The rank of d by its cosine with w_b − w_a + w_c among the words other than a, b and c, and this cosine."""
+    import numpy as np
+
+    a, b, c, d = words
+    target = vectors[b] - vectors[a] + vectors[c]
+    cosines = vectors @ target / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(target))
+    others = np.delete(cosines, [a, b, c, d])
+    return 1 + int((others >= cosines[d]).sum()), float(cosines[d])
