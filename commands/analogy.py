@@ -141,7 +141,7 @@ def _refuse_others(models: list[str] | None, options: AnalogyOptions, files: lis
     changed += [f"{name}_output" for name, _ in files if name != "scores"]
     wrong = [name for name in changed if name not in (*EXPLAINED, "memory")]
     if wrong:
-        raise UsageError(f"{wrong[0]} has no effect with explain; leave it out")
+        raise UsageError(f"{wrong[0]} has no effect with --explain; leave it out")
 
 
 def _explain(

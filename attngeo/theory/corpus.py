@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,12 @@ class Corpus:
     def size(self) -> int:
         """The number of words in the vocabulary, |V|."""
         return len(self.words)
+
+    @cached_property
+    def distinct(self) -> list[tuple[Array, int]]:
+        """The different sentences, and how often each occurs."""
+        counts = Counter(tuple(sentence.tolist()) for sentence in self.sentences)
+        return [(np.array(sentence), count) for sentence, count in counts.items()]
 
     def find(self, word: str) -> int:
         """The number of a word. Raises UsageError for an unknown one."""
@@ -112,11 +120,11 @@ class Examples:
 def examples_of(corpus: Corpus) -> Examples:
     """The prediction tasks of a corpus: each word of each sentence from the others."""
     centres: dict[bytes, Array] = {}
-    for sentence in corpus.sentences:
+    for sentence, repeats in corpus.distinct:
         counts = np.bincount(sentence, minlength=corpus.size).astype(np.uint16)
         for word in sentence:
             counts[word] -= 1
-            centres.setdefault(counts.tobytes(), np.zeros(corpus.size))[word] += 1
+            centres.setdefault(counts.tobytes(), np.zeros(corpus.size))[word] += repeats
             counts[word] += 1
     contexts = np.stack([np.frombuffer(key, np.uint16) for key in centres]).astype(float)
     return Examples(contexts, np.stack(list(centres.values())))

@@ -36,12 +36,13 @@ def fit(
     examples: Examples,
     seed: int = 0,
     *,
-    epochs: int = MOST_EPOCHS,
+    epochs: int | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Model:
     """Train a model of contexts, in place, by Adam on shuffled batches of all tasks, until the loss stops improving.
 
-    model: called as model(contexts [n, |V|]) → logits [n, |V|]. epochs: the most. progress: called after each epoch.
+    model: called as model(contexts [n, |V|]) → logits [n, |V|]. epochs: the most, by default MOST_EPOCHS.
+    progress: called after each epoch.
     Returns the model. Raises TrainingError if the loss is not a number.
     """
     contexts, centres = (torch.from_numpy(part) for part in (examples.contexts, examples.centres))
@@ -49,7 +50,7 @@ def fit(
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
     best, waited = math.inf, 0
     with seeded(seed):
-        for epoch in range(1, epochs + 1):
+        for epoch in range(1, (epochs or MOST_EPOCHS) + 1):
             for batch in torch.split(tasks[torch.randperm(len(tasks))], BATCH):
                 optimiser.zero_grad()
                 logits = model(contexts[batch // centres.shape[1]])

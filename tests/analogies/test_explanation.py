@@ -1,0 +1,157 @@
+"""Error terms of analogies on small corpora, against counting in loops and vectors with known answers."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.messages import refuses
+
+from attngeo.analogies import explanation
+from attngeo.analogies.explanation import COLUMNS, TERMS, TOY_QUESTIONS, explain, read_corpus
+from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, QuestionError, UsageError
+from attngeo.theory import fitting
+from attngeo.theory.corpus import build_corpus, examples_of, toy_corpus
+from attngeo.theory.factorisation import shifted_log_ratios, sum_attention
+from attngeo.theory.paraphrase import combine, count_sets, paraphrase_errors
+
+SENTENCES = st.lists(st.lists(st.sampled_from("abcd"), min_size=2, max_size=5), min_size=1, max_size=6)
+QUESTION = ("a", "b", "c", "d")
+
+
+def plain(size: int) -> np.ndarray:
+    return np.append(np.ones(size), 0)
+
+
+@given(SENTENCES, st.integers(0, 99))
+def test_sets_are_counted_as_in_a_loop_over_places(sentences: list[list[str]], seed: int) -> None:
+    corpus = build_corpus([["a", "b", "c", "d"], *sentences])
+    tau = np.exp(np.random.default_rng(seed).normal(size=5))
+    first, second, every = np.zeros(4), np.zeros(4), np.zeros(4)
+    for sentence in corpus.sentences:
+        for i, j, k in permutations(range(len(sentence)), 3):
+            totals = [np.delete(tau[sentence], masked).sum() + tau[-1] for masked in (i, j)]
+            weight = sum(tau[sentence[k]] / total for total in totals) / 2
+            every[sentence[k]] += weight
+            first[sentence[k]] += weight * ((sentence[i], sentence[j]) == (1, 2))
+            second[sentence[k]] += weight * ((sentence[i], sentence[j]) == (3, 0))
+    found = count_sets(corpus, ((1, 2), (3, 0)), tau)
+    assert np.allclose(found, [first, second, every])
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_the_terms_of_the_toy_corpus_obey_the_lemma_where_they_are_defined(attention: bool) -> None:
+    corpus = toy_corpus(2000)
+    tau = np.exp(np.random.default_rng(0).normal(size=13)) if attention else plain(12)
+    sums = sum_attention(examples_of(corpus), tau)
+    for words in TOY_QUESTIONS:
+        a, b, c, d = map(corpus.find, words)
+        joint, joint_star, every = count_sets(corpus, ((b, c), (d, a)), tau)
+        terms = paraphrase_errors(sums.gamma, joint, joint_star, (b, c), (d, a), every)
+        with np.errstate(invalid="ignore"):
+            expected = shifted_log_ratios(sums.gamma)[[d, a]].sum(0) - shifted_log_ratios(sums.gamma)[[b, c]].sum(0)
+        defined = ~np.isnan(np.array(terms)).any(0)
+        assert defined.sum() >= 3, words
+        for side in combine(terms):
+            assert np.allclose(side[defined], expected[defined])
+
+
+def test_words_that_are_independent_have_no_error_terms() -> None:
+    """All sentences of three of four words in all orders: every context is as likely with any pair of the others."""
+    corpus = build_corpus([list(words) for words in permutations("abcdefgh", 3)])
+    words = tuple(map(corpus.find, QUESTION))
+    joint, joint_star, every = count_sets(corpus, (words[1:3], (words[3], words[0])), plain(8))
+    sums = sum_attention(examples_of(corpus), plain(8))
+    terms = paraphrase_errors(sums.gamma, joint, joint_star, words[1:3], (words[3], words[0]), every)
+    others = [corpus.find(word) for word in "efgh"]
+    assert np.allclose(terms.rho[others], 0)
+    assert np.allclose(terms.xi[others], 0)
+    assert np.allclose(terms.sigma[others], terms.sigma_star[others])
+    assert np.allclose(terms.sigma[others], np.log(7 / 6))  # pairs of different words only
+    assert np.isnan(terms.rho[words[0]])
+
+
+def fake_vectors(monkeypatch: pytest.MonkeyPatch, vectors: dict[str, tuple[float, ...]]) -> None:
+    def train(name: str, corpus: Any, *_: Any) -> tuple[np.ndarray, np.ndarray]:
+        tau = plain(corpus.size) if name == "cbow" else np.arange(1.0, corpus.size + 2)
+        return np.array([vectors[word] for word in corpus.words]), tau
+
+    monkeypatch.setattr(explanation, "_train", train)
+
+
+def test_cosine_and_rank_of_known_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = {"a": (1, 0, 0), "b": (1, 1, 0), "c": (0, 0, 1), "d": (0, 1, 1), "e": (0, 1, 1.1), "f": (-1, 0, 0)}
+    fake_vectors(monkeypatch, vectors)
+    corpus = build_corpus([list(words) for words in permutations("abcdef", 4)])
+    frame = explain(corpus, questions=[QUESTION, ("a", "b", "c", "f"), ("a", "b", "c", "unknown")])
+    assert tuple(frame.columns) == COLUMNS
+    assert frame["model"].tolist() == ["cbow", "cbow", "attention", "attention"]
+    right, wrong = frame.iloc[0], frame.iloc[1]
+    assert (right["rank"], right["cosine"], right["cosine_error"]) == pytest.approx((1, 1, 0))
+    assert (wrong["rank"], wrong["cosine"], wrong["cosine_error"]) == pytest.approx((3, 0, 1))
+    assert frame["contexts"].tolist() == [2] * 4  # every word but the question's own
+    assert frame.loc[frame["model"] == "cbow", "zeta_spread"].tolist() == pytest.approx([0, 0])
+    assert (frame.loc[frame["model"] == "attention", "zeta_spread"] > 0.1).all()
+    assert frame.attrs["notes"] == ["1 of 3 questions have words that the corpus lacks"]
+
+
+def test_questions_without_a_common_context_have_no_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vectors(monkeypatch, {word: (1.0, float(place)) for place, word in enumerate("abcdx")})
+    frame = explain(build_corpus([["a", "b", "x"], ["c", "d", "x"]]), questions=[QUESTION])
+    assert (frame["contexts"] == 0).all()
+    assert frame[list(TERMS)].isna().all().all()
+    assert frame["cosine"].notna().all()
+
+
+def test_models_are_trained_on_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "MOST_EPOCHS", 20)
+    path = tmp_path / "corpus.txt"
+    path.write_text(
+        "\ufeff" + "\n".join(" ".join(words) for words in permutations("abcdef", 4)) + "\n\nalone\n", "utf-8"
+    )
+    assert read_corpus(path).words == tuple("abcdef")
+    seen: list[str] = []
+    frame = explain(path, questions=[QUESTION], dimensions=3, progress=lambda step: seen.append(step.what))
+    again = explain(path, questions=[QUESTION], dimensions=3)
+    assert frame.equals(again)
+    assert {what.split()[0] for what in seen} == {"cbow", "attention"}
+    assert (frame["cosine_error"] >= 0).all()
+    assert frame.attrs["words"] == 6
+
+
+def test_the_toy_corpus_has_questions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = {word: tuple(np.eye(12)[place]) for place, word in enumerate(toy_corpus(1).words)}
+    fake_vectors(monkeypatch, vectors)
+    frame = explain("toy")
+    assert [tuple(row) for row in frame[["a", "b", "c", "answer"]].to_numpy()] == [*TOY_QUESTIONS] * 2
+    assert (frame["contexts"] > 3).all()
+
+
+def test_bad_corpora_and_questions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refuses(DataUnavailableError, "nowhere.txt", "toy"):
+        explain("nowhere.txt")
+    empty = tmp_path / "empty.txt"
+    empty.write_text("one\n\n")
+    with refuses(DataError, empty, "sentence", 2):
+        explain(empty)
+    binary = tmp_path / "binary.txt"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with refuses(DataError, binary, "UTF-8"):
+        explain(binary)
+    with refuses(QuestionError, "toy", 1):
+        explain("toy", questions=[("king", "man", "queen", "woman")])
+    with refuses(QuestionError, "toy", 1):
+        explain("toy", questions=[("fun", "fun", "easy", "easy")])
+    with refuses(ModelNotFoundError, "none.txt"):
+        explain("toy", questions="none.txt")
+    for name, value in (("dimensions", 0), ("seed", -1)):
+        with refuses(UsageError, name, value):
+            explain("toy", **{name: value})
+    monkeypatch.setattr(explanation, "MOST_WORDS", 11)
+    with refuses(DataError, 12, 11):
+        explain("toy")
