@@ -14,3 +14,6 @@ attngeo plot training "$out/../symmetric-init/curves.parquet" --where objective=
     -o "$out/loss.png" --width 900 --height 420 --quiet
 attngeo plot shift "$out/../tabular/table2.csv" -o "$out/shift.png" --width 900 --height 500 --quiet
 attngeo plot analogies demo:minilm -o "$out/analogies.png" --width 900 --quiet
+terms="$(mktemp -d)/terms.csv"
+attngeo analogy --explain toy -o "$terms" --quiet > /dev/null
+attngeo plot paraphrases "$terms" -o "$out/paraphrases.png" --width 900 --quiet

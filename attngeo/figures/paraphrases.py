@@ -17,8 +17,8 @@ TERMS = {
 }  # fmt: skip
 COLUMNS = 3
 COLOURS = tuple(ROLES.values())
-# Pixels of a row of panels.
-HEIGHT = 300
+# Pixels of a row of panels, and the share of the height between two.
+HEIGHT, BETWEEN = 260, 0.18
 
 
 def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
@@ -27,7 +27,9 @@ def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # 
     rows: of `attngeo analogy --explain`. Questions without a defined term are left out of its panel.
     """
     count = -(-len(TERMS) // COLUMNS)
-    figure = make_subplots(rows=count, cols=COLUMNS, subplot_titles=list(TERMS.values()), shared_yaxes=True)
+    figure = make_subplots(
+        rows=count, cols=COLUMNS, subplot_titles=list(TERMS.values()), shared_yaxes=True, vertical_spacing=BETWEEN
+    )
     for number, (model, own) in enumerate(rows.groupby("model", sort=False)):
         labels = [escape_name(f"{a} : {b} = {c} : {d}") for a, b, c, d in own[["a", "b", "c", "answer"]].to_numpy()]
         for place, term in enumerate(TERMS):

@@ -1,0 +1,42 @@
+"""Error terms against cosine errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attngeo.figures.options import PlotOptions
+from attngeo.figures.paraphrases import TERMS, draw_paraphrases
+from attngeo.reporting import plot
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    numbers = np.random.default_rng(0).uniform(size=(4, len(TERMS) + 1))
+    words = pd.DataFrame([
+        {"model": model, "a": "<a>", "b": "b{x}", "c": "c", "answer": answer}
+        for model in ("cbow", "<attention>") for answer in ("d", "e")
+    ])  # fmt: skip
+    return words.join(pd.DataFrame(numbers, columns=["cosine_error", *TERMS]))
+
+
+def test_a_point_for_each_question_and_a_panel_for_each_term(rows: pd.DataFrame) -> None:
+    figure = draw_paraphrases(rows, PlotOptions())
+    assert len(figure.data) == 2 * len(TERMS)
+    for trace, term in zip(figure.data[: len(TERMS)], TERMS, strict=True):
+        assert trace.x.tolist() == rows[term][:2].tolist()
+        assert trace.y.tolist() == rows["cosine_error"][:2].tolist()
+    assert [panel.text for panel in figure.layout.annotations] == list(TERMS.values())
+    assert figure.data[0].marker.color != figure.data[-1].marker.color
+    assert figure.data[-1].name == "&lt;attention&gt;"
+    assert figure.data[0].text == ("&lt;a&gt; : b&#123;x} = c : d", "&lt;a&gt; : b&#123;x} = c : e")
+    assert figure.layout.showlegend
+
+
+def test_one_model_and_missing_terms(rows: pd.DataFrame) -> None:
+    rows.loc[0, "rho"] = float("nan")
+    figure = plot("paraphrases", rows, where={"model": "cbow"})
+    assert len(figure.data) == len(TERMS)
+    assert np.isnan(figure.data[0].x[0])
+    assert not figure.layout.showlegend
