@@ -94,6 +94,23 @@ def test_training_on_text_and_on_images(attngeo: Command, tmp_path: Path) -> Non
     assert len(run_json(attngeo, "score", tmp_path / "images" / "model")) > 0
 
 
+def test_a_table_of_ones_own(attngeo: Command, tmp_path: Path) -> None:
+    rows = pd.DataFrame({"size": ["s", "m", "l", None] * 10, "mass": [0.5, 1.5, 2.5, 3.5] * 10, "y": [1, 1, 2, 2] * 10})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    model = tmp_path / "model"
+    fit = ["tabular", "fit", tmp_path / "rows.csv", "--target", "y", "--epochs", "20", "--lr", "0.02", "--save", model]
+    done = attngeo(*fit, "--methods", "atn,lr", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    predicted = attngeo("tabular", "predict", model, tmp_path / "rows.csv", "--format", "csv")
+    assert [line.split(",")[1] for line in predicted.stdout.splitlines()[1:5]] == ["1", "1", "2", "2"]
+
+
+def test_the_statements_of_a_theory(attngeo: Command) -> None:
+    rows = run_json(attngeo, "theory", "lemma-1", "theorem-2")
+    assert len(rows) == 4
+    assert all(row["holds"] for row in rows)
+
+
 def test_figures_and_a_report(attngeo: Command, tmp_path: Path) -> None:
     page = tmp_path / "figure.html"
     assert attngeo("plot", "heatmap", "demo:encoder", "-o", page, "-q").returncode == 0
