@@ -291,8 +291,8 @@ def test_the_published_tables_are_whole() -> None:
 
 def test_quick_is_a_part_and_what_is_given_wins() -> None:
     quick = SimulateOptions(quick=True)
-    assert len(quick.shifts) == 2
-    assert quick.data_sets == 2
+    assert len(quick.shifts) == 1
+    assert quick.data_sets == 3
     assert "gb" not in quick.method_names
     assert SimulateOptions(quick=True, datasets=4, methods="gb").method_names == ("gb",)
     whole = SimulateOptions()
