@@ -25,7 +25,7 @@ def table(tmp_path: Path) -> Path:
 FAST = ["--target", "y", "--epochs", "30", "--lr", "0.02", "--device", "cpu"]
 
 
-def test_fit_save_predict(attngeo: Command, table: Path, tmp_path: Path) -> None:
+def test_fit_save_predict(attngeo: Command, inside: Command, table: Path, tmp_path: Path) -> None:
     run = attngeo("tabular", "fit", table, *FAST, "--methods", "atn,lr", "--save", "model", "-o", "s.csv", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert max(map(len, run.stdout.splitlines())) <= 80
@@ -37,7 +37,7 @@ def test_fit_save_predict(attngeo: Command, table: Path, tmp_path: Path) -> None
     for name, accuracy in zip(("ATN", "LR"), scores["accuracy"], strict=True):
         line = next(line for line in run.stdout.splitlines() if line.split()[:1] == [name])
         assert_states(line, f"{accuracy:.3f}")
-    predicted = attngeo("tabular", "predict", "model", table, "--format", "csv", "-o", "p.parquet", cwd=tmp_path)
+    predicted = inside("tabular", "predict", "model", table, "--format", "csv", "-o", "p.parquet", cwd=tmp_path)
     assert (predicted.returncode, predicted.stderr) == (0, "")
     rows = pd.read_parquet(tmp_path / "p.parquet")
     assert rows.columns.tolist() == ["row", "prediction", "probability", "p(1)", "p(2)"]
@@ -46,45 +46,45 @@ def test_fit_save_predict(attngeo: Command, table: Path, tmp_path: Path) -> None
     assert rows.loc[known, "prediction"].tolist() == truth.loc[known, "y"].tolist()
     np.testing.assert_allclose(rows["p(1)"] + rows["p(2)"], 1)
     assert len(predicted.stdout.splitlines()) == 121
-    shown = attngeo("tabular", "predict", "model", table, cwd=tmp_path).stdout
+    shown = inside("tabular", "predict", "model", table, cwd=tmp_path).stdout
     assert_states(shown.splitlines()[3], "1", rows["prediction"][0], f"{rows['probability'][0]:.3f}")
 
 
-def test_the_same_seed_gives_the_same_scores(attngeo: Command, table: Path) -> None:
+def test_the_same_seed_gives_the_same_scores(inside: Command, table: Path) -> None:
     runs = [
-        attngeo("tabular", "fit", table, *FAST, "--methods", "atn", "--format", "json", "--seed", seed).stdout
+        inside("tabular", "fit", table, *FAST, "--methods", "atn", "--format", "json", "--seed", seed).stdout
         for seed in (1, 1, 2)
     ]
     assert runs[0] == runs[1] != runs[2]
     assert json.loads(runs[0])[0]["seed"] == 1
 
 
-def test_bad_input_ends_with_one_line_and_its_exit_code(attngeo: Command, table: Path, tmp_path: Path) -> None:
+def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: Path, tmp_path: Path) -> None:
     frame = pd.read_csv(table)
     for name, changed in (("constant", frame.assign(y=1)), ("real", frame.assign(y=frame["mass"])),
                           ("named", frame.assign(y=[f"n{i}" for i in range(120)]))):  # fmt: skip
         changed.to_csv(tmp_path / f"{name}.csv", index=False)
     fit = ["tabular", "fit"]
-    assert_fails(attngeo(*fit, table), 2, "target", "size")
-    assert_fails(attngeo(*fit, table, "--target", "z"), 4, "'z'")
-    assert_fails(attngeo(*fit, tmp_path / "no.csv", *FAST), 3, tmp_path / "no.csv")
-    assert_fails(attngeo(*fit, tmp_path / "constant.csv", *FAST), 4, "one class")
-    assert_fails(attngeo(*fit, tmp_path / "real.csv", *FAST), 4, "continuous", "qcut")
-    assert_fails(attngeo(*fit, tmp_path / "named.csv", *FAST), 4, "classes", 90)
-    assert_fails(attngeo(*fit, table, *FAST, "--methods", "lr", "--save", tmp_path / "m"), 2, "atn")
-    assert_fails(attngeo(*fit, table, *FAST, "--save", tmp_path), 2, tmp_path)
-    assert_fails(attngeo(*fit, table, *FAST, "--heads", "0"), 2, "heads", 1)
-    assert_fails(attngeo(*fit, table, *FAST, "-o", table), 2, table)
-    assert_fails(attngeo("tabular", "predict", tmp_path / "m", table), 3, tmp_path / "m")
+    assert_fails(inside(*fit, table), 2, "target", "size")
+    assert_fails(inside(*fit, table, "--target", "z"), 4, "'z'")
+    assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), 3, tmp_path / "no.csv")
+    assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), 4, "one class")
+    assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), 4, "continuous", "qcut")
+    assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), 4, "classes", 90)
+    assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--save", tmp_path / "m"), 2, "atn")
+    assert_fails(inside(*fit, table, *FAST, "--save", tmp_path), 2, tmp_path)
+    assert_fails(inside(*fit, table, *FAST, "--heads", "0"), 2, "heads", 1)
+    assert_fails(inside(*fit, table, *FAST, "-o", table), 2, table)
+    assert_fails(inside("tabular", "predict", tmp_path / "m", table), 3, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
-def test_rows_with_unseen_values_or_other_columns(attngeo: Command, table: Path, tmp_path: Path) -> None:
-    attngeo("tabular", "fit", table, *FAST, "--methods", "atn", "--save", tmp_path / "m", "--quiet")
+def test_rows_with_unseen_values_or_other_columns(inside: Command, table: Path, tmp_path: Path) -> None:
+    inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", tmp_path / "m", "--quiet")
     (tmp_path / "new.csv").write_text("mass,size,more\n0.5,xl,1\n")
     predict = ["tabular", "predict", tmp_path / "m", tmp_path / "new.csv"]
-    assert_fails(attngeo(*predict), 4, "'size'", "'xl'", "--unseen mask")
-    run = attngeo(*predict, "--unseen", "mask", "--format", "csv")
+    assert_fails(inside(*predict), 4, "'size'", "'xl'", "--unseen mask")
+    run = inside(*predict, "--unseen", "mask", "--format", "csv")
     assert (run.returncode, len(run.stdout.splitlines())) == (0, 2)
     (tmp_path / "new.csv").write_text("size\ns\n")
-    assert_fails(attngeo(*predict), 4, "'mass'", "size, mass")
+    assert_fails(inside(*predict), 4, "'mass'", "size, mass")
