@@ -164,6 +164,9 @@ def test_edges_of_bins_are_quantiles_of_the_training_rows_only() -> None:
     assert edges is not None
     ranks = np.searchsorted(np.sort(frame["mass"][:60]), edges, side="right")
     assert ranks.tolist() == [15, 30, 45]
+    assert np.bincount(model.coding_.columns[2].encode(frame["mass"][:60], "error")).tolist() == [15] * 4
+    ordered = np.sort(frame["mass"][:60])
+    assert model.coding_.columns[2].values == tuple(np.median(ordered[at : at + 15]) for at in range(0, 60, 15))
     before = model.predict_proba(frame)
     shifted = frame.assign(mass=frame["mass"] + 1000)
     model.predict(shifted)

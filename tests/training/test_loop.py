@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attngeo.errors import InterruptedTrainingError, TrainingError, UnknownOptionError, UsageError
 from attngeo.progress import Progress
 from attngeo.training import History, TensorBatches, TrainingOptions, train
+from attngeo.training.best import BestWeights
 from attngeo.training.checkpoints import FILE
 
 ROWS, COLUMNS = 50, 3
@@ -137,6 +138,19 @@ def test_a_batch_of_models_ends_as_each_one_alone() -> None:
     assert history.best_epoch.tolist() == [int(each.best_epoch[0]) for each in histories]
     for number, model in enumerate(alone):
         torch.testing.assert_close(together.weight[number], model.weight)
+
+
+def test_what_a_model_learns_after_it_has_stopped_is_not_kept() -> None:
+    """Of a batch of two, the first stops after the third epoch; its loss would be lower in the fourth one."""
+    models = Regressions([Regression(seed=0), Regression(seed=1)])
+    best = BestWeights(models, 2, patience=2)
+    for epoch, losses in enumerate([(1.0, 4.0), (2.0, 3.0), (2.0, 2.0), (0.5, 1.0)]):
+        models.weight.data.fill_(epoch)
+        best.update(epoch, torch.tensor(losses))
+        assert best.stopped.tolist() == [epoch >= 2, False]
+    best.restore()
+    assert models.weight[:, 0].tolist() == [0, 3]
+    assert best.epochs.tolist() == [0, 3]
 
 
 @pytest.mark.parametrize(("value", "name"), [(float("nan"), "NaN"), (float("inf"), "infinite")])
