@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,22 +11,23 @@ import typer
 from attngeo.analogies.options import AnalogyOptions, ExplainOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, RESULTS, default_of, options_of
+from attngeo.options import COMPUTATION, RESULTS, options_of
 
 from .declare import take_options
 from .messages import say
 from .options import EMBEDDING_HELP, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
-from .outputs import check_outputs, print_rows
+from .outputs import check_outputs, deliver_rows, print_rows
 
 if TYPE_CHECKING:
     from attngeo.analogies.analogy import AnalogyResult
 
 
 # What --explain takes of the options of analogies.
-EXPLAINED = ("questions", "seed")
+SHARED = ("questions", "seed")
 
 
 @take_options(AnalogyOptions)
+@take_options(ExplainOptions, "training", leave_out=SHARED)
 @take_options(HubAccess, "hub")
 def analogy(
     options: AnalogyOptions,
@@ -43,15 +45,7 @@ def analogy(
             rich_help_panel=COMPUTATION,
         ),
     ] = None,
-    dimensions: Annotated[
-        int | None,
-        typer.Option(
-            "--dimensions",
-            help="Dimensions of the embeddings (with --explain)  [default: 100]",
-            show_default=False,
-            rich_help_panel=COMPUTATION,
-        ),
-    ] = None,
+    training: ExplainOptions = ExplainOptions(),
     output: Output = None,
     questions_output: Annotated[
         Path | None,
@@ -97,9 +91,11 @@ def analogy(
     check_outputs((path for _, path in files), inputs=[] if explain is None else [explain])
     if explain is not None:
         _refuse_others(models, options, files)
-        notes = _explain(explain, options, dimensions, output or [], format, quiet=quiet, verbose=verbose)
+        shared = {name: getattr(options, name) for name in SHARED}
+        chosen = replace(training, **shared)
+        notes = _explain(explain, chosen, output or [], format, quiet=quiet, verbose=verbose)
     else:
-        if dimensions is not None:
+        if training != ExplainOptions():
             raise UsageError("dimensions requires explain, which trains the embeddings")
         if not models:
             raise UsageError("missing argument MODEL, expected models, or --explain CORPUS")
@@ -135,19 +131,17 @@ def _refuse_others(models: list[str] | None, options: AnalogyOptions, files: lis
         raise UsageError(
             f"explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out"
         )
-    changed = [
-        name for name in options_of(AnalogyOptions) if getattr(options, name) != default_of(AnalogyOptions, name)
-    ]
+    plain = AnalogyOptions()
+    changed = [name for name in options_of(AnalogyOptions) if getattr(options, name) != getattr(plain, name)]
     changed += [f"{name}_output" for name, _ in files if name != "scores"]
-    wrong = [name for name in changed if name not in (*EXPLAINED, "memory")]
+    wrong = [name for name in changed if name not in SHARED]
     if wrong:
         raise UsageError(f"{wrong[0]} has no effect with --explain; leave it out")
 
 
 def _explain(
     corpus: str,
-    options: AnalogyOptions,
-    dimensions: int | None,
+    options: ExplainOptions,
     output: list[Path],
     format: OutputFormat,
     *,
@@ -156,22 +150,13 @@ def _explain(
 ) -> list[str]:
     """Train on the corpus, write and print the error terms. Returns notes."""
     from attngeo.analogies.explanation import explain
-    from attngeo.tables.write import write_table
 
     from .progress import Bar
+    from .render_explanation import print_explanation
 
-    given = {"questions": options.questions, "seed": options.seed}
-    chosen = ExplainOptions(**given if dimensions is None else given | {"dimensions": dimensions})
     with Bar("explain", quiet=quiet, verbose=verbose) as progress:
-        frame = explain(corpus, options=chosen, progress=progress)
-    for path in output:
-        write_table(frame, path)
-    if format is OutputFormat.table:
-        from .render_explanation import print_explanation
-
-        print_explanation(frame)
-    else:
-        print_rows(frame, format)
+        frame = explain(corpus, options=options, progress=progress)
+    deliver_rows(frame, output, format, print_explanation)
     return list(frame.attrs["notes"])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,20 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
     for name in inputs:
         if Path(name).resolve() in places:
             raise UsageError(f"{name} is an input, expected another file for the output")
+
+
+def deliver_rows(
+    frame: pd.DataFrame, paths: Iterable[Path], format: OutputFormat, print_table: Callable[[pd.DataFrame], None]
+) -> None:
+    """Write the files, then print, so that a closed pipe loses nothing. print_table: prints rows for people."""
+    from attngeo.tables.write import write_table
+
+    for path in paths:
+        write_table(frame, path)
+    if format is OutputFormat.table:
+        print_table(frame)
+    else:
+        print_rows(frame, format)
 
 
 def print_rows(frame: pd.DataFrame, format: OutputFormat) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,10 +15,11 @@ from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.studies.options import StudyOptions
 
 from .declare import take_options
-from .messages import TRACEBACK, describe_error, say
+from .messages import describe_error, say
 from .models import SEVERAL_FAILED, Models, ModelsFile, list_all
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, print_rows
+from .tally import StudyTally, raise_if_traced
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,33 +129,24 @@ class _Run:
     def score(self, options: ScoreOptions, *, to_people: bool) -> list[pd.DataFrame]:
         """The rows of each model, heads included. Reports on stderr what the rows do not contain."""
         from attngeo.scores.study import score_models
-        from attngeo.studies.results import cache_folder
 
-        finished, kept = 0, 0
         alone = len(self._models) == 1
+        tally = StudyTally(len(self._models), "models")
 
         def note(outcome: RunOutcome[pd.DataFrame]) -> None:
-            nonlocal finished, kept
-            finished += outcome.failure is None
-            kept += bool(outcome.notes)
-            self._raise_if_traced(outcome, alone=alone)
+            tally.count(outcome, alone=alone)
             if outcome.result is not None and not self._quiet:
                 _report_gaps(outcome.name, outcome.result, to_people=to_people)
             for text in outcome.notes if alone and not self._quiet else ():
                 say(f"{outcome.name}: {text}; --fresh computes them again")
 
-        with self._bar(self._models[0] if alone else "score") as progress:
-            try:
-                outcomes = score_models(
-                    self._models, options, hub=self._hub, results=self._results, study=self._study, progress=progress,
-                    on_outcome=note,
-                )  # fmt: skip
-            except KeyboardInterrupt:
-                if finished and cache_folder() is not None:
-                    say(f"{finished} of {len(self._models)} models are scored; the same command resumes after them")
-                raise
-        if kept and not alone and not self._quiet:
-            say(f"{kept} of {len(self._models)} models with scores from the result store; --fresh computes them again")
+        with self._bar(self._models[0] if alone else "score") as progress, tally:
+            outcomes = score_models(
+                self._models, options, hub=self._hub, results=self._results, study=self._study, progress=progress,
+                on_outcome=note,
+            )  # fmt: skip
+        if not alone and not self._quiet:
+            tally.say_kept()
         self._scored = [outcome.name for outcome in outcomes if outcome.result is not None]
         return self._take(outcomes)
 
@@ -168,7 +159,7 @@ class _Run:
         from attngeo.verification.study import verify_models
 
         def note(outcome: RunOutcome[pd.DataFrame]) -> None:
-            self._raise_if_traced(outcome)
+            raise_if_traced(outcome)
             if outcome.result is not None:
                 counts = outcome.result["verdict"].value_counts()
                 scored[outcome.number].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
@@ -187,12 +178,6 @@ class _Run:
         """The results; failures are kept for the end."""
         self.failures += [each.failure for each in outcomes if each.failure is not None]
         return [each.result for each in outcomes if each.result is not None]
-
-    @staticmethod
-    def _raise_if_traced(outcome: RunOutcome[pd.DataFrame], *, alone: bool = False) -> None:
-        """Raise the error of the only model, and of any if tracebacks are asked for."""
-        if outcome.cause is not None and (alone or os.environ.get(TRACEBACK)):
-            raise outcome.cause
 
 
 def _check(outputs: list[Path], figures: list[Path], conditions: list[str], options: ScoreOptions) -> list[Condition]:

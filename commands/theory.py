@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,10 +12,7 @@ from attngeo.theory.statements import STATEMENTS, check_statements, select_state
 from .declare import take_options
 from .messages import say
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from .outputs import check_outputs, print_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .outputs import check_outputs, deliver_rows
 
 FAILED = 1
 
@@ -56,25 +53,13 @@ def theory(
     check_outputs(output or [])
     chosen = select_statements(names or [])
 
-    from attngeo.tables.write import write_table
-
     from .progress import Bar
+    from .render_theory import print_statements
 
     with Bar("theory", quiet=quiet, verbose=verbose) as progress:
         frame = check_statements([each.name for each in chosen], options=options, progress=progress)
-    for path in output or []:
-        write_table(frame, path)
-    _print(frame, format)
+    deliver_rows(frame, output or [], format, print_statements)
     failed = list(frame.loc[~frame["holds"], "statement"])
     if failed:
         say(f"check failed: {', '.join(failed)} {'does' if len(failed) == 1 else 'do'} not hold")
         raise typer.Exit(FAILED)
-
-
-def _print(frame: pd.DataFrame, format: OutputFormat) -> None:
-    if format is not OutputFormat.table:
-        return print_rows(frame, format)
-
-    from .render_theory import print_statements
-
-    return print_statements(frame)

@@ -93,9 +93,7 @@ def read_corpus(source: str | Path) -> Corpus:
         raise DataUnavailableError(f"{source}: no such file, expected a text with one sentence a line, or {TOY}")
     try:
         return build_corpus(line.split() for line in read_small_text(path, MOST_INDEX_BYTES, "utf-8-sig").splitlines())
-    except ValueError as error:
-        raise DataError(f"{source}: {error}") from None
-    except DataError as error:
+    except (ValueError, DataError) as error:
         raise DataError(f"{source}: {error}") from None
     except OSError as error:
         raise DataUnavailableError(f"{source} cannot be read ({error.strerror or error})") from None

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 THE_TABLE = "the table"
 # Columns of the experiments on tables that name a setting, and those of numbers.
 METHOD_SETTING = ("n_c", "noise", "corr")
+# Columns of numbers of explained analogies.
+EXPLANATION_NUMBERS = ("cosine", "cosine_error", "rho", "sigma", "sigma_star", "delta", "xi", "zeta_spread")
 METHOD_NUMBERS = ("noise", "corr", "mse", "published_accuracy", "published_mse")
 # The files of a folder of pretrain that hold curves: of a comparison, and of a single run.
 CURVE_FILES = ("curves.parquet", "geometry.parquet")
@@ -138,20 +140,6 @@ def _read_analogies(inputs: FigureInputs) -> list[pd.DataFrame]:
     return [inputs.filter(_join(frames))]
 
 
-def _read_explanations(inputs: FigureInputs) -> list[pd.DataFrame]:
-    """Rows of error terms, from files and tables."""
-    source = "attngeo analogy --explain CORPUS -o FILE"
-    frames = []
-    for each in inputs.given:
-        if is_frame(each):
-            frames.append(require_columns(each, inputs.columns, THE_TABLE, source))
-        elif isinstance(each, str | Path) and is_results(str(each)):
-            frames.append(read_results(each, inputs.columns, source))
-        else:
-            raise UsageError(f"{inputs.spec.name} cannot be drawn from {each!s:.60}, expected a file of {source}")
-    return [inputs.filter(_join(frames))]
-
-
 def _read_curves(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of training curves, of single runs and of comparisons."""
     frames = []
@@ -195,6 +183,10 @@ def _read_methods(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of the experiments on tables, which name settings or data."""
     (rows,) = _read_rows(inputs, "attngeo tabular simulate -o FILE", METHOD_NUMBERS)
     return [rows if "data" in rows else require_columns(rows, METHOD_SETTING, inputs.name, "attngeo tabular simulate")]
+
+
+def _read_explanations(inputs: FigureInputs) -> list[pd.DataFrame]:
+    return _read_rows(inputs, "attngeo analogy --explain CORPUS -o FILE", EXPLANATION_NUMBERS)
 
 
 def _read_cells(inputs: FigureInputs) -> list[pd.DataFrame]:

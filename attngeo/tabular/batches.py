@@ -12,7 +12,9 @@ from attngeo.training import draw_generator
 from attngeo.training.batches import Batch
 
 # Batches that are prepared at once.
-CHUNK = 64
+CHUNK = 32
+# Random numbers of 16 bits decide what dropout drops: its probability is rounded to a multiple of 1/LEVELS.
+LEVELS = 2**16
 
 
 class MaskedRows:
@@ -80,7 +82,10 @@ class MaskedRows:
     def _draw_noise(self, copies: int, epoch: int, chunk: int, models: int) -> Tensor:
         if not self._noise or self._seeds is None:
             return torch.empty(models, copies, 0)
-        noise = torch.empty(models, copies, self._noise)
+        noise = torch.empty(models, copies * self._noise)
+        bits = torch.empty(-(-noise.shape[1] // 4), dtype=torch.int64)
+        least = round(LEVELS * (1 - self._keep)) - LEVELS // 2
         for one, seed in zip(noise, self._seeds, strict=True):
-            one.bernoulli_(self._keep, generator=draw_generator(seed, epoch, chunk, 1))
-        return noise.div_(self._keep)
+            bits.random_(-(2**63), None, generator=draw_generator(seed, epoch, chunk, 1))
+            one.copy_(bits.view(torch.int16)[: len(one)] >= least)
+        return noise.div_(self._keep).view(models, copies, self._noise)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -23,17 +22,8 @@ from attngeo.tabular.growth import grow_network
 from attngeo.tabular.network import MISSING, CellLayout, TableAttention
 from attngeo.tabular.options import ClassifierOptions
 from attngeo.tabular.reading import TableReader
-from attngeo.tabular.tables import is_frame, read_labels, read_table, read_weights
+from attngeo.tabular.tables import TrainingRows, is_frame, read_labels, read_table, read_training_rows
 from attngeo.training import TrainingOptions, make_optimizer
-
-
-@dataclass(frozen=True)
-class TrainingRows:
-    """Rows with a weight: their cells, labels (missing for an unlabelled row) and weights."""
-
-    frame: pd.DataFrame
-    labels: pd.Series[Any]
-    weights: np.ndarray
 
 
 class AttentionClassifier(
@@ -92,9 +82,9 @@ class AttentionClassifier(
     network_: TableAttention
     train_loss_: np.ndarray
     validation_loss_: np.ndarray
-    # The seed of a model, the calls of partial_fit so far, and what they go on with.
+    # The seed of a model, the data sets that it was trained on so far, and the optimizer for the next one.
     _seed: int
-    _calls: int
+    _data_sets: int
     _optimizer: torch.optim.Optimizer | None
 
     def __init__(
@@ -153,7 +143,7 @@ class AttentionClassifier(
         *,
         epochs: int = 1,
     ) -> Self:
-        """Go on to train for one epoch or more. A DataFrame may lack columns of the ones before, and have new ones.
+        """Train further, for one epoch or more. A DataFrame may lack columns of the ones before, and have new ones.
 
         New columns, categories and classes are added to the model; bins stay as they were learned. A row takes part
         with the columns of its own data set. classes: all labels, at the first call, if they are not all in y.
@@ -166,11 +156,11 @@ class AttentionClassifier(
             self._learn(rows, options, classes)
         else:
             self._extend(rows, options)
-        plan = self._plan(rows, options, training, self._seed + self._calls)
+        plan = self._plan(rows, options, training, self._seed + self._data_sets)
         self.network_ = plan.new_network() if is_first else self.network_
         self._optimizer = self._optimizer or make_optimizer(self.network_, training)
         self._take(fit_plans([plan.going_on(self.network_, self._optimizer)])[0])
-        self._calls += 1
+        self._data_sets += 1
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -192,13 +182,13 @@ class AttentionClassifier(
         y: labels of the rows, if they are known. In a column of bins, a value is the median of its bin. Gives a
         DataFrame for a DataFrame, otherwise an array.
         """
-        codes, frame = self._code(X, y), read_table(X)
+        codes, frame, reader = self._code(X, y), read_table(X), self._reader()
         columns = []
         for at, place in enumerate(self.coding_.place(frame)):
             column = frame.iloc[:, at].astype(object)
             rows = np.flatnonzero(codes[:, place] == MISSING)
             if len(rows):
-                best = self._reader().read_cells(codes[rows], place)[1].argmax(1)
+                best = reader.read_cells(codes[rows], place)[1].argmax(1)
                 column.iloc[rows] = self.coding_.columns[place].decode(best)
             columns.append(column.infer_objects())
         filled = pd.concat(columns, axis=1)
@@ -272,7 +262,7 @@ class AttentionClassifier(
     def _code(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
         """Categories of rows to predict, [rows, K]; the response is missing without y."""
         coding, frame = self._own_coding(), read_table(X)
-        if not (coding.named and self._calls > 1):  # a model of several data sets knows columns by name
+        if not (coding.named and self._data_sets > 1):  # a model of several data sets knows columns by name
             validate_data(self, X, skip_check_array=True, reset=False)
         return coding.encode(frame, None if y is None else read_labels(y, len(frame)), self._check_options().unseen)
 
@@ -281,7 +271,7 @@ class AttentionClassifier(
         options = self._check_options()
         rows = self._read_rows(X, y, sample_weight, reset=True)
         self._learn(rows, options, None)
-        self._calls = 1
+        self._data_sets = 1
         training = TrainingOptions(
             epochs=options.epochs, learning_rate=options.learning_rate, patience=options.patience, device=options.device
         )
@@ -290,15 +280,13 @@ class AttentionClassifier(
     def _read_rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> TrainingRows:  # noqa: N803
         frame = read_table(X)
         validate_data(self, X, skip_check_array=True, reset=reset)
-        labels, weights = read_labels(y, len(frame)), read_weights(sample_weight, len(frame))
-        kept = weights > 0
-        return TrainingRows(frame[kept], labels[kept], weights[kept])
+        return read_training_rows(frame, y, sample_weight)
 
     def _learn(self, rows: TrainingRows, options: ClassifierOptions, classes: Any) -> None:
         """Start a model of these rows."""
         self.coding_ = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._calls = 0
+        self._data_sets = 0
         self._optimizer = None
 
     def _extend(self, rows: TrainingRows, options: ClassifierOptions) -> None:
@@ -311,7 +299,7 @@ class AttentionClassifier(
         layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
         if layout != self.network_.layout:
             places = [*range(len(old.names)), len(self.coding_.names)]
-            self.network_ = grow_network(self.network_, layout, places, self._seed + self._calls)
+            self.network_ = grow_network(self.network_, layout, places, self._seed + self._data_sets)
             self._optimizer = None
 
     def _plan(

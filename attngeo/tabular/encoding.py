@@ -94,7 +94,7 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
         distinct = np.unique(numbers)
         if len(distinct) > bins or (distinct != np.floor(distinct)).any():
             return _cut(name, numbers, weights, bins)
-        return ColumnCoding(name, tuple(_as_int(value) for value in distinct))
+        return ColumnCoding(name, tuple(map(int, distinct)))
     if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
         raise TableError(f"column {name!r} has dates, expected categories or numbers; convert it to numbers first")
     try:
@@ -126,10 +126,6 @@ def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
     if np.isinf(numbers).any():
         raise TableError(f"column {column.name!r} contains infinity, expected finite numbers or missing values")
     return numbers
-
-
-def _as_int(value: float) -> Any:
-    return int(value)
 
 
 def _sort(values: Sequence[Any] | np.ndarray) -> list[Any]:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*SEPARATORS, ".parquet")
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
-MISSING = ("", "NA", "NaN", "nan", "?")
+MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
 
 
-def read_own_table(path: str | Path, missing: Sequence[str] = MISSING) -> pd.DataFrame:
+def read_own_table(path: str | Path, missing: Sequence[str] = MISSING_TEXTS) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
     missing: texts that are missing cells. Raises DataUnavailableError if there is no such file, UsageError for another
@@ -44,9 +44,9 @@ def read_own_table(path: str | Path, missing: Sequence[str] = MISSING) -> pd.Dat
             )  # fmt: skip
     except FileNotFoundError:
         raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file") from None
+    except TableError:
+        raise
     except (OSError, ValueError, csv.Error) as error:
-        if isinstance(error, TableError):
-            raise
         raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
     if not len(frame) or not frame.shape[1]:
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,8 @@ from attngeo.training import History, TrainingOptions, draw_generator, train
 
 # Models that are trained at once: more do not make one faster, and need more memory.
 MOST_MODELS = 32
+# Numbers in the largest tensor of a step below which torch does not divide them between threads.
+UNDIVIDED = 2**15
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class FittingPlan:
 
     codes: [rows, K], the response is the last column; see `attngeo.tabular.network` for missing ones. weights: of the
     rows. held_out: codes and weights of the rows that early stopping looks at. network: sizes of the block.
-    start: the network to go on from, in place; a new one if it is None. optimizer: of its weights, to go on with.
+    start: the network that is trained further, in place; a new one if it is None. optimizer: of its weights.
     """
 
     layout: CellLayout
@@ -65,7 +68,6 @@ class FittedTable:
     network: TableAttention
     train: np.ndarray
     validation: np.ndarray
-    best_epoch: int
 
 
 def fit_plans(plans: Sequence[FittingPlan], progress: ProgressCallback = ignore_progress) -> list[FittedTable]:
@@ -98,11 +100,23 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
         pairs = [plan.held_out for plan in plans if plan.held_out is not None]
         stacked = [torch.stack(tensors) for tensors in zip(*pairs, strict=True)]
         held_out = MaskedRows(first.layout, stacked[0], stacked[1], max(first.batch_size, 1024), device=device)
-    history = train(
-        network, batches, options=first.options, validation=held_out, optimizer=first.optimizer, progress=progress
-    )
+    with _limited_threads(codes.numel() // codes.shape[1] * first.batch_size * network.width):
+        history = train(
+            network, batches, options=first.options, validation=held_out, optimizer=first.optimizer, progress=progress
+        )
     network.cpu()
     return [_take(network, history, number) for number in range(len(plans))]
+
+
+@contextmanager
+def _limited_threads(numbers: int) -> Iterator[None]:
+    """Compute on one thread if the tensors of a step are small: the products of one row would wait for the others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if numbers < UNDIVIDED else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _take(network: TableAttention, history: History, number: int) -> FittedTable:
@@ -111,5 +125,4 @@ def _take(network: TableAttention, history: History, number: int) -> FittedTable
         network.select(number) if len(history.best_epoch) > 1 else network,
         history.train[:, number],
         validation,
-        int(history.best_epoch[number]),
     )

@@ -136,45 +136,57 @@ class TableAttention(nn.Module):
         target: the word of the masked cell. noise: 0 or 1/(1−p) for each number that dropout may drop, [M, B, 2d]; the
         last dimension is 0 without dropout.
         """
-        logits = self.read(rows, column, noise)[1]
-        loss = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(weight)
+        logits = self._read_words(self._read_cell(rows, column, noise), column)
+        loss = functional.cross_entropy(logits, target, reduction="none")
         return (loss * weight).sum(1), weight.sum(1)
 
     def read(self, rows: Tensor, column: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The vector of the masked cell, [M, B, d], and the logits of all words, [M, B, words]."""
+        x = self._read_cell(rows, column, noise)
+        return x, self._read_words(x, column).transpose(1, 2)
+
+    def attend(self, rows: Tensor, column: Tensor) -> Tensor:
+        """The weights of the cells of a row for its masked cell, [M, B, K, H]: positive, with sum 1 over K."""
+        return self._attend(rows, column)[0].transpose(1, 2)
+
+    def _read_cell(self, rows: Tensor, column: Tensor, noise: Tensor | None) -> Tensor:
+        """The vector of the masked cell, [M, B, d]."""
         w = self.weights
         first, second = noise.chunk(2, -1) if noise is not None and noise.shape[-1] else (None, None)
         attention, values, masked = self._attend(rows, column)
         # A product spreads the weight of a head over its numbers: faster than broadcasting over so few.
-        spread = (attention.reshape(-1, self.heads) @ self.spread).view(*rows.shape, -1)
-        mixed = torch.baddbmm(w["out_bias"], (spread * values).sum(2), w["out"])
-        own = functional.embedding(_number(column, self.layout.columns), masked.flatten(0, 1))
+        spread = (attention.flatten(0, -2) @ self.spread).view_as(values)
+        mixed = torch.baddbmm(w["out_bias"], (spread * values).sum(1), w["out"])
+        own = _pick(masked, column)
         x = self._norm(own, mixed, first, w["gain1"], w["bias1"])
         hidden = torch.relu(torch.baddbmm(w["up_bias"], x, w["up"]))
-        x = self._norm(x, torch.baddbmm(w["down_bias"], hidden, w["down"]), second, w["gain2"], w["bias2"])
-        logits = torch.baddbmm(w["word_bias"], x, w["word"])
-        return x, logits if self.all_allowed else logits + functional.embedding(column, self.allowed)
+        return self._norm(x, torch.baddbmm(w["down_bias"], hidden, w["down"]), second, w["gain2"], w["bias2"])
 
-    def attend(self, rows: Tensor, column: Tensor) -> Tensor:
-        """The weights of the cells of a row for its masked cell, [M, B, K, H]: positive, with sum 1 over K."""
-        return self._attend(rows, column)[0]
+    def _read_words(self, x: Tensor, column: Tensor) -> Tensor:
+        """The logits of all words for masked cells, [M, words, B]: a softmax over few words is faster so."""
+        w = {name: self.weights[name].transpose(1, 2) for name in ("word", "word_bias")}
+        logits = torch.baddbmm(w["word_bias"], w["word"], x.transpose(1, 2))
+        return logits if self.all_allowed else logits + self.allowed[column].transpose(1, 2)
 
     def _attend(self, rows: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights [M, B, K, H], values of the cells [M, B, K, d], and the input of [MASK] in each column [M, K, d]."""
+        """Weights [M, K, B, H], values of the cells [M, K, B, d], and the input of [MASK] in each column [M, K, d].
+
+        Cells come before rows: a softmax over the last dimensions, with so few numbers, is five times slower.
+        """
         w = self.weights
-        inputs = w["words"][:, self.slots] + w["positions"][:, self.columns]  # [M, S, d]
-        masked = inputs[:, self.masks]
+        rows = rows.transpose(1, 2)
+        inputs = w["words"].index_select(1, self.slots) + w["positions"].index_select(1, self.columns)  # [M, S, d]
+        masked = inputs.index_select(1, self.masks)
         query = self._split(torch.baddbmm(w["query_bias"], masked, w["query"]))  # [M, H, K, c]
         key = self._split(torch.baddbmm(w["key_bias"], inputs, w["key"]))  # [M, H, S, c]
         value = torch.baddbmm(w["value_bias"], inputs, w["value"])
         scores = query @ key.transpose(-1, -2) * self.head_size**-0.5  # [M, H, K, S]
         known = rows.clamp(min=0) if self.partial else rows
-        slots = _number(known, len(self.slots))
-        pairs = _number(column, self.layout.columns)[..., None] * len(self.slots) + known
-        logits = functional.embedding(pairs, scores.permute(0, 2, 3, 1).flatten(0, 2))  # [M, B, K, H]
+        pairs = column[:, None] * len(self.slots) + known
+        logits = _pick(scores.permute(0, 2, 3, 1).flatten(1, 2), pairs)  # [M, K, B, H]
         if self.partial:
             logits = logits.masked_fill((rows < 0)[..., None], -math.inf)
-        return logits.softmax(2), functional.embedding(slots, value.flatten(0, 1)), masked
+        return logits.softmax(1), _pick(value, known), masked
 
     def _split(self, x: Tensor) -> Tensor:
         """The heads of [M, N, d]: [M, H, N, c]."""
@@ -193,10 +205,14 @@ class TableAttention(nn.Module):
         return one
 
 
-def _number(index: Tensor, size: int) -> Tensor:
-    """The index ([M, ...], from 0 to size) in the tables of all models, one after the other."""
-    first = torch.arange(len(index), device=index.device) * size
-    return index + first.view(-1, *[1] * (index.ndim - 1))
+def _pick(tables: Tensor, index: Tensor) -> Tensor:
+    """Rows of the table of each model ([M, N, n]), for an index of shape [M, ...]: [M, ..., n].
+
+    By `index_select`: `embedding` needs five times as long for the gradient on a CPU.
+    """
+    first = torch.arange(len(tables), device=index.device) * tables.shape[1]
+    numbers = index + first.view(-1, *[1] * (index.ndim - 1))
+    return tables.flatten(0, 1).index_select(0, numbers.flatten()).view(*index.shape, -1)
 
 
 def _draw_start(layout: CellLayout, d: int, feed_forward: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.errors import TableError, UsageError
-from attngeo.options import INPUT, OPTIMISATION, option
+from attngeo.options import COMPUTATION, INPUT, OPTIMISATION, Options, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tabular.experiment_options import check_methods, methods_of_table_1, methods_option
-from attngeo.tabular.files import MISSING, read_own_table, take_target
+from attngeo.tabular.files import MISSING_TEXTS, read_own_table, take_target
 from attngeo.tabular.methods import METHODS
-from attngeo.tabular.options import ClassifierOptions
+from attngeo.tabular.options import ClassifierOptions, Unseen
+from attngeo.tabular.summary import OURS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,8 +21,26 @@ if TYPE_CHECKING:
 
     from attngeo.tabular.classifier import AttentionClassifier
 
-OURS = "atn"
 CALIBRATION_BINS = 10
+
+
+def missing_option() -> Any:
+    """The option `missing`, which `fit` and `predict` have."""
+    return option(
+        None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
+        shown_default="an empty cell, NA, NaN, ?",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(Options):
+    """How the rows of a file are read that a saved model predicts. Raises UsageError."""
+
+    missing: Iterable[str] | None = missing_option()
+    unseen: Unseen | None = option(
+        None, "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION,
+        shown_default="as fitted",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +53,13 @@ class FitOptions(ClassifierOptions):
     test_size: float = option(
         0.25, "Fraction of the rows that are held out to test, without --test", panel=INPUT, least=0.01, most=0.99
     )
-    missing: Iterable[str] | None = option(
-        None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
-        shown_default="an empty cell, NA, NaN, ?",
-    )  # fmt: skip
+    missing: Iterable[str] | None = missing_option()
     methods: Iterable[str] | None = methods_option("Methods, for example atn,lr")
     seed: int = option(0, "Seed of everything that is random", panel=OPTIMISATION, least=0, most=2**32 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "methods", self.method_names)
-        object.__setattr__(self, "missing", tuple(self.missing) if self.missing is not None else MISSING)
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -71,7 +86,7 @@ class OwnFit(NamedTuple):
 
 def read_tables(path: str, options: FitOptions) -> OwnTables:
     """The rows of a file that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
-    missing: Sequence[str] = tuple(options.missing or ())
+    missing = tuple(options.missing or MISSING_TEXTS)
     frame = read_own_table(path, missing)
     if options.target is None:
         raise UsageError(f"target is required: the column to predict, one of: {', '.join(frame.columns)}")
@@ -105,11 +120,12 @@ def fit_own_table(tables: OwnTables, options: FitOptions, progress: ProgressCall
 
     own = {each.name: getattr(options, each.name) for each in fields(ClassifierOptions)}
     model = AttentionClassifier(**own, random_state=options.seed)
-    plan = model.prepare(tables.train_x, tables.train_y)
+    model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
     known = tables.test_y.notna()
     test_x, test_y = tables.test_x[known], tables.test_y[known]
     if not len(test_y):
         raise TableError("the test rows have no label, expected some; leave out --test to hold out training rows")
+    train = model.coding_.encode(tables.train_x, tables.train_y, "mask")
     codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
     for name in options.method_names:
@@ -117,7 +133,7 @@ def fit_own_table(tables: OwnTables, options: FitOptions, progress: ProgressCall
             fit_together([model], [(tables.train_x, tables.train_y)], progress)
             chances = model.predict_proba(test_x)
         else:
-            chances = _predict_baseline(name, plan.codes.numpy(), codes, model, options.seed, progress)
+            chances = _predict_baseline(name, train, codes, model, options.seed, progress)
         scores = measure_chances(model.classes_, codes[:, -1], chances)
         sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
         rows.append({"method": name, "seed": options.seed, **sizes, **scores})
@@ -166,14 +182,18 @@ def measure_chances(classes: np.ndarray, truth: np.ndarray, chances: np.ndarray)
     }
 
 
-def predict_own_table(model: AttentionClassifier, path: str, missing: Sequence[str] = MISSING) -> pd.DataFrame:
+def predict_own_table(
+    model: AttentionClassifier, path: str, options: PredictOptions = PredictOptions()
+) -> pd.DataFrame:
     """The predictions for the rows of a file: row (from 1), prediction, probability, and p(label) of each label.
 
     Raises DataUnavailableError, UsageError, and TableError if the columns are not those of the training rows.
     """
     import pandas as pd
 
-    frame = read_own_table(path, missing)
+    if options.unseen is not None:
+        model.set_params(unseen=options.unseen)
+    frame = read_own_table(path, tuple(options.missing or MISSING_TEXTS))
     names = [str(name) for name in model.coding_.names]
     absent = [name for name in names if name not in frame.columns]
     if absent:

@@ -68,7 +68,8 @@ def save_classifier(model: AttentionClassifier, folder: str | Path) -> None:
         "model_type": MODEL_TYPE, "format": FORMAT, "attngeo_version": __version__,
         "num_hidden_layers": 1, "num_attention_heads": network.heads, "hidden_size": network.width,
         "intermediate_size": network.shape["feed_forward"],
-        "parameters": parameters, "named": coding.named, "epochs": model.n_iter_,
+        "parameters": parameters, "named": coding.named,
+        "data_sets": model._data_sets, "epochs": model.n_iter_,
         "columns": [_describe_column(column) for column in coding.columns],
     }  # fmt: skip
     tensors = {}
@@ -114,12 +115,12 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
             layout, heads=model.n_heads, head_size=model.head_size, feed_forward=model.feed_forward,
             generators=[torch.Generator()],
         )  # fmt: skip
-        model.n_iter_, names = int(about["epochs"]), model.coding_.names
+        model.n_iter_, model._data_sets, names = int(about["epochs"]), int(about["data_sets"]), model.coding_.names
     except (LookupError, TypeError, ValueError, UsageError) as error:
         raise CorruptCheckpointError(f"{folder / CONFIG}: is no saved classifier ({first_line(error)})") from None
     _load_weights(network, folder / WEIGHTS)
     model.network_ = network
-    model._seed, model._calls, model._optimizer = 0, 2, None
+    model._seed, model._optimizer = 0, None
     model.train_loss_ = model.validation_loss_ = np.empty(0)
     model.n_features_in_ = len(names)
     if model.coding_.named:

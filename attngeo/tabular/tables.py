@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from sklearn.utils import check_array
 
 from attngeo.errors import TableError, first_line
+
+
+class TrainingRows(NamedTuple):
+    """Rows with a weight: their cells, labels (missing for an unlabelled row) and weights."""
+
+    frame: pd.DataFrame
+    labels: pd.Series[Any]
+    weights: np.ndarray
 
 
 def is_frame(table: Any) -> bool:
@@ -64,6 +72,13 @@ def read_labels(labels: Any, rows: int) -> pd.Series[Any]:
         except ValueError as error:
             raise TableError(f"{first_line(error)}; cut y into classes, for example with pandas.qcut") from None
     return series
+
+
+def read_training_rows(frame: pd.DataFrame, labels: Any, weights: Any) -> TrainingRows:
+    """The rows of a frame whose weight is not zero, with their labels. Raises as `read_labels` and `read_weights`."""
+    series, numbers = read_labels(labels, len(frame)), read_weights(weights, len(frame))
+    kept = numbers > 0
+    return TrainingRows(frame[kept], series[kept], numbers[kept])
 
 
 def read_weights(weights: Any, rows: int) -> np.ndarray:

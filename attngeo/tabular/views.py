@@ -43,10 +43,9 @@ def tabulate_encodings(model: AttentionClassifier) -> pd.DataFrame:
     of_columns = np.repeat(model.feature_encodings_, [column.size for column in columns], axis=0)
     points = model.category_encodings_.to_numpy() + of_columns
     points = points - points.mean(0)
-    _, _, directions = np.linalg.svd(points, full_matrices=False)
-    directions = (
-        directions[:2]
-        * np.sign(directions[:2][np.arange(len(directions[:2])), np.abs(directions[:2]).argmax(1)])[:, None]
-    )
-    placed = points @ directions.T
+    directions = np.linalg.svd(points, full_matrices=False)[2][:2]
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], 1)
+    placed = (
+        points @ (directions * np.sign(largest)).T
+    )  # an axis has no sign of its own: its largest number is positive
     return pd.DataFrame(pairs, columns=["column", "value"]).assign(x=placed[:, 0], y=placed[:, 1])

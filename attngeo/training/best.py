@@ -54,7 +54,7 @@ class BestWeights:
         return own | {f"weights.{name}": tensor for name, tensor in self.weights.items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` gave."""
         self.lowest, self.epochs, self.stopped = state["lowest"], state["epochs"], state["stopped"]
         prefix = "weights."
         like = self._model.state_dict()

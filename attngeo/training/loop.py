@@ -73,11 +73,12 @@ def train(
     folder: for the state of an unfinished training. It is saved every minute and at Ctrl-C or SIGTERM, and a training
         that finds it resumes: it ends with the same numbers as one that was not interrupted.
     identity: names data and model. The state of another training is refused.
-    optimizer: of the model's parameters, to go on with; a new one by default.
+    optimizer: of the model's parameters, with its moments; a new one by default.
     progress: called after each epoch. asked_to_stop: asked after each step; true does what a signal does.
 
-    Raises TrainingError if a loss is not finite (it names the epoch and the batch), or if the state is of another
-    training; InterruptedTrainingError if a signal arrived and `folder` has the state, KeyboardInterrupt without one.
+    Raises TrainingError if a loss is not finite (it names the epoch and the batch), if the weights are not at the end,
+    or if the state is of another training; InterruptedTrainingError if it was asked to stop; KeyboardInterrupt if a
+    signal arrived and there is no `folder` for the state.
     """
     optimizer = optimizer or make_optimizer(model, options)
     place = None if folder is None else Path(folder)
@@ -148,15 +149,19 @@ class _Training:
                 self._check_losses()
                 self._save()
                 raise InterruptedTrainingError(
-                    f"interrupted in epoch {self._epoch + 1} of {self._options.epochs}", "start it again to resume"
+                    f"interrupted in epoch {self._epoch + 1} of {self._options.epochs}",
+                    "no folder keeps its state" if self._folder is None else "start it again to resume",
                 )
         self._train.append(self._check_losses())
         self._losses = []
         if self._validation is not None:
             self._held_out.append(self._validate(self._validation))
-            models = None if self._held_out[-1].ndim == 0 else len(self._held_out[-1])
-            self._best = self._best or BestWeights(self._bare, models, self._options.patience)
+            self._best = self._best or self._start_best(self._held_out[-1])
             self._best.update(self._epoch, self._held_out[-1])
+
+    def _start_best(self, losses: Tensor) -> BestWeights:
+        """For one model, or for as many as there are losses."""
+        return BestWeights(self._bare, len(losses) if losses.ndim else None, self._options.patience)
 
     def _take_step(self, batch: Batch) -> Tensor:
         """One update. Returns the sums of losses and the numbers of terms, over all processes."""
@@ -199,6 +204,15 @@ class _Training:
             )
         sums: Tensor = losses.sum(0)
         return sums[0] / sums[1]
+
+    def _check_weights(self) -> None:
+        """Raise TrainingError if the last step, whose effect no loss shows, made a weight that is not finite."""
+        for name, weight in self._bare.named_parameters():
+            if not weight.isfinite().all():
+                raise TrainingError(
+                    f"{name} has weights that are not finite after the last epoch, {len(self._train)}; "
+                    f"lower the learning rate (now {self._options.learning_rate:g})"
+                )
 
     def _describe(self) -> str:
         text = f"loss {float(self._train[-1].mean()):.4f}"
@@ -244,8 +258,7 @@ class _Training:
         self._losses = list(lists.get("losses", torch.empty(0)).to(self._device).unbind(0))
         self._train, self._held_out = ([*lists.get(name, torch.empty(0)).unbind(0)] for name in ("train", "validation"))
         if "best" in groups:
-            models = None if self._held_out[-1].ndim == 0 else len(self._held_out[-1])
-            self._best = BestWeights(self._bare, models, self._options.patience)
+            self._best = self._start_best(self._held_out[-1])
             self._best.load(groups["best"])
         torch.set_rng_state(groups["random"]["cpu"])
         if self._device.type == "cuda" and "cuda" in groups["random"]:
@@ -255,6 +268,7 @@ class _Training:
     def _finish(self) -> History:
         if self._best is not None:
             self._best.restore()
+        self._check_weights()
         self._bare.eval()
         empty = np.empty(0)
         train = torch.stack(self._train).numpy() if self._train else empty

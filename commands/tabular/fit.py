@@ -9,12 +9,13 @@ import typer
 
 from attngeo.errors import OutputError, UsageError
 from attngeo.options import RESULTS
-from attngeo.tabular.own_fit import OURS, FitOptions
+from attngeo.tabular.own_fit import FitOptions
+from attngeo.tabular.summary import OURS
 
 from ..declare import take_options
 from ..messages import say
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from ..outputs import check_outputs, print_rows
+from ..outputs import check_outputs, deliver_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,6 @@ def fit(
     if save is not None:
         _check_save(save, options)
 
-    from attngeo.tables.write import write_table
     from attngeo.tabular.own_fit import fit_own_table, read_tables
 
     from ..progress import Bar
@@ -67,12 +67,7 @@ def fit(
         save_classifier(fitted.model, save)
         if not quiet:
             say(f"{save}: saved; attngeo tabular predict {save} ROWS.csv uses it")
-    for path in output or []:
-        write_table(fitted.rows, path)
-    if format is OutputFormat.table:
-        _print_scores(fitted.rows)
-    else:
-        print_rows(fitted.rows, format)
+    deliver_rows(fitted.rows, output or [], format, _print_scores)
 
 
 def _check_save(folder: Path, options: FitOptions) -> None:

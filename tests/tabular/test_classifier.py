@@ -157,6 +157,20 @@ def test_tables_that_are_fitted_together_end_as_each_alone() -> None:
         np.testing.assert_allclose(model.validation_loss_[:epochs], alone.validation_loss_, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("batch_size", "threads"), [(32, 1), (1000, 2)])
+def test_only_large_batches_are_divided_between_threads(batch_size: int, threads: int) -> None:
+    """The number of threads is as before afterwards."""
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        model = small(epochs=1, batch_size=batch_size, n_heads=5, head_size=4)
+        fit_together([model], [draw_table()], lambda _: seen.append(torch.get_num_threads()))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {threads}
+
+
 def test_edges_of_bins_are_quantiles_of_the_training_rows_only() -> None:
     frame, labels = draw_table(100)
     model = small(n_bins=4).fit(frame[:60], labels[:60])

@@ -86,6 +86,14 @@ def test_each_method_is_measured_on_the_same_rows(tmp_path: Path) -> None:
     assert model.classes_.tolist() == ["large", "small"]
 
 
+def test_baselines_train_on_all_rows_though_early_stopping_holds_some_out(tmp_path: Path) -> None:
+    found = []
+    for options in ({}, {"validation_fraction": 0.5, "patience": 1}):
+        chosen = FitOptions(target="y", methods="lr,rf", epochs=2, device="cpu", **options)
+        found.append(fit_own_table(read_tables(write_rows(tmp_path), chosen), chosen)[0])
+    pd.testing.assert_frame_equal(*found)
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "facts"),
     [

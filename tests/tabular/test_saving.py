@@ -44,6 +44,9 @@ def test_a_loaded_model_says_the_same(vocabulary: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.predict_proba(rows), model.predict_proba(rows))
     assert loaded.predict(rows).tolist() == model.predict(rows).tolist()
     pd.testing.assert_frame_equal(loaded.impute(ROWS), model.impute(ROWS))
+    for same in (model, loaded):
+        with pytest.raises(ValueError, match="feature names"):
+            same.predict(ROWS.assign(extra="x"))
     loaded.partial_fit(ROWS, LABELS)
 
 

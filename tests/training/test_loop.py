@@ -161,6 +161,22 @@ def test_a_loss_that_is_no_number_is_refused_with_its_batch(value: float, name: 
         train(Regression(), TensorBatches((x, y), 8))
 
 
+def test_weights_that_the_last_step_broke_are_refused() -> None:
+    class Kinked(Regression):
+        """Its loss is 0, where the square root has no derivative."""
+
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return (super().forward(x, y)[0] * 0).sqrt(), torch.tensor(1.0)
+
+    with refuses(TrainingError, "weight", "not finite", "last epoch, 1", 0.001):
+        train(Kinked(), TensorBatches(draw_data(), ROWS), epochs=1)
+
+
+def test_who_asks_a_training_without_a_folder_to_stop_is_told_that_nothing_is_kept() -> None:
+    with refuses(InterruptedTrainingError, "epoch 1 of 3", "no folder"):
+        fit(Regression(), epochs=3, asked_to_stop=lambda: True)
+
+
 def test_a_signal_saves_the_state_and_a_second_one_ends_at_once(tmp_path: Path) -> None:
     def interrupt(_: Progress) -> None:
         os.kill(os.getpid(), signal.SIGINT)
