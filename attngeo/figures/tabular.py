@@ -59,14 +59,15 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
 
 
 def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The attention of each cell of a row, when it is masked, on all cells, as a map; the mean over heads.
+    """The attention of each cell of a row, when it is masked, on all cells, as a map; the mean over heads and rows.
 
-    rows: of `attngeo.tabular.views.tabulate_attention`.
+    rows: of `attngeo tabular predict --attention-output`. The values of the cells are shown if there is one row only.
     """
     means = rows.groupby(["cell", "on"], sort=False)["attention"].mean().unstack("on")
     order = list(dict.fromkeys(rows["cell"]))
     means = means.loc[order, list(dict.fromkeys(rows["on"]))]
-    values = dict(zip(rows["on"], rows["value"], strict=True)) if "value" in rows else {}
+    count = rows["row"].nunique() if "row" in rows else 1
+    values = dict(zip(rows["on"], rows["value"], strict=True)) if "value" in rows and count == 1 else {}
     figure = go.Figure(
         go.Heatmap(
             z=means.to_numpy(), x=[_label_cell(name, values) for name in means.columns],
@@ -78,14 +79,15 @@ def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
     )  # fmt: skip
     figure.update_yaxes(autorange="reversed", title="masked cell", automargin=True)
     figure.update_xaxes(title="attends to", automargin=True)
-    return finish_figure(figure, "attention between the cells of a row", "mean over heads")
+    shown = "mean over heads" if count == 1 else f"mean over heads and {count} rows"
+    return finish_figure(figure, "attention between the cells of a row", shown)
 
 
 def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
     """The encodings of categories in two dimensions, with one colour and symbol for each column; categories in order
     are joined by a line.
 
-    rows: of `attngeo.tabular.views.tabulate_encodings`.
+    rows: of `attngeo tabular fit --encodings-output`.
     """
     columns = list(dict.fromkeys(rows["column"]))
     colours = sample_colorscale(MODELS, [0.1 + 0.8 * at / max(len(columns) - 1, 1) for at in range(len(columns))])

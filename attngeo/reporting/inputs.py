@@ -190,11 +190,18 @@ def _read_explanations(inputs: FigureInputs) -> list[pd.DataFrame]:
 
 
 def _read_cells(inputs: FigureInputs) -> list[pd.DataFrame]:
-    return _read_rows(inputs, "attngeo.tabular.views.tabulate_attention", ("attention",))
+    return _read_rows(inputs, "attngeo tabular predict --attention-output FILE", ("attention",))
 
 
 def _read_encodings(inputs: FigureInputs) -> list[pd.DataFrame]:
-    return _read_rows(inputs, "attngeo.tabular.views.tabulate_encodings", ("x", "y"))
+    """Rows of encodings, or those of a model that `attngeo tabular fit --save` wrote."""
+    from attngeo.tabular.saving import load_classifier
+    from attngeo.tabular.views import tabulate_encodings
+
+    given = inputs.given
+    if len(given) == 1 and not is_frame(given[0]) and Path(str(given[0])).is_dir():
+        return [inputs.filter(tabulate_encodings(load_classifier(given[0])))]
+    return _read_rows(inputs, "attngeo tabular fit --encodings-output FILE, or a folder of --save", ("x", "y"))
 
 
 def _read_rows(inputs: FigureInputs, made_by: str, numbers: Sequence[str]) -> list[pd.DataFrame]:

@@ -182,15 +182,11 @@ def measure_chances(classes: np.ndarray, truth: np.ndarray, chances: np.ndarray)
     }
 
 
-def predict_own_table(
-    model: AttentionClassifier, path: str, options: PredictOptions = PredictOptions()
-) -> pd.DataFrame:
-    """The predictions for the rows of a file: row (from 1), prediction, probability, and p(label) of each label.
+def read_rows(model: AttentionClassifier, path: str, options: PredictOptions = PredictOptions()) -> pd.DataFrame:
+    """The rows of a file with the columns that a saved model knows. Gives the model the option `unseen`.
 
-    Raises DataUnavailableError, UsageError, and TableError if the columns are not those of the training rows.
+    Raises DataUnavailableError, UsageError, and TableError if a column of the training rows is absent.
     """
-    import pandas as pd
-
     if options.unseen is not None:
         model.set_params(unseen=options.unseen)
     frame = read_own_table(path, tuple(options.missing or MISSING_TEXTS))
@@ -198,7 +194,17 @@ def predict_own_table(
     absent = [name for name in names if name not in frame.columns]
     if absent:
         raise TableError(f"{path}: no column {absent[0]!r}; expected those of the training rows: {', '.join(names)}")
-    chances = model.predict_proba(frame[names])
+    return frame[names]
+
+
+def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
+    """The predictions for rows: row (from 1), prediction, probability, and p(label) of each label.
+
+    Raises TableError for values that no training row has, unless they are to be masked.
+    """
+    import pandas as pd
+
+    chances = model.predict_proba(frame)
     best = chances.argmax(1)
     return pd.DataFrame(
         {

@@ -13,24 +13,21 @@ from attngeo.tabular.tables import read_table
 MASK = "[MASK]"
 
 
-def tabulate_attention(model: AttentionClassifier, row: Any) -> pd.DataFrame:
-    """The attention of each cell of one row, when it is masked, on all cells; one row for each pair and head.
+def tabulate_attention(model: AttentionClassifier, table: Any) -> pd.DataFrame:
+    """The attention of each cell of each row, when it is masked, on the cells of its row.
 
-    row: a table of one row, without the response. Columns: cell (that attends), on (the cell that it attends to), value
-    (of that cell), head, attention. Raises TableError as `model.predict`.
+    table: rows without the response, with the columns of the training rows. Columns: row (from 1), cell (that attends),
+    on (the cell that it attends to), value (of that cell, as text), head, attention. Raises TableError as
+    `model.predict`.
     """
-    frame = read_table(row)
-    names = [str(name) for name in model.columns_]
-    values = [*map(str, frame.iloc[0]), MASK]
-    weights = model.attention(row)[0]
-    return pd.DataFrame(
-        [
-            {"cell": names[i], "on": names[j], "value": values[j], "head": head, "attention": float(matrix[i, j])}
-            for head, matrix in enumerate(weights)
-            for i in range(len(names))
-            for j in range(len(names))
-        ]
-    )
+    frame, weights = read_table(table), model.attention(table)  # [rows, heads, K, K]
+    names = np.array([str(name) for name in model.columns_], dtype=object)
+    missing = frame.isna().to_numpy()
+    values = np.where(missing, MASK, frame.astype(object).to_numpy()).astype(str).astype(object)
+    values = np.column_stack([values, np.full(len(values), MASK, dtype=object)])
+    row, head, cell, on = np.indices(weights.shape).reshape(4, -1)
+    columns = {"row": row + 1, "cell": names[cell], "on": names[on], "value": values[row, on], "head": head}
+    return pd.DataFrame(columns).assign(attention=weights.reshape(-1))
 
 
 def tabulate_encodings(model: AttentionClassifier) -> pd.DataFrame:

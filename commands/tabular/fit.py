@@ -20,6 +20,8 @@ from ..outputs import check_outputs, deliver_rows
 if TYPE_CHECKING:
     import pandas as pd
 
+    from attngeo.tabular.classifier import AttentionClassifier
+
 
 @take_options(FitOptions)
 def fit(
@@ -35,6 +37,15 @@ def fit(
         ),
     ] = None,
     output: Output = None,
+    encodings_output: Annotated[
+        Path | None,
+        typer.Option(
+            "--encodings-output",
+            metavar="FILE",
+            help="Write the encodings of categories in two dimensions, for attngeo plot encodings",
+            rich_help_panel=RESULTS,
+        ),
+    ] = None,
     format: RowsFormat = OutputFormat.table,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -50,9 +61,14 @@ def fit(
         attngeo tabular fit train.csv --target y --test test.csv --methods atn,lr -o scores.csv
         attngeo tabular fit train.csv --target y --methods atn --save model
     """
-    check_outputs(output or [], inputs=[train, *([options.test] if options.test else [])])
+    outputs = output or []
+    files = [*outputs, *([encodings_output] if encodings_output else [])]
+    check_outputs(files, inputs=[train, *([options.test] if options.test else [])])
+    if OURS not in options.method_names and (save or encodings_output):
+        what = "save" if save else "encodings_output"
+        raise UsageError(f"{what} requires {OURS} among the methods; it is the model that has an attention")
     if save is not None:
-        _check_save(save, options)
+        _check_save(save)
 
     from attngeo.tabular.own_fit import fit_own_table, read_tables
 
@@ -61,18 +77,26 @@ def fit(
     tables = read_tables(train, options)
     with Bar("fit", quiet=quiet, verbose=verbose) as progress:
         fitted = fit_own_table(tables, options, progress)
-    if save is not None and fitted.model is not None:
-        from attngeo.tabular.saving import save_classifier
-
-        save_classifier(fitted.model, save)
-        if not quiet:
+    if fitted.model is not None:
+        _keep(fitted.model, save, encodings_output)
+        if save is not None and not quiet:
             say(f"{save}: saved; attngeo tabular predict {save} ROWS.csv uses it")
-    deliver_rows(fitted.rows, output or [], format, _print_scores)
+    deliver_rows(fitted.rows, outputs, format, _print_scores)
 
 
-def _check_save(folder: Path, options: FitOptions) -> None:
-    if OURS not in options.method_names:
-        raise UsageError(f"save requires {OURS} among the methods; it is the model that is saved")
+def _keep(model: AttentionClassifier, folder: Path | None, encodings: Path | None) -> None:
+    """Write what was learned, where it is asked for."""
+    from attngeo.tables.write import write_table
+    from attngeo.tabular.saving import save_classifier
+    from attngeo.tabular.views import tabulate_encodings
+
+    if folder is not None:
+        save_classifier(model, folder)
+    if encodings is not None:
+        write_table(tabulate_encodings(model), encodings)
+
+
+def _check_save(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} exists and is not an empty folder; choose a new one")
 

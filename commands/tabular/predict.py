@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attngeo.options import RESULTS
 from attngeo.tabular.own_fit import PredictOptions
 
 from ..declare import take_options
@@ -23,6 +24,15 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")],
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows to predict: a .csv, .tsv or .parquet file")],
     output: Output = None,
+    attention_output: Annotated[
+        Path | None,
+        typer.Option(
+            "--attention-output",
+            metavar="FILE",
+            help="Write the attention of each row's cells on each other, for attngeo plot row-attention",
+            rich_help_panel=RESULTS,
+        ),
+    ] = None,
     format: RowsFormat = OutputFormat.table,
 ) -> None:
     """Predict the labels of the rows of a table by a saved model.
@@ -33,13 +43,22 @@ def predict(
     Examples:
         attngeo tabular predict model rows.csv
         attngeo tabular predict model rows.csv -o predicted.csv --unseen mask
+        attngeo tabular predict model rows.csv --attention-output cells.csv
     """
-    check_outputs(output or [], inputs=[rows])
+    outputs = output or []
+    check_outputs([*outputs, *([attention_output] if attention_output else [])], inputs=[rows])
 
-    from attngeo.tabular.own_fit import predict_own_table
+    from attngeo.tables.write import write_table
+    from attngeo.tabular.own_fit import predict_rows, read_rows
     from attngeo.tabular.saving import load_classifier
+    from attngeo.tabular.views import tabulate_attention
 
-    deliver_rows(predict_own_table(load_classifier(model), rows, options), output or [], format, _print_labels)
+    classifier = load_classifier(model)
+    frame = read_rows(classifier, rows, options)
+    predicted = predict_rows(classifier, frame)
+    if attention_output:
+        write_table(tabulate_attention(classifier, frame), attention_output)
+    deliver_rows(predicted, outputs, format, _print_labels)
 
 
 def _print_labels(rows: pd.DataFrame) -> None:

@@ -50,6 +50,27 @@ def test_fit_save_predict(attngeo: Command, inside: Command, table: Path, tmp_pa
     assert_states(shown.splitlines()[3], "1", rows["prediction"][0], f"{rows['probability'][0]:.3f}")
 
 
+def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_path: Path) -> None:
+    """From files and from the saved model."""
+    outputs = ["--save", "model", "--encodings-output", "e.csv"]
+    run = inside("tabular", "fit", table, *FAST, "--methods", "atn", *outputs, "-q", cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    for given, picture in (("model", "model.json"), ("e.csv", "file.json")):
+        drawn = inside("plot", "encodings", given, "-o", picture, cwd=tmp_path)
+        assert (drawn.returncode, drawn.stderr) == (0, "")
+    one, other = (json.loads((tmp_path / f"{name}.json").read_text())["data"] for name in ("model", "file"))
+    assert [trace["text"] for trace in one] == [trace["text"] for trace in other]
+    assert one[0]["text"] == ["l", "m", "s"]
+    inside("tabular", "predict", "model", table, "--attention-output", "cells.parquet", cwd=tmp_path)
+    cells = pd.read_parquet(tmp_path / "cells.parquet")
+    assert cells["row"].nunique() == 120
+    drawn = inside("plot", "row-attention", "cells.parquet", "--where", "row=4", "-o", "a.json", cwd=tmp_path)
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    (trace,) = json.loads((tmp_path / "a.json").read_text())["data"]
+    assert trace["x"][0] == "size = [MASK]"
+    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 3, tmp_path, "config.json")
+
+
 def test_the_same_seed_gives_the_same_scores(inside: Command, table: Path) -> None:
     runs = [
         inside("tabular", "fit", table, *FAST, "--methods", "atn", "--format", "json", "--seed", seed).stdout
@@ -72,6 +93,7 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
     assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), 4, "continuous", "qcut")
     assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), 4, "classes", 90)
     assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--save", tmp_path / "m"), 2, "atn")
+    assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--encodings-output", tmp_path / "e.csv"), 2, "atn")
     assert_fails(inside(*fit, table, *FAST, "--save", tmp_path), 2, tmp_path)
     assert_fails(inside(*fit, table, *FAST, "--heads", "0"), 2, "heads", 1)
     assert_fails(inside(*fit, table, *FAST, "-o", table), 2, table)

@@ -76,6 +76,16 @@ def test_the_attention_of_cells_is_the_mean_over_heads() -> None:
     assert trace.zmin == 0
 
 
+def test_the_attention_of_several_rows_is_their_mean() -> None:
+    pair = pd.DataFrame({"cell": ["x", "x"], "on": ["x", "a"], "value": ["1", "2"], "head": 0, "attention": [0.4, 0.6]})
+    figure = draw_row_attention(
+        pd.concat([pair.assign(row=1), pair.assign(row=2, attention=[0.8, 0.2])]), PlotOptions()
+    )
+    assert list(figure.data[0].x) == ["x", "a"]
+    np.testing.assert_allclose(figure.data[0].z, [[0.6, 0.4]])
+    assert "2 rows" in figure.layout.title.text
+
+
 def test_the_encodings_of_a_column_are_a_line_of_its_categories() -> None:
     rows = pd.DataFrame({"column": ["b", "b", "<a>"], "value": ["0", "1", "{x}"], "x": [0.0, 1, 2], "y": [3.0, 4, 5]})
     first, second = draw_encodings(rows, PlotOptions()).data

@@ -18,14 +18,15 @@ def model() -> AttentionClassifier:
 
 
 def test_the_attention_of_each_cell_sums_to_one(model: AttentionClassifier) -> None:
-    row = pd.DataFrame({"colour": ["blue"], "size": [2]})
-    rows = tabulate_attention(model, row)
-    sums = rows.groupby(["cell", "head"])["attention"].sum()
-    assert len(sums) == 3 * model.n_heads
+    table = pd.DataFrame({"colour": ["blue", None], "size": [2, 1]})
+    rows = tabulate_attention(model, table)
+    sums = rows.groupby(["row", "cell", "head"])["attention"].sum()
+    assert len(sums) == 2 * 3 * model.n_heads
     np.testing.assert_allclose(sums, 1, atol=1e-5)
-    assert dict(zip(rows["on"], rows["value"], strict=True)) == {"colour": "blue", "size": "2", "warm": MASK}
-    first = rows[(rows["head"] == 1) & (rows["cell"] == "size") & (rows["on"] == "colour")]
-    assert first["attention"].item() == pytest.approx(model.attention(row)[0, 1, 1, 0])
+    values = [dict(zip(own["on"], own["value"], strict=True)) for _, own in rows.groupby("row")]
+    assert values == [{"colour": "blue", "size": "2", "warm": MASK}, {"colour": MASK, "size": "1", "warm": MASK}]
+    first = rows[(rows["row"] == 2) & (rows["head"] == 1) & (rows["cell"] == "size") & (rows["on"] == "colour")]
+    assert first["attention"].item() == pytest.approx(model.attention(table)[1, 1, 1, 0])
 
 
 def test_encodings_keep_the_distances_that_two_dimensions_can(model: AttentionClassifier) -> None:
