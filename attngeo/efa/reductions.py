@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from attngeo.efa.attention import MaskedLayer, AttentionShape
+from attngeo.efa.attention import AttentionShape, MaskedLayer
 from attngeo.efa.factors import ItemFactors, SpatialFactors, ValueFactors
 from attngeo.efa.network import ItemAttention, ValueAttention, ValueShape
 from attngeo.errors import UsageError
