@@ -25,7 +25,7 @@ from torch.nn import functional
 EPS = 1e-6
 # Codes of a cell that is missing, and of one whose column the row does not have.
 MISSING, ABSENT = -1, -2
-# Half the width of the uniform distribution that embeddings start from.
+# Half the width of the uniform distribution that categories start from.
 EMBEDDING_RANGE = 0.05
 
 
@@ -114,7 +114,7 @@ class TableAttention(nn.Module):
         self.layout, self.heads, self.head_size = layout, heads, head_size
         self.shape = {"heads": heads, "head_size": head_size, "feed_forward": feed_forward}
         self.width = heads * head_size
-        starts = [_draw_start(layout, self.width, feed_forward, each) for each in generators]
+        starts = [_draw_start(layout, heads, head_size, feed_forward, each) for each in generators]
         self.weights = nn.ParameterDict(
             {name: nn.Parameter(torch.stack([each[name] for each in starts])) for name in starts[0]}
         )
@@ -215,23 +215,33 @@ def _pick(tables: Tensor, index: Tensor) -> Tensor:
     return tables.flatten(0, 1).index_select(0, numbers.flatten()).view(*index.shape, -1)
 
 
-def _draw_start(layout: CellLayout, d: int, feed_forward: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """The parameters of one model: small uniform embeddings, Glorot-uniform weights, zero biases, gains of 1."""
+def _draw_start(
+    layout: CellLayout, heads: int, head_size: int, feed_forward: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """The parameters of one model as Keras starts them: Glorot-uniform weights, zero biases, gains of 1.
 
-    def embed(*shape: int) -> Tensor:
-        return torch.empty(shape).uniform_(-EMBEDDING_RANGE, EMBEDDING_RANGE, generator=generator)
+    The matrices of attention are kernels of three dimensions there, whose ends count the heads, or the width, for each
+    number; so they start smaller than a matrix of their size.
+    """
+    d = heads * head_size
 
-    def weight(rows: int, columns: int) -> Tensor:
-        limit = math.sqrt(6 / (rows + columns))
+    def uniform(rows: int, columns: int, limit: float) -> Tensor:
         return torch.empty(rows, columns).uniform_(-limit, limit, generator=generator)
 
+    def glorot(rows: int, columns: int, fan_in: int | None = None, fan_out: int | None = None) -> Tensor:
+        return uniform(rows, columns, math.sqrt(6 / ((fan_in or rows) + (fan_out or columns))))
+
+    def project() -> Tensor:
+        return glorot(d, d, d * heads, d * head_size)
+
     return {
-        "words": embed(layout.words + 1, d), "positions": embed(layout.columns, d),
-        "query": weight(d, d), "query_bias": torch.zeros(1, d), "key": weight(d, d), "key_bias": torch.zeros(1, d),
-        "value": weight(d, d), "value_bias": torch.zeros(1, d), "out": weight(d, d), "out_bias": torch.zeros(1, d),
+        "words": uniform(layout.words + 1, d, EMBEDDING_RANGE), "positions": glorot(layout.columns, d),
+        "query": project(), "query_bias": torch.zeros(1, d), "key": project(), "key_bias": torch.zeros(1, d),
+        "value": project(), "value_bias": torch.zeros(1, d),
+        "out": glorot(d, d, d, heads * d), "out_bias": torch.zeros(1, d),
         "gain1": torch.ones(1, d), "bias1": torch.zeros(1, d),
-        "up": weight(d, feed_forward), "up_bias": torch.zeros(1, feed_forward),
-        "down": weight(feed_forward, d), "down_bias": torch.zeros(1, d),
+        "up": glorot(d, feed_forward), "up_bias": torch.zeros(1, feed_forward),
+        "down": glorot(feed_forward, d), "down_bias": torch.zeros(1, d),
         "gain2": torch.ones(1, d), "bias2": torch.zeros(1, d),
-        "word": weight(d, layout.words), "word_bias": torch.zeros(1, layout.words),
+        "word": glorot(d, layout.words), "word_bias": torch.zeros(1, layout.words),
     }  # fmt: skip

@@ -25,13 +25,20 @@ class PlainAttention(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH, eps=1e-6), nn.LayerNorm(WIDTH, eps=1e-6)
         self.drop1, self.drop2 = nn.Dropout(0.1), nn.Dropout(0.1)
         self.head = nn.Linear(WIDTH, words)
-        for embedding in (self.words, self.positions):
-            nn.init.uniform_(embedding.weight, -0.05, 0.05)
-        for part in self.attention.in_proj_weight.data.chunk(3):
-            nn.init.xavier_uniform_(part)
+        self._start()
+
+    def _start(self) -> None:
+        """As Keras does: kernels are [width, heads, size] for queries, keys and values, [heads, size, width] for out."""
+        size = WIDTH // HEADS
+        nn.init.uniform_(self.words.weight, -0.05, 0.05)
+        nn.init.xavier_uniform_(self.positions.weight)
+        limit = (6 / (WIDTH * HEADS + WIDTH * size)) ** 0.5
+        nn.init.uniform_(self.attention.in_proj_weight, -limit, limit)
         for linear in (self.attention.out_proj, self.up, self.down, self.head):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
+        limit = (6 / (HEADS * size + HEADS * WIDTH)) ** 0.5
+        nn.init.uniform_(self.attention.out_proj.weight, -limit, limit)
 
     def forward(self, rows: Tensor, column: Tensor) -> Tensor:
         x = self.words(rows) + self.positions.weight

@@ -45,7 +45,7 @@ def exact(joint: pd.DataFrame) -> AttentionClassifier:
     parts = [joint, *(joint.assign(**{name: None}, p=joint["p"] / 3) for name in ("color", "weight"))]
     rows = pd.concat(parts, ignore_index=True)
     model = AttentionClassifier(
-        n_heads=4, head_size=8, feed_forward=32, dropout=0, epochs=800, batch_size=1000, learning_rate=0.007,
+        n_heads=4, head_size=8, feed_forward=32, dropout=0, epochs=1600, batch_size=1000, learning_rate=0.007,
         random_state=0, device="cpu",
     )  # fmt: skip
     return model.fit(rows[["color", "weight"]], rows["y"], sample_weight=rows["p"] * 100)
@@ -239,7 +239,9 @@ def test_new_classes_and_categories_are_added() -> None:
 
 def test_it_is_an_estimator_among_others() -> None:
     frame, labels = draw_table()
-    pipeline = make_pipeline(FunctionTransformer(lambda rows: rows.drop(columns="age")), small(n_bins=3, epochs=30))
+    pipeline = make_pipeline(
+        FunctionTransformer(lambda rows: rows.drop(columns="age")), small(n_bins=3, epochs=30, learning_rate=0.02)
+    )
     scores = cross_val_score(pipeline, frame, labels, cv=3)
     assert scores.mean() > 0.6
     model = small().fit(frame, labels)
