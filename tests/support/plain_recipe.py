@@ -28,7 +28,7 @@ class PlainAttention(nn.Module):
         self._start()
 
     def _start(self) -> None:
-        """As Keras does: kernels are [width, heads, size] for queries, keys and values, [heads, size, width] for out."""
+        """As Keras does, whose kernels are [width, heads, size], and [heads, size, width] for `out`."""
         size = WIDTH // HEADS
         nn.init.uniform_(self.words.weight, -0.05, 0.05)
         nn.init.xavier_uniform_(self.positions.weight)
