@@ -26,7 +26,9 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from attngeo.efa.copies import Copies, FactoredCopies, WholeCopies
 from attngeo.errors import UsageError
 
 Kind = Literal["softmax", "linear"]
@@ -70,6 +72,11 @@ class AttentionShape:
     def size(self) -> int:
         """The size of a head."""
         return self.width // self.heads if self.head_size is None else self.head_size
+
+    @property
+    def is_factored(self) -> bool:
+        """Whether the copies after a layer are linear in its values, and smaller in factors."""
+        return not self.norm and not self.feed_forward and self.heads * (1 + 2 * self.heads) <= self.width
 
     @property
     def factor(self) -> float:
@@ -128,9 +135,13 @@ class MaskedLayer(nn.Module):
         by_head = matrix.view(self.shape.width, self.shape.heads, self.shape.size)
         return torch.einsum("...hnc,dhc->...nhd", mixed, by_head)
 
-    def finish(self, x: Tensor, added: Tensor) -> Tensor:
+    def join(self, x: Tensor, added: Tensor) -> Tensor:
         """The tokens after the layer, [..., N, d], from those before and what the attention adds to them."""
-        x = self.norm1(x + added if self.shape.residual else added)
+        return self.finish(x + added if self.shape.residual else added)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The tokens after the layer from those after its attention."""
+        x = self.norm1(x)
         if self.feed_forward is not None:
             hidden = self.feed_forward(x)
             x = self.norm2(x + hidden if self.shape.residual else hidden)
@@ -162,11 +173,13 @@ class MaskedAttention(nn.Module):
             for layer in layers[:-1]:
                 tokens, masked = _step(layer, tokens, seen), _read(layer, tokens, masked, seen)
             return _read(layers[-1], tokens, masked, seen)
-        copies = _start_copies(layers[0], tokens, masked, known)
-        everywhere = known[:, None, None]
+        started = _start_copies(layers[0], tokens, masked, known)
+        if len(layers) == 2 and self.shape.is_factored:
+            return _read_copies(layers[1], started, known)
+        copies = _expand(layers[0], started)
         for layer in layers[1:-1]:
-            copies = _step(layer, copies, everywhere)
-        return _read_copies(layers[-1], copies, known)
+            copies = _step(layer, copies, known[:, None, None])
+        return _read_copies(layers[-1], WholeCopies(copies), known)
 
 
 def _see(positions: int, total: int, *, causal: bool, device: torch.device) -> Tensor:
@@ -183,7 +196,7 @@ def _step(layer: MaskedLayer, x: Tensor, seen: Tensor) -> Tensor:
     """All tokens after a layer. seen: [..., J, J], or broadcast to it."""
     key, value = layer.keys(x)
     weights = layer.weigh(layer.queries(x) @ key.transpose(-1, -2), seen.unsqueeze(-3))
-    return layer.finish(x, layer.add(weights @ value))
+    return layer.join(x, layer.add(weights @ value))
 
 
 def _read(layer: MaskedLayer, tokens: Tensor, masked: Tensor, seen: Tensor) -> Tensor:
@@ -197,11 +210,11 @@ def _read(layer: MaskedLayer, tokens: Tensor, masked: Tensor, seen: Tensor) -> T
     weights = layer.weigh(logits, (seen[:, :positions] | own)[:, None])  # [B, H, I, J]
     others = weights.masked_fill(own, 0) @ value
     mixed = others + weights.diagonal(dim1=-2, dim2=-1)[..., None] * own_value
-    return layer.finish(masked, layer.add(mixed))
+    return layer.join(masked, layer.add(mixed))
 
 
-def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, known: Tensor) -> Tensor:
-    """All tokens of all copies after the first layer, [B, I, J, d]: in copy i, position i is masked.
+def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, known: Tensor) -> FactoredCopies:
+    """The tokens of all copies after the attention of the first layer; the masked ones after all of the layer.
 
     The weighted sum of token j in copy i is that of all tokens, minus the term of token i, plus the term of its mask.
     If token i has most of the weight, the difference would lose the digits of the others; so the sum without the
@@ -227,34 +240,41 @@ def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, known: Ten
         total = weights.sum(-1, keepdim=True) - weighted
         total = torch.where(is_top, without_top.sum(-1, keepdim=True), total) + masks
         shares = 1 / total.clamp(min=LEAST_SUM)
-    # Sums of token j, [B, J, 2H, d], by their shares in each copy, and terms of copy i, [B, I, 2H, d], by theirs.
-    sums = torch.cat([layer.add_by_head(weights @ value), layer.add_by_head(without_top @ value)], -2)
-    of_sums = torch.cat([shares.masked_fill(is_top, 0), shares.masked_fill(~is_top, 0)], 1)  # [B, 2H, J, I]
-    terms = torch.cat([layer.add_by_head(value[..., :positions, :]), layer.add_by_head(own_value)], -2)
-    of_terms = torch.cat([-(shares * weighted).masked_fill(is_top, 0), shares * masks], 1)
-    added = of_terms.permute(0, 3, 2, 1) @ terms + (of_sums.permute(0, 2, 3, 1) @ sums).transpose(1, 2)
+    shares_of_sums = torch.stack([shares.masked_fill(is_top, 0), shares.masked_fill(~is_top, 0)], 1)
+    shares_of_terms = torch.stack([-(shares * weighted).masked_fill(is_top, 0), shares * masks], 1)
+    of_sums, of_terms = (each.flatten(1, 2).permute(0, 3, 2, 1) for each in (shares_of_sums, shares_of_terms))
+    once = tokens if layer.shape.residual else torch.zeros_like(tokens)
     if layer.output is not None and layer.shape.bias:
-        added = added + layer.output.bias
-    others = layer.finish(tokens[:, None], added)  # [B, I, J, d]
-    read = _read(layer, tokens, masked, known[:, None].expand(-1, positions, -1))
-    own = torch.eye(positions, tokens.shape[1], dtype=torch.bool, device=tokens.device)
-    return torch.where(own[..., None], read[:, :, None], others)
+        once = once + layer.output.bias
+    sums = [once.unsqueeze(2), layer.add_by_head(weights @ value), layer.add_by_head(without_top @ value)]
+    terms = [layer.add_by_head(value[..., :positions, :]), layer.add_by_head(own_value)]
+    seen_by_masks = known[:, None].expand(-1, positions, -1)
+    return FactoredCopies(
+        torch.cat(sums, 2), functional.pad(of_sums, (1, 0), value=1.0), torch.cat(terms, 2), of_terms,
+        _read(layer, tokens, masked, seen_by_masks),
+    )  # fmt: skip
 
 
-def _read_copies(layer: MaskedLayer, copies: Tensor, known: Tensor) -> Tensor:
-    """The masked token of each copy after a layer, [B, I, d], from the copies, [B, I, J, d]."""
-    shape, positions = layer.shape, copies.shape[1]
-    own = copies.diagonal(dim1=1, dim2=2).transpose(-1, -2)  # [B, I, d]
-    query = layer.queries(own)  # [B, H, I, c]
+def _expand(layer: MaskedLayer, copies: FactoredCopies) -> Tensor:
+    """All tokens of all copies after the first layer, [B, I, J, d]."""
+    others = layer.finish(copies.expand())
+    positions, total = others.shape[1:3]
+    is_own = torch.eye(positions, total, dtype=torch.bool, device=others.device)[..., None]
+    return torch.where(is_own, copies.own.unsqueeze(2), others)
+
+
+def _read_copies(layer: MaskedLayer, copies: Copies, known: Tensor) -> Tensor:
+    """The masked token of each copy after a layer, [B, I, d]."""
+    shape = layer.shape
+    query = layer.queries(copies.own)  # [B, H, I, c]
     by_head = (shape.heads, shape.size, shape.width)
-    asked = torch.einsum("bhic,hcd->bihd", query, layer.key.weight.view(by_head))
-    logits = asked @ copies.transpose(-1, -2)  # [B, I, H, J]
+    logits = copies.dot(torch.einsum("bhic,hcd->bihd", query, layer.key.weight.view(by_head)))
     if shape.bias:
         bias = layer.key.bias.view(shape.heads, 1, shape.size)
         logits = logits + (query * bias).sum(-1).transpose(1, 2)[..., None]
-    seen = known[:, None] | torch.eye(positions, copies.shape[2], dtype=torch.bool, device=copies.device)
+    seen = known[:, None] | torch.eye(*logits.shape[1::2], dtype=torch.bool, device=known.device)
     weights = layer.weigh(logits, seen[:, :, None])
-    mixed = torch.einsum("bihd,hcd->bihc", weights @ copies, layer.value.weight.view(by_head))
+    mixed = torch.einsum("bihd,hcd->bihc", copies.mix(weights), layer.value.weight.view(by_head))
     if shape.bias:
         mixed = mixed + weights.sum(-1, keepdim=True) * layer.value.bias.view(shape.heads, shape.size)
-    return layer.finish(own, layer.add(mixed.transpose(1, 2)))
+    return layer.join(copies.own, layer.add(mixed.transpose(1, 2)))

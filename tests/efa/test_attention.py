@@ -20,7 +20,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear", "heads": 2, "bias": True, "residual": False},
     "wide heads": {"heads": 3, "head_size": 5, "scale": "head"},
 }
-WIDTH, LENGTH = 6, 5
+WIDTH, LENGTH = 12, 5
 
 
 def run_copies(network: MaskedAttention, tokens: Tensor, masked: Tensor, known: Tensor, *, causal: bool) -> Tensor:
