@@ -20,7 +20,7 @@ Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 2.1, equation (1), an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -35,6 +35,8 @@ Kind = Literal["softmax", "linear"]
 Scale = Literal["width", "head"]
 # The smallest sum of weights: two logits may differ by 87 before it matters.
 LEAST_SUM = 1e-38
+# Sequences are computed together if the shortest has this share of the longest one, or if they are a few.
+SIMILAR, SMALLEST_GROUP = 0.75, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,17 @@ class MaskedAttention(nn.Module):
         [B, J]; numbers at other positions are meaningless. causal: each position sees those before it only, and the
         context-only ones.
         """
+        if causal or len(self.layers) == 1 or tokens.shape[1] > masked.shape[1]:
+            return self._read_all(tokens, masked, known, causal=causal)
+        found = torch.zeros_like(masked)
+        for rows, length in _group_by_length(known):
+            parts = (each[rows, :length] for each in (tokens, masked, known))
+            read = self._read_all(*parts, causal=False)
+            found = found.index_put((rows[:, None], torch.arange(length, device=rows.device)), read)
+        return found
+
+    def _read_all(self, tokens: Tensor, masked: Tensor, known: Tensor, *, causal: bool) -> Tensor:
+        """The same for sequences that are computed together."""
         layers: Sequence[MaskedLayer] = list(self.layers)  # type: ignore[arg-type]
         positions = masked.shape[1]
         seen = _see(positions, tokens.shape[1], causal=causal, device=tokens.device) & known[:, None]  # [B, J, J]
@@ -180,6 +193,18 @@ class MaskedAttention(nn.Module):
         for layer in layers[1:-1]:
             copies = _step(layer, copies, known[:, None, None])
         return _read_copies(layers[-1], WholeCopies(copies), known)
+
+
+def _group_by_length(known: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Rows of similar length, with the largest length of each group: copies of short sequences cost less alone."""
+    last = torch.where(known, torch.arange(1, known.shape[1] + 1, device=known.device), 1).amax(1)
+    lengths, order = last.sort(descending=True, stable=True)
+    start = 0
+    while start < len(order):
+        shorter = lengths < SIMILAR * lengths[start]
+        end = max(int((~shorter).sum()), start + SMALLEST_GROUP)
+        yield order[start:end], int(lengths[start])
+        start = end
 
 
 def _see(positions: int, total: int, *, causal: bool, device: torch.device) -> Tensor:

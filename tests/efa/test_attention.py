@@ -119,6 +119,19 @@ def test_single_precision_keeps_small_weights_beside_a_large_one(layers: int) ->
     torch.testing.assert_close(found.double(), wanted, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("layers", [2, 3])
+def test_sequences_of_many_lengths_have_the_numbers_that_each_has_alone(layers: int) -> None:
+    network, _, _, _ = make(layers, **SHAPES["published"])
+    tokens, masked = torch.randn(2, 40, 10, WIDTH, dtype=torch.float64)
+    lengths = torch.randint(1, 11, (40,), generator=torch.Generator().manual_seed(0))
+    known = torch.arange(10)[None] < lengths[:, None]
+    found = network(tokens, masked, known, causal=False)
+    for row, length in enumerate(lengths.tolist()):
+        part = (slice(row, row + 1), slice(0, length))
+        alone = network(tokens[part], masked[part], known[part], causal=False)
+        torch.testing.assert_close(found[part], alone)
+
+
 def test_positions_without_a_token_are_not_read() -> None:
     network, tokens, masked, known = make(2, **SHAPES["temperature"])
     before = network(tokens, masked, known, causal=False)
