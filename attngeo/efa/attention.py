@@ -4,8 +4,7 @@ Copying a sequence once for each of its positions, with that position masked, co
 The numbers of all copies follow from fewer:
 
 - In one direction, what comes before a masked position does not change. One stream of tokens and one of masks suffice.
-- In both directions, the first layer of a copy differs from that of the sequence in one key and one value. Its sums are
-  those over the other positions, plus one term.
+- In both directions, the first layer of a copy has the queries, keys and values of the sequence but for one token.
 - Of the last layer, only the masked position is read. Its key and value matrices are applied to the query and to the
   weighted sum, not to each token of each copy.
 
@@ -19,22 +18,18 @@ Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 2.1, equation (1), an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from attngeo.efa.copies import Copies, FactoredCopies, WholeCopies
+from attngeo.efa.copies import Copies, MixedCopies, WholeCopies
 from attngeo.errors import UsageError
 
 Kind = Literal["softmax", "linear"]
 Scale = Literal["width", "head"]
-# The smallest sum of weights: two logits may differ by 87 before it matters.
-LEAST_SUM = 1e-38
 # Sequences are computed together if the shortest has this share of the longest one, or if they are a few.
 SIMILAR, SMALLEST_GROUP = 0.75, 8
 
@@ -74,11 +69,6 @@ class AttentionShape:
     def size(self) -> int:
         """The size of a head."""
         return self.width // self.heads if self.head_size is None else self.head_size
-
-    @property
-    def is_factored(self) -> bool:
-        """Whether the copies after a layer are linear in its values, and smaller in factors."""
-        return not self.norm and not self.feed_forward and self.heads * (1 + 2 * self.heads) <= self.width
 
     @property
     def factor(self) -> float:
@@ -131,12 +121,6 @@ class MaskedLayer(nn.Module):
         joined = mixed.transpose(-2, -3).flatten(-2)
         return joined if self.output is None else self.output(joined)
 
-    def add_by_head(self, mixed: Tensor) -> Tensor:
-        """The same for each head, [..., N, H, d]; the sum over heads is what `add` gives, but for the bias."""
-        matrix = torch.eye(self.shape.width).to(mixed) if self.output is None else self.output.weight
-        by_head = matrix.view(self.shape.width, self.shape.heads, self.shape.size)
-        return torch.einsum("...hnc,dhc->...nhd", mixed, by_head)
-
     def join(self, x: Tensor, added: Tensor) -> Tensor:
         """The tokens after the layer, [..., N, d], from those before and what the attention adds to them."""
         return self.finish(x + added if self.shape.residual else added)
@@ -187,7 +171,7 @@ class MaskedAttention(nn.Module):
                 tokens, masked = _step(layer, tokens, seen), _read(layer, tokens, masked, seen)
             return _read(layers[-1], tokens, masked, seen)
         started = _start_copies(layers[0], tokens, masked, known)
-        if len(layers) == 2 and self.shape.is_factored:
+        if len(layers) == 2 and not self.shape.norm and not self.shape.feed_forward:
             return _read_copies(layers[1], started, known)
         copies = _expand(layers[0], started)
         for layer in layers[1:-1]:
@@ -238,49 +222,34 @@ def _read(layer: MaskedLayer, tokens: Tensor, masked: Tensor, seen: Tensor) -> T
     return layer.join(masked, layer.add(mixed))
 
 
-def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, known: Tensor) -> FactoredCopies:
+def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, known: Tensor) -> MixedCopies:
     """The tokens of all copies after the attention of the first layer; the masked ones after all of the layer.
 
-    The weighted sum of token j in copy i is that of all tokens, minus the term of token i, plus the term of its mask.
-    If token i has most of the weight, the difference would lose the digits of the others; so the sum without the
-    largest term is computed, too, and taken for that copy. Heads are added before anything has the size of the copies.
+    The copies have the queries, keys and values of the sequence, but for those of the masked token.
     """
     positions = masked.shape[1]
     key, value = layer.keys(tokens)
     own_key, own_value = layer.keys(masked)
     query = layer.queries(tokens)
-    seen = known[:, None, None]
-    logits = query @ key.transpose(-1, -2)  # [B, H, J, J]
-    masks = query @ own_key.transpose(-1, -2)  # of each token for the mask of each copy: [B, H, J, I]
-    if layer.shape.kind == "softmax":
-        largest = logits.masked_fill(~seen, -math.inf).amax(-1, keepdim=True)
-        largest = torch.maximum(largest, masks.amax(-1, keepdim=True)).detach()
-        logits, masks = (logits - largest).exp(), (masks - largest).exp()
-    weights = logits.masked_fill(~seen, 0)
-    is_top = torch.zeros_like(weights, dtype=torch.bool).scatter_(-1, weights.argmax(-1, keepdim=True), True)
-    without_top = weights.masked_fill(is_top, 0)
-    weighted, is_top = weights[..., :positions], is_top[..., :positions]
-    shares = torch.ones_like(masks)
-    if layer.shape.kind == "softmax":
-        total = weights.sum(-1, keepdim=True) - weighted
-        total = torch.where(is_top, without_top.sum(-1, keepdim=True), total) + masks
-        shares = 1 / total.clamp(min=LEAST_SUM)
-    shares_of_sums = torch.stack([shares.masked_fill(is_top, 0), shares.masked_fill(~is_top, 0)], 1)
-    shares_of_terms = torch.stack([-(shares * weighted).masked_fill(is_top, 0), shares * masks], 1)
-    of_sums, of_terms = (each.flatten(1, 2).permute(0, 3, 2, 1) for each in (shares_of_sums, shares_of_terms))
+    is_own = torch.eye(positions, tokens.shape[1], dtype=torch.bool, device=tokens.device).unsqueeze(1)  # [I, 1, J]
+    logits = (query @ key.transpose(-1, -2)).unsqueeze(2)
+    masks = (own_key @ query.transpose(-1, -2)).unsqueeze(
+        -1
+    )  # of the mask of each copy for each token: [B, H, I, J, 1]
+    weights = layer.weigh(torch.where(is_own, masks, logits), known[:, None, None, None] | is_own)  # [B, H, I, J, J]
+    others = weights.masked_fill(is_own, 0)
+    mixed = (others.flatten(2, 3) @ value).view(*others.shape[:4], -1)
+    mixed = mixed + (weights - others).sum(-1, keepdim=True) * own_value.unsqueeze(3)
     once = tokens if layer.shape.residual else torch.zeros_like(tokens)
-    if layer.output is not None and layer.shape.bias:
-        once = once + layer.output.bias
-    sums = [once.unsqueeze(2), layer.add_by_head(weights @ value), layer.add_by_head(without_top @ value)]
-    terms = [layer.add_by_head(value[..., :positions, :]), layer.add_by_head(own_value)]
-    seen_by_masks = known[:, None].expand(-1, positions, -1)
-    return FactoredCopies(
-        torch.cat(sums, 2), functional.pad(of_sums, (1, 0), value=1.0), torch.cat(terms, 2), of_terms,
-        _read(layer, tokens, masked, seen_by_masks),
-    )  # fmt: skip
+    if layer.output is None:
+        output = torch.eye(layer.shape.width).to(tokens)
+    else:
+        once, output = (once + layer.output.bias if layer.shape.bias else once), layer.output.weight
+    read = _read(layer, tokens, masked, known[:, None].expand(-1, positions, -1))
+    return MixedCopies(once, mixed.permute(0, 2, 3, 1, 4).flatten(3), output, read)
 
 
-def _expand(layer: MaskedLayer, copies: FactoredCopies) -> Tensor:
+def _expand(layer: MaskedLayer, copies: MixedCopies) -> Tensor:
     """All tokens of all copies after the first layer, [B, I, J, d]."""
     others = layer.finish(copies.expand())
     positions, total = others.shape[1:3]
