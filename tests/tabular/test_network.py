@@ -183,3 +183,23 @@ def test_dropout_drops_with_its_probability_and_resumes_in_the_middle_of_an_epoc
     for start in (1, 64, 65, 130):
         for batch, same in zip(rows.epoch(2, start), batches[start:], strict=True):
             assert all(torch.equal(a, b) for a, b in zip(batch, same, strict=True))
+
+
+def test_weights_start_as_those_of_keras() -> None:
+    """Uniformly within limits: 0.05 for categories, otherwise Glorot's by the fans of Keras.
+
+    For 5 heads of 4, Keras counts 20·5 and 20·4 for kernels [20, 5, 4], and 20 and 5·20 for [5, 4, 20].
+    """
+    layout = CellLayout((10,) * 6, shared=True)
+    network = TableAttention(layout, heads=5, head_size=4, feed_forward=5, generators=map(draw_generator, range(20)))
+    limits = {
+        "words": 0.05, "positions": (6 / 26) ** 0.5, "query": (6 / 180) ** 0.5, "key": (6 / 180) ** 0.5,
+        "value": (6 / 180) ** 0.5, "out": (6 / 120) ** 0.5, "up": (6 / 25) ** 0.5, "down": (6 / 25) ** 0.5,
+        "word": (6 / 30) ** 0.5,
+    }  # fmt: skip
+    for name, weight in network.weights.items():
+        if name in limits:
+            assert 0.95 * limits[name] < weight.abs().max() <= limits[name]
+            assert weight.std().item() == pytest.approx(limits[name] / 3**0.5, rel=0.05)
+        else:
+            assert (weight == name.startswith("gain")).all()
