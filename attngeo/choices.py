@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, get_args
 
 from attngeo.errors import UsageError
@@ -32,4 +33,20 @@ def one_of(name: str, value: Any, choices: Any) -> Any:
     known = get_args(choices) or tuple(choices)
     if value not in known:
         raise UsageError(f"{name} is {value!r}, expected one of: {', '.join(known)}")
+    return value
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """`value`, if it is a whole number within the limits. Raises UsageError that states them."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        limits = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{name} is {value!r:.60}, expected a whole number {limits}")
+    return value
+
+
+def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
+    """`value`, if it is a finite number within the limits. Raises UsageError that states them."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most or value == math.inf:
+        limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise UsageError(f"{name} is {value!r:.60}, expected a number {limits}")
     return value

@@ -25,7 +25,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attngeo.efa.copies import Copies, MixedCopies, WholeCopies
+from attngeo.choices import whole
+from attngeo.efa.copies import Copies, MixedCopies, WholeCopies, mark_own
 from attngeo.errors import UsageError
 
 Kind = Literal["softmax", "linear"]
@@ -58,8 +59,7 @@ class AttentionShape:
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}, expected at least 1")
+            whole(name, getattr(self, name), 1)
         if self.head_size is None and self.width % self.heads:
             raise UsageError(f"width is {self.width}, expected a multiple of heads, {self.heads}; or set head_size")
         if not self.output and self.size * self.heads != self.width:
@@ -158,24 +158,24 @@ class MaskedAttention(nn.Module):
         for rows, length in _group_by_length(known):
             parts = (each[rows, :length] for each in (tokens, masked, known))
             read = self._read_all(*parts, causal=False)
-            found = found.index_put((rows[:, None], torch.arange(length, device=rows.device)), read)
+            found.index_put_((rows[:, None], torch.arange(length, device=rows.device)), read)
         return found
 
     def _read_all(self, tokens: Tensor, masked: Tensor, known: Tensor, *, causal: bool) -> Tensor:
         """The same for sequences that are computed together."""
         layers: Sequence[MaskedLayer] = list(self.layers)  # type: ignore[arg-type]
-        positions = masked.shape[1]
-        seen = _see(positions, tokens.shape[1], causal=causal, device=tokens.device) & known[:, None]  # [B, J, J]
         if causal or len(layers) == 1:
+            seen = _see(masked.shape[1], tokens.shape[1], causal=causal, device=tokens.device) & known[:, None]
             for layer in layers[:-1]:
-                tokens, masked = _step(layer, tokens, seen), _read(layer, tokens, masked, seen)
-            return _read(layers[-1], tokens, masked, seen)
+                keys = layer.keys(tokens)
+                tokens, masked = _step(layer, tokens, keys, seen), _read(layer, masked, keys, layer.keys(masked), seen)
+            return _read(layers[-1], masked, layers[-1].keys(tokens), layers[-1].keys(masked), seen)
         started = _start_copies(layers[0], tokens, masked, known)
         if len(layers) == 2 and not self.shape.norm and not self.shape.feed_forward:
             return _read_copies(layers[1], started, known)
         copies = _expand(layers[0], started)
         for layer in layers[1:-1]:
-            copies = _step(layer, copies, known[:, None, None])
+            copies = _step(layer, copies, layer.keys(copies), known[:, None, None])
         return _read_copies(layers[-1], WholeCopies(copies), known)
 
 
@@ -201,24 +201,23 @@ def _see(positions: int, total: int, *, causal: bool, device: torch.device) -> T
     return seen
 
 
-def _step(layer: MaskedLayer, x: Tensor, seen: Tensor) -> Tensor:
-    """All tokens after a layer. seen: [..., J, J], or broadcast to it."""
-    key, value = layer.keys(x)
-    weights = layer.weigh(layer.queries(x) @ key.transpose(-1, -2), seen.unsqueeze(-3))
-    return layer.join(x, layer.add(weights @ value))
+def _step(layer: MaskedLayer, x: Tensor, keys: Keys, seen: Tensor) -> Tensor:
+    """All tokens after a layer. keys: theirs. seen: [..., J, J], or broadcast to it."""
+    weights = layer.weigh(layer.queries(x) @ keys.key.transpose(-1, -2), seen.unsqueeze(-3))
+    return layer.join(x, layer.add(weights @ keys.value))
 
 
-def _read(layer: MaskedLayer, tokens: Tensor, masked: Tensor, seen: Tensor) -> Tensor:
-    """The masked tokens after a layer: each sees the other tokens, and itself as it is masked."""
-    key, value = layer.keys(tokens)
-    own_key, own_value = layer.keys(masked)
+def _read(layer: MaskedLayer, masked: Tensor, keys: Keys, own: Keys, seen: Tensor) -> Tensor:
+    """The masked tokens after a layer: each sees the other tokens, and itself as it is masked.
+
+    keys: of the tokens. own: of the masked ones. seen: [B, I or more, J].
+    """
     query = layer.queries(masked)
-    positions = masked.shape[1]
-    own = torch.eye(positions, tokens.shape[1], dtype=torch.bool, device=tokens.device)
-    logits = torch.where(own, (query * own_key).sum(-1, keepdim=True), query @ key.transpose(-1, -2))
-    weights = layer.weigh(logits, (seen[:, :positions] | own)[:, None])  # [B, H, I, J]
-    others = weights.masked_fill(own, 0) @ value
-    mixed = others + weights.diagonal(dim1=-2, dim2=-1)[..., None] * own_value
+    is_own = mark_own(masked, seen.shape[-1])
+    logits = torch.where(is_own, (query * own.key).sum(-1, keepdim=True), query @ keys.key.transpose(-1, -2))
+    weights = layer.weigh(logits, (seen[:, : masked.shape[1]] | is_own)[:, None])  # [B, H, I, J]
+    others = weights.masked_fill(is_own, 0)
+    mixed = others @ keys.value + (weights - others).sum(-1, keepdim=True) * own.value
     return layer.join(masked, layer.add(mixed))
 
 
@@ -227,34 +226,27 @@ def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, known: Ten
 
     The copies have the queries, keys and values of the sequence, but for those of the masked token.
     """
-    positions = masked.shape[1]
-    key, value = layer.keys(tokens)
-    own_key, own_value = layer.keys(masked)
-    query = layer.queries(tokens)
-    is_own = torch.eye(positions, tokens.shape[1], dtype=torch.bool, device=tokens.device).unsqueeze(1)  # [I, 1, J]
-    logits = (query @ key.transpose(-1, -2)).unsqueeze(2)
-    masks = (own_key @ query.transpose(-1, -2)).unsqueeze(
-        -1
-    )  # of the mask of each copy for each token: [B, H, I, J, 1]
+    keys, own, query = layer.keys(tokens), layer.keys(masked), layer.queries(tokens)
+    is_own = mark_own(masked, tokens.shape[1]).unsqueeze(1)  # [I, 1, J]
+    logits = (query @ keys.key.transpose(-1, -2)).unsqueeze(2)
+    masks = (own.key @ query.transpose(-1, -2)).unsqueeze(-1)  # each token's logit for the mask: [B, H, I, J, 1]
     weights = layer.weigh(torch.where(is_own, masks, logits), known[:, None, None, None] | is_own)  # [B, H, I, J, J]
     others = weights.masked_fill(is_own, 0)
-    mixed = (others.flatten(2, 3) @ value).view(*others.shape[:4], -1)
-    mixed = mixed + (weights - others).sum(-1, keepdim=True) * own_value.unsqueeze(3)
+    mixed = (others.flatten(2, 3) @ keys.value).view(*others.shape[:4], -1)
+    mixed = mixed + (weights - others).sum(-1, keepdim=True) * own.value.unsqueeze(3)
     once = tokens if layer.shape.residual else torch.zeros_like(tokens)
     if layer.output is None:
         output = torch.eye(layer.shape.width).to(tokens)
     else:
         once, output = (once + layer.output.bias if layer.shape.bias else once), layer.output.weight
-    read = _read(layer, tokens, masked, known[:, None].expand(-1, positions, -1))
+    read = _read(layer, masked, keys, own, known[:, None].expand(-1, masked.shape[1], -1))
     return MixedCopies(once, mixed.permute(0, 2, 3, 1, 4).flatten(3), output, read)
 
 
 def _expand(layer: MaskedLayer, copies: MixedCopies) -> Tensor:
     """All tokens of all copies after the first layer, [B, I, J, d]."""
     others = layer.finish(copies.expand())
-    positions, total = others.shape[1:3]
-    is_own = torch.eye(positions, total, dtype=torch.bool, device=others.device)[..., None]
-    return torch.where(is_own, copies.own.unsqueeze(2), others)
+    return torch.where(mark_own(copies.own, others.shape[2])[..., None], copies.own.unsqueeze(2), others)
 
 
 def _read_copies(layer: MaskedLayer, copies: Copies, known: Tensor) -> Tensor:
@@ -266,7 +258,7 @@ def _read_copies(layer: MaskedLayer, copies: Copies, known: Tensor) -> Tensor:
     if shape.bias:
         bias = layer.key.bias.view(shape.heads, 1, shape.size)
         logits = logits + (query * bias).sum(-1).transpose(1, 2)[..., None]
-    seen = known[:, None] | torch.eye(*logits.shape[1::2], dtype=torch.bool, device=known.device)
+    seen = known[:, None] | mark_own(copies.own, known.shape[1])
     weights = layer.weigh(logits, seen[:, :, None])
     mixed = torch.einsum("bihd,hcd->bihc", copies.mix(weights), layer.value.weight.view(by_head))
     if shape.bias:

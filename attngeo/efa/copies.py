@@ -1,7 +1,7 @@
 """The tokens of all masked copies of a sequence: in copy i, position i is masked.
 
-After a layer without a norm, the tokens are linear in the weighted sums of its values. The last layer can be read from
-these, without its own size for each token of each copy.
+After a layer without a norm, each token is a fixed vector plus a matrix times the weighted sum of its values. The last
+layer is read from these sums; the tokens, which are larger, are not computed.
 
 Shapes: as in `attngeo.efa.attention`.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Copies(Protocol):
-    """What the last layer reads of the copies. own: the masked token of each copy, [B, I, d]."""
+    """What the last layer reads of the copies."""
 
     @property
     def own(self) -> Tensor:
@@ -80,4 +80,9 @@ class MixedCopies:
 
     @property
     def _is_own(self) -> Tensor:
-        return torch.eye(*self.mixed.shape[1:3], dtype=torch.bool, device=self.own.device).unsqueeze(1)
+        return mark_own(self.own, self.mixed.shape[2]).unsqueeze(1)
+
+
+def mark_own(masked: Tensor, total: int) -> Tensor:
+    """Which of all tokens is the masked one of each copy, [I, total]. masked: [B, I, d]."""
+    return torch.eye(masked.shape[1], total, dtype=torch.bool, device=masked.device)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
+from attngeo.choices import whole
+from attngeo.errors import DataError, DataUnavailableError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,7 @@ COLUMNS = ("sequence", "position", "item", "value")
 MOVIELENS = ("user", "item", "rating", "time")
 # Of MovieLens: the movies that are kept, the lowest rating of the second experiment, and what is subtracted from it.
 TOP_MOVIES, LOWEST_RATING, RATING_SHIFT = 50, 3, 2
-# The seed that the published runs took one movie of several with, and of the synthetic ratings.
+# The seed of the published runs.
 PUBLISHED_SEED = 42
 SYNTHETIC_MOVIES = 5
 
@@ -36,8 +37,7 @@ def synthetic_ratings(users: int = 10_000, seed: int = PUBLISHED_SEED) -> pd.Dat
     import numpy as np
     import pandas as pd
 
-    if users < 1:
-        raise UsageError(f"users is {users}, expected at least 1")
+    whole("users", users, 1)
     draw = np.random.RandomState(seed)
     orders, values, means = np.empty((3, users, SYNTHETIC_MOVIES))
     for user in range(users):
@@ -83,21 +83,21 @@ def read_movielens(path: str | Path) -> pd.DataFrame:
     return frame
 
 
-def movielens_sequences(frame: pd.DataFrame, seed: int | None = PUBLISHED_SEED) -> pd.DataFrame:
-    """The movies that each user rated, in order of time (section 6.2.1), of the rows of `read_movielens`.
+def movielens_sequences(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> pd.DataFrame:
+    """The movies that each user rated, in order of time (section 6.2.1).
 
-    Kept are the 50 movies with most ratings (of equal counts, that with the lowest number) and users with less than two
-    ratings for each time. Of several ratings at one time one is taken: at random with a seed, or, with 42, that of the
-    published runs.
+    frame: rows of `read_movielens`. Kept are the 50 movies with most ratings (of equal counts, that with the lowest
+    number) and users with less than two ratings for each time. Of several ratings at one time one is taken: at random
+    with the seed, or the one that the published runs took.
     """
-    return _order(_keep_top(frame), seed)
+    return _order(_keep_top(frame), seed, published=published)
 
 
-def movielens_ratings(frame: pd.DataFrame, seed: int | None = PUBLISHED_SEED) -> pd.DataFrame:
+def movielens_ratings(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> pd.DataFrame:
     """The same for ratings of 3, 4 and 5, whose values are 1, 2 and 3 (section 6.2.2); users with one are left out."""
     kept = frame[frame["rating"] >= LOWEST_RATING]
     kept = _keep_top(kept.assign(rating=kept["rating"] - RATING_SHIFT))
-    return _order(kept[kept.groupby("user")["item"].transform("size") > 1], seed)
+    return _order(kept[kept.groupby("user")["item"].transform("size") > 1], seed, published=published)
 
 
 def _keep_top(frame: pd.DataFrame) -> pd.DataFrame:
@@ -109,14 +109,15 @@ def _keep_top(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[times.transform("size") < 2 * times.transform("nunique")]
 
 
-def _order(frame: pd.DataFrame, seed: int | None) -> pd.DataFrame:
+def _order(frame: pd.DataFrame, seed: int, *, published: bool) -> pd.DataFrame:
     """One rating for each time of each user, in order."""
     import numpy as np
 
     groups = frame.groupby(["user", "time"])
     sizes = groups["item"].transform("size")
-    if seed == PUBLISHED_SEED:  # there, each time starts the same random numbers
-        picks = {int(n): int(np.random.RandomState(seed).choice(n, 1, replace=False)[0]) for n in sizes.unique()}
+    if published:  # there, each time starts the same random numbers, so that the choice follows from its size
+        draw = np.random.RandomState
+        picks = {int(n): int(draw(PUBLISHED_SEED).choice(n, 1, replace=False)[0]) for n in sizes.unique()}
         chosen = frame[groups.cumcount() == sizes.map(picks)]
     else:
         order = np.random.default_rng(seed).permutation(len(frame))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, distributions, nn
 from torch.nn import functional
 
+from attngeo.choices import real, whole
 from attngeo.errors import UsageError
 
 # The smallest distance from 0 of a natural parameter that must be negative.
@@ -59,7 +60,7 @@ class ExponentialFamily(nn.Module):
         return raw
 
     def mean(self, natural: Tensor) -> Tensor:
-        """The mean of t(y), which is A'(η)."""
+        """The mean of t(y), which is A'(η), without a gradient."""
         with torch.enable_grad():
             at = natural.detach().requires_grad_()
             return torch.autograd.grad(self.log_partition(at).sum(), at)[0]
@@ -81,12 +82,10 @@ class Gaussian(ExponentialFamily):
 
     def __init__(self, variance: float | None = 1.0) -> None:
         super().__init__()
-        if variance is not None and not 0 < variance < math.inf:
-            raise UsageError(f"variance is {variance!r}, expected a positive number, or None to learn it")
-        self.learned = variance is None
-        log_variance = torch.tensor(math.log(variance or 1.0), dtype=torch.float64)
+        start = 1.0 if variance is None else _check_positive("variance", variance)
+        log_variance = torch.tensor(math.log(start), dtype=torch.float64)
         self.log_variance: Tensor
-        if self.learned:
+        if variance is None:
             self.log_variance = nn.Parameter(log_variance)
         else:
             self.register_buffer("log_variance", log_variance, persistent=False)
@@ -129,9 +128,7 @@ class Poisson(ExponentialFamily):
 
     def __init__(self, least: float = 0.0) -> None:
         super().__init__()
-        if not 0 <= least < math.inf:
-            raise UsageError(f"least is {least!r}, expected a number from 0")
-        self.least = least
+        self.least = real("least", least, 0)
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = exp(η)."""
@@ -166,7 +163,7 @@ class Binomial(ExponentialFamily):
 
     def __init__(self, total_count: int) -> None:
         super().__init__()
-        self.total_count = _check_count("total_count", total_count, 1)
+        self.total_count = whole("total_count", total_count, 1)
         self.values = f"whole numbers from 0 to {total_count}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
@@ -314,7 +311,7 @@ class Ordinal(ExponentialFamily):
 
     def __init__(self, levels: int) -> None:
         super().__init__()
-        self.levels = _check_count("levels", levels, 2)
+        self.levels = whole("levels", levels, 2)
         self.values = f"whole numbers from 0 to {levels - 1}"
         self.weights = nn.Parameter(torch.zeros(levels))
 
@@ -388,12 +385,6 @@ def _draw(distribution: Any) -> Tensor:
 
 def _is_whole(value: Tensor, most: float) -> Tensor:
     return value.isfinite() & (value == value.floor()) & (value >= 0) & (value <= most)
-
-
-def _check_count(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{name} is {value!r}, expected a whole number from {least}")
-    return value
 
 
 def _check_positive(name: str, value: float) -> float:

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,10 +46,11 @@ class ItemAttention(nn.Module):
 
     def read(self, items: Tensor, known: Tensor) -> Tensor:
         """The vector X'_ii of each masked position, [B, I, K]. items: [B, I], any number where none is known."""
-        places = _place(self.position, items)
-        tokens = self.context(torch.where(known, items, 0)) + places
-        masked = self.context.weight[-1] + places
-        return self.attention(tokens, masked.expand_as(tokens), known, causal=self.causal)  # type: ignore[no-any-return]
+        tokens = self.context(torch.where(known, items, 0))
+        masked = self.context.weight[-1].expand_as(tokens)
+        tokens, masked = (_add_places(self.position, each) for each in (tokens, masked))
+        found: Tensor = self.attention(tokens, masked, known, causal=self.causal)
+        return found
 
     def forward(self, items: Tensor, known: Tensor) -> Tensor:
         """Logits of all items at each position, [B, I, D]."""
@@ -107,6 +108,20 @@ class ValueShape:
         return self.width if self.join else self.token
 
 
+class Observations(NamedTuple):
+    """What the value part is given; numbers where nothing is known are not read.
+
+    values, known, items: [B, I]. coordinates: τ, [I, dimensions] or [B, I, dimensions]. lagged: values of the same
+    positions at earlier times, the latest first, [B, lags, I].
+    """
+
+    values: Tensor
+    known: Tensor
+    items: Tensor | None = None
+    coordinates: Tensor | None = None
+    lagged: Tensor | None = None
+
+
 class ValueAttention(nn.Module):
     """What the natural parameter of the value at each position is made of, given all items and the other values.
 
@@ -137,60 +152,39 @@ class ValueAttention(nn.Module):
         self.attention = MaskedAttention(attention)
         self.head = None if shape.head is None else make_network(shape.attended, shape.head, 1)
 
-    def read(
-        self,
-        values: Tensor,
-        known: Tensor,
-        items: Tensor | None = None,
-        coordinates: Tensor | None = None,
-        lagged: Tensor | None = None,
-    ) -> Tensor:
-        """The vector Y'_ii of each position whose value is masked, [B, I, n].
-
-        values: [B, I], any number where none is known. items: [B, I]. coordinates: τ, [I, dimensions], or [B, I, …].
-        lagged: values of the same positions at earlier times, the latest first, [B, lags, I].
-        """
-        values = torch.where(known, values, 0)
-        about = self._describe(values, known, items, coordinates)
-        tokens = self._join(about, self._embed(values), 0)
-        mask = self.mask if self.shape.value != "identity" else values.new_zeros(1)
-        masked = self._join(about, mask.expand(*values.shape, -1), 0)
-        for lag in range(self.shape.lags):
-            if lagged is None or lagged.shape[1] != self.shape.lags:
-                raise UsageError(f"the model requires values of {self.shape.lags} earlier times")
-            tokens = torch.cat([tokens, self._join(about, self._embed(lagged[:, lag]), lag + 1)], 1)
-        known = known.repeat(1, 1 + self.shape.lags)
-        found: Tensor = self.attention(tokens, masked, known, causal=self.causal)
+    def read(self, given: Observations) -> Tensor:
+        """The vector Y'_ii of each position whose value is masked, [B, I, n]. Raises UsageError for missing ones."""
+        lags, known = self.shape.lags, given.known
+        if lags and (given.lagged is None or given.lagged.shape[1] != lags):
+            raise UsageError(f"the model requires values of {lags} earlier times")
+        about = self._describe(given)
+        times = [given.values] if given.lagged is None else [given.values, *given.lagged[:, :lags].unbind(1)]
+        embedded = [self._embed(torch.where(known, values, 0)) for values in times]
+        tokens = torch.cat([self._join(about, values, lag) for lag, values in enumerate(embedded)], 1)
+        mask = self.mask if self.shape.value != "identity" else given.values.new_zeros(1)
+        masked = self._join(about, mask.expand(*known.shape, -1), 0)
+        found: Tensor = self.attention(tokens, masked, known.repeat(1, len(times)), causal=self.causal)
         return found
 
-    def forward(
-        self,
-        values: Tensor,
-        known: Tensor,
-        items: Tensor | None = None,
-        coordinates: Tensor | None = None,
-        lagged: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, given: Observations) -> Tensor:
         """A real number for each position, [B, I]: `family.natural` of it is the natural parameter."""
-        x = self.read(values, known, items, coordinates, lagged)
+        x = self.read(given)
         raw: Tensor = x[..., -1] * self.shape.head_scale if self.head is None else self.head(x)[..., 0]
         return raw
 
-    def _describe(
-        self, values: Tensor, known: Tensor, items: Tensor | None, coordinates: Tensor | None
-    ) -> list[Tensor]:
+    def _describe(self, given: Observations) -> list[Tensor]:
         """The parts of a token that are no value, [B, I, n] each."""
         parts = []
         if self.shape.items:
-            if items is None:
+            if given.items is None:
                 raise UsageError("the model requires the items of the values")
-            items = torch.where(known, items, 0)
+            items = torch.where(given.known, given.items, 0)
             parts.append(self.context(items))
             parts += [self.center(items)] if self.center is not None else []
         if self.shape.coordinates:
-            if coordinates is None:
+            if given.coordinates is None:
                 raise UsageError("the model requires the coordinates of the values")
-            parts.append(self.place(coordinates).expand(*values.shape, -1))
+            parts.append(self.place(given.coordinates).expand(*given.known.shape, -1))
         return parts
 
     def _embed(self, values: Tensor) -> Tensor:
@@ -206,7 +200,7 @@ class ValueAttention(nn.Module):
         tokens = torch.cat([*about, *time, value], -1)
         if self.join is not None:
             tokens = self.join(tokens)
-        return tokens + _place(self.position, value[..., 0])
+        return _add_places(self.position, tokens)
 
 
 def make_network(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
@@ -218,11 +212,11 @@ def make_network(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequent
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
-def _place(position: nn.Embedding | None, items: Tensor) -> Tensor:
-    """The vectors of positions, [I, n]; 0 without them. Raises UsageError for sequences that are too long."""
+def _add_places(position: nn.Embedding | None, tokens: Tensor) -> Tensor:
+    """Tokens, [B, I, n], plus the vectors of their positions, if there are some. Raises UsageError for too many."""
     if position is None:
-        return items.new_zeros((), dtype=torch.get_default_dtype())
-    length = items.shape[1]
+        return tokens
+    length = tokens.shape[1]
     if length > position.num_embeddings:
         raise UsageError(f"a sequence has {length} positions, expected at most {position.num_embeddings}")
-    return position.weight[:length]
+    return tokens + position.weight[:length]

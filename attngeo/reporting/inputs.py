@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 THE_TABLE = "the table"
 # Columns of the experiments on tables that name a setting, and those of numbers.
 METHOD_SETTING = ("n_c", "noise", "corr")
+METHOD_NUMBERS = ("noise", "corr", "mse", "published_accuracy", "published_mse")
 # Columns of numbers of explained analogies.
 EXPLANATION_NUMBERS = ("cosine", "cosine_error", "rho", "sigma", "sigma_star", "delta", "xi", "zeta_spread")
-METHOD_NUMBERS = ("noise", "corr", "mse", "published_accuracy", "published_mse")
 # The files of a folder of pretrain that hold curves: of a comparison, and of a single run.
 CURVE_FILES = ("curves.parquet", "geometry.parquet")
 
@@ -195,11 +195,11 @@ def _read_cells(inputs: FigureInputs) -> list[pd.DataFrame]:
 
 def _read_encodings(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of encodings, or those of a model that `attngeo tabular fit --save` wrote."""
-    from attngeo.tabular.saving import load_classifier
-    from attngeo.tabular.views import tabulate_encodings
-
     given = inputs.given
     if len(given) == 1 and not is_frame(given[0]) and Path(str(given[0])).is_dir():
+        from attngeo.tabular.saving import load_classifier
+        from attngeo.tabular.views import tabulate_encodings
+
         return [inputs.filter(tabulate_encodings(load_classifier(given[0])))]
     return _read_rows(inputs, "attngeo tabular fit --encodings-output FILE, or a folder of --save", ("x", "y"))
 

@@ -110,7 +110,7 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
 
 @contextmanager
 def _limited_threads(numbers: int) -> Iterator[None]:
-    """Compute on one thread if the tensors of a step are small: the products of one row would wait for the others."""
+    """Compute on one thread if the tensors of a step are small: several would mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if numbers < UNDIVIDED else before)
     try:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from attngeo.choices import one_of
-from attngeo.errors import UsageError
+from attngeo.choices import one_of, real, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,13 +63,13 @@ class Shift:
     convention: ShiftConvention = "text"
 
     def __post_init__(self) -> None:
-        _check_whole("n_features", self.n_features, 1)
-        _check_whole("n_c", self.n_c, 1, self.n_features)
-        _check_whole("n_classes", self.n_classes, 2)
-        _check_whole("train_rows", self.train_rows, self.n_classes)
-        _check_whole("test_rows", self.test_rows, self.n_classes)
-        _check_real("noise", self.noise, 0.0, math.inf)
-        _check_real("corr", self.corr, 0.0, 1.0)
+        whole("n_features", self.n_features, 1)
+        whole("n_c", self.n_c, 1, self.n_features)
+        whole("n_classes", self.n_classes, 2)
+        whole("train_rows", self.train_rows, self.n_classes)
+        whole("test_rows", self.test_rows, self.n_classes)
+        real("noise", self.noise, 0.0, math.inf)
+        real("corr", self.corr, 0.0, 1.0)
         one_of("convention", self.convention, get_args(ShiftConvention))
 
 
@@ -104,7 +103,7 @@ def seeds_of_data_sets(count: int) -> list[int]:
     """The seeds of the first data sets of every setting; the first 20 are those of Table 1. All are different."""
     import numpy as np
 
-    _check_whole("datasets", count, 1, SEED_LIMIT // 2)
+    whole("datasets", count, 1, SEED_LIMIT // 2)
     draw = np.random.RandomState(SEED_OF_SEEDS)
     found: dict[int, None] = {}
     while len(found) < count:
@@ -151,15 +150,3 @@ def _bin_together(tables: Sequence[np.ndarray], n_classes: int) -> list[np.ndarr
 
     (binned,) = _bin([np.concatenate(tables)], n_classes)
     return np.split(binned, np.cumsum([len(table) for table in tables])[:-1])
-
-
-def _check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        limits = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} is {value!r:.60}, expected a whole number {limits}")
-
-
-def _check_real(name: str, value: Any, least: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most or value == math.inf:
-        limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise UsageError(f"{name} is {value!r:.60}, expected a number {limits}")

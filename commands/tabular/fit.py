@@ -66,7 +66,7 @@ def fit(
     check_outputs(files, inputs=[train, *([options.test] if options.test else [])])
     if OURS not in options.method_names and (save or encodings_output):
         what = "save" if save else "encodings_output"
-        raise UsageError(f"{what} requires {OURS} among the methods; it is the model that has an attention")
+        raise UsageError(f"{what} requires {OURS} among the methods; the others cannot be saved or drawn")
     if save is not None:
         _check_save(save)
 

@@ -8,6 +8,7 @@ from support.messages import refuses
 from torch import Tensor, nn
 
 from attngeo.efa.factors import ItemFactors, SpatialFactors, ValueFactors
+from attngeo.efa.network import Observations
 from attngeo.efa.reductions import attention_of_items, attention_of_places, attention_of_values
 from attngeo.errors import UsageError
 
@@ -77,7 +78,7 @@ def test_attention_with_the_parameters_of_proposition_2() -> None:
     coordinates, values = torch.randn(6, 2, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
     factors = randomise(SpatialFactors(torch.cdist(coordinates, coordinates), 2, SIZE, hidden=8))
     known = torch.ones_like(values, dtype=torch.bool)
-    found = attention_of_places(factors)(values, known, coordinates=coordinates)
+    found = attention_of_places(factors)(Observations(values, known, coordinates=coordinates))
     torch.testing.assert_close(found, factors(values, coordinates))
 
 
@@ -86,7 +87,7 @@ def test_attention_with_the_parameters_of_proposition_3() -> None:
     factors = randomise(ValueFactors(ITEMS, SIZE))
     known = torch.ones_like(items, dtype=torch.bool)
     model = attention_of_values(factors, LENGTH)
-    torch.testing.assert_close(model(values, known, items), factors(values, known, items))
+    torch.testing.assert_close(model(Observations(values, known, items)), factors(values, known, items))
 
 
 def test_other_factor_models_are_refused() -> None:

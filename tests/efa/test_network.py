@@ -10,7 +10,7 @@ from support.messages import refuses
 from torch import Tensor, nn
 
 from attngeo.efa.attention import AttentionShape
-from attngeo.efa.network import ItemAttention, ValueAttention, ValueShape
+from attngeo.efa.network import ItemAttention, Observations, ValueAttention, ValueShape
 from attngeo.errors import UsageError
 
 ITEMS, LENGTH = 6, 4
@@ -75,7 +75,7 @@ def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) 
         both=value != "identity",
     )  # fmt: skip
     model = randomise(ValueAttention(shape, AttentionShape(width=shape.attended, **TWO_LAYERS), causal=causal))
-    found = model(values, known, items)
+    found = model(Observations(values, known, items))
     for i in range(LENGTH):
         if value == "identity":
             embedded = values[..., None].clone()
@@ -97,11 +97,11 @@ def test_a_value_changes_no_prediction_of_itself_nor_of_earlier_ones(causal: boo
     shape = ValueShape(items=ITEMS, item_size=3, head=())
     attention = AttentionShape(width=shape.attended, layers=layers, heads=1)
     model = randomise(ValueAttention(shape, attention, causal=causal))
-    before = model(values, known, items)
+    before = model(Observations(values, known, items))
     for at in range(LENGTH):
         changed = values.clone()
         changed[:, at] += 2
-        same = torch.isclose(before, model(changed, known, items), rtol=1e-12, atol=1e-12).all(0)
+        same = torch.isclose(before, model(Observations(changed, known, items)), rtol=1e-12, atol=1e-12).all(0)
         expected = torch.arange(LENGTH) <= at if causal else torch.arange(LENGTH) == at
         assert torch.equal(same, expected)
 
@@ -116,17 +116,23 @@ def test_earlier_values_are_context_and_time_is_told() -> None:
     )  # fmt: skip
     model = randomise(ValueAttention(shape, AttentionShape(width=6, layers=2, heads=2, norm=True, feed_forward=7)))
     lagged = torch.randn(3, 2, 5, dtype=torch.float64)
-    found = model(values, known, coordinates=coordinates, lagged=lagged)
+    found = model(Observations(values, known, coordinates=coordinates, lagged=lagged))
     assert found.shape == (3, 5)
-    swapped = model(values, known, coordinates=coordinates, lagged=lagged.flip(1))
+    swapped = model(Observations(values, known, coordinates=coordinates, lagged=lagged.flip(1)))
     assert not torch.isclose(found, swapped).any()
     order = torch.randperm(5)
-    moved = model(values[:, order], known, coordinates=coordinates[order], lagged=lagged[:, :, order])
+    moved = model(Observations(values[:, order], known, coordinates=coordinates[order], lagged=lagged[:, :, order]))
     torch.testing.assert_close(moved, found[:, order])
+    known[1, 3] = False
+    unknown = torch.where(known, values, torch.nan)
+    lost = torch.where(known[:, None], lagged, torch.nan)
+    with_nan = model(Observations(unknown, known, coordinates=coordinates, lagged=lost))[known]
+    without = model(Observations(values, known, coordinates=coordinates, lagged=lagged))[known]
+    torch.testing.assert_close(with_nan, without)
     with refuses(UsageError, "2 earlier"):
-        model(values, known, coordinates=coordinates, lagged=lagged[:, :1])
+        model(Observations(values, known, coordinates=coordinates, lagged=lagged[:, :1]))
     with refuses(UsageError, "coordinates"):
-        model(values, known, lagged=lagged)
+        model(Observations(values, known, lagged=lagged))
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
@@ -140,8 +146,8 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         ValueAttention(shape, AttentionShape(width=8))
     model = ValueAttention(shape, AttentionShape(width=7))
     with refuses(UsageError, "4 positions", "2"):
-        model(values.float(), known, items)
+        model(Observations(values.float(), known, items))
     with refuses(UsageError, "items"):
-        model(values[:, :2].float(), known[:, :2])
+        model(Observations(values[:, :2].float(), known[:, :2]))
     with refuses(UsageError, "4 positions", "2"):
         ItemAttention(ITEMS, AttentionShape(width=4), positions=2)(items, known)

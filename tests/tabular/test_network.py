@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attngeo.tabular.batches import MaskedRows
+from attngeo.tabular.batches import CHUNK, MaskedRows
 from attngeo.tabular.growth import grow_network
 from attngeo.tabular.network import ABSENT, MISSING, CellLayout, TableAttention
 from attngeo.training import draw_generator
@@ -178,9 +178,9 @@ def test_dropout_drops_with_its_probability_and_resumes_in_the_middle_of_an_epoc
     noise = torch.cat([batch[-1] for batch in batches], 1)
     assert noise.unique().tolist() == [0, pytest.approx(4 / 3)]
     assert (noise == 0).double().mean() == pytest.approx(0.25, abs=0.01)
-    chunk = 64 * 4  # batches that are prepared at once
+    chunk = CHUNK * 4
     assert not torch.equal(noise[:, :chunk], noise[:, chunk : 2 * chunk])
-    for start in (1, 64, 65, 130):
+    for start in (1, CHUNK, CHUNK + 1, 130):
         for batch, same in zip(rows.epoch(2, start), batches[start:], strict=True):
             assert all(torch.equal(a, b) for a, b in zip(batch, same, strict=True))
 
