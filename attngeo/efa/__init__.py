@@ -1,1 +1,28 @@
-"""Exponential family attention: attention for sequences, baskets, ratings and space–time."""
+"""Exponential family attention: attention for sequences, baskets, ratings and space–time.
+
+    ExponentialFamilyAttention        a model of tidy tables: fit, log_prob, predict, sample
+    load_model(folder)                one that was saved
+
+Names are imported when they are first used, so that the options of commands cost nothing.
+Source: Wibisono and Wang 2025 (arXiv 2501.16790).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attngeo import import_when_used
+
+if TYPE_CHECKING:
+    from attngeo.efa.estimator import ExponentialFamilyAttention as ExponentialFamilyAttention
+    from attngeo.efa.saving import load_model as load_model
+
+_HOMES = {"ExponentialFamilyAttention": "estimator", "load_model": "saving"}
+__all__ = list(_HOMES)
+
+
+__getattr__ = import_when_used(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -165,7 +165,7 @@ class MaskedAttention(nn.Module):
         """The same for sequences that are computed together."""
         layers: Sequence[MaskedLayer] = list(self.layers)  # type: ignore[arg-type]
         if causal or len(layers) == 1:
-            seen = _see(masked.shape[1], tokens.shape[1], causal=causal, device=tokens.device) & known[:, None]
+            seen = find_seen(masked.shape[1], tokens.shape[1], causal=causal, device=tokens.device) & known[:, None]
             for layer in layers[:-1]:
                 keys = layer.keys(tokens)
                 tokens, masked = _step(layer, tokens, keys, seen), _read(layer, masked, keys, layer.keys(masked), seen)
@@ -191,7 +191,7 @@ def _group_by_length(known: Tensor) -> Iterator[tuple[Tensor, int]]:
         start = end
 
 
-def _see(positions: int, total: int, *, causal: bool, device: torch.device) -> Tensor:
+def find_seen(positions: int, total: int, *, causal: bool, device: torch.device) -> Tensor:
     """Which tokens each token sees, [J, J]: all, or those up to itself; the context-only ones always."""
     if not causal:
         return torch.ones(total, total, dtype=torch.bool, device=device)

@@ -27,6 +27,14 @@ from attngeo.errors import UsageError
 ValueEmbedding = Literal["identity", "levels", "network"]
 
 
+class Tokens(NamedTuple):
+    """The input of the layers: tokens ([B, J, d]), what replaces the first I of them, and which are known ([B, J])."""
+
+    tokens: Tensor
+    masked: Tensor
+    known: Tensor
+
+
 class ItemAttention(nn.Module):
     """Logits of the item at each position, given the others: section 2.1.
 
@@ -44,12 +52,15 @@ class ItemAttention(nn.Module):
         self.attention = MaskedAttention(shape)
         self.center = nn.Linear(shape.width, items, bias=False)
 
-    def read(self, items: Tensor, known: Tensor) -> Tensor:
-        """The vector X'_ii of each masked position, [B, I, K]. items: [B, I], any number where none is known."""
+    def embed(self, items: Tensor, known: Tensor) -> Tokens:
+        """The input of the layers. items: [B, I], any number where none is known."""
         tokens = self.context(torch.where(known, items, 0))
         masked = self.context.weight[-1].expand_as(tokens)
-        tokens, masked = (_add_places(self.position, each) for each in (tokens, masked))
-        found: Tensor = self.attention(tokens, masked, known, causal=self.causal)
+        return Tokens(_add_places(self.position, tokens), _add_places(self.position, masked), known)
+
+    def read(self, items: Tensor, known: Tensor) -> Tensor:
+        """The vector X'_ii of each masked position, [B, I, K]."""
+        found: Tensor = self.attention(*self.embed(items, known), causal=self.causal)
         return found
 
     def forward(self, items: Tensor, known: Tensor) -> Tensor:
@@ -65,10 +76,11 @@ class ValueShape:
     items, item_size: D and K of the items' embeddings; 0 items for none. both: whether center and context embeddings of
     the item are in the token, as in the paper, or the context embedding only. coordinates, coordinate_size: dimensions
     of τ and K of g(τ), a network with `hidden` units; 0 for none. lags, lag_size: previous copies of the observations,
-    and the size of the embedding of time. value: λ1, "identity" (the value, [MASK] is 0), "levels" (an embedding for
-    each whole number from 0 to levels − 1) or "network". value_size: K' of the latter two. positions: the longest
-    sequence, or 0. join: units of a hidden layer through which each token goes first, to `width`; 0 for none. head:
-    hidden units of λ2; None reads the last number of the vector, times `head_scale`.
+    and the size of the embedding of time. value: λ1, "identity" (the value, [MASK] is 0), "levels" or "network".
+    levels: how many vectors there are for the whole parts of values, from 0; other values have the nearest one.
+    value_size: K' of the latter two. positions: the longest sequence, or 0. join: units of a hidden layer through which
+    each token goes first, to `width`; 0 for none. head: hidden units of λ2; None reads the last number of the vector,
+    times `head_scale`.
     """
 
     items: int = 0
@@ -152,8 +164,8 @@ class ValueAttention(nn.Module):
         self.attention = MaskedAttention(attention)
         self.head = None if shape.head is None else make_network(shape.attended, shape.head, 1)
 
-    def read(self, given: Observations) -> Tensor:
-        """The vector Y'_ii of each position whose value is masked, [B, I, n]. Raises UsageError for missing ones."""
+    def embed(self, given: Observations) -> Tokens:
+        """The input of the layers. Raises UsageError for missing observations."""
         lags, known = self.shape.lags, given.known
         if lags and (given.lagged is None or given.lagged.shape[1] != lags):
             raise UsageError(f"the model requires values of {lags} earlier times")
@@ -163,7 +175,11 @@ class ValueAttention(nn.Module):
         tokens = torch.cat([self._join(about, values, lag) for lag, values in enumerate(embedded)], 1)
         mask = self.mask if self.shape.value != "identity" else given.values.new_zeros(1)
         masked = self._join(about, mask.expand(*known.shape, -1), 0)
-        found: Tensor = self.attention(tokens, masked, known.repeat(1, len(times)), causal=self.causal)
+        return Tokens(tokens, masked, known.repeat(1, len(times)))
+
+    def read(self, given: Observations) -> Tensor:
+        """The vector Y'_ii of each position whose value is masked, [B, I, n]."""
+        found: Tensor = self.attention(*self.embed(given), causal=self.causal)
         return found
 
     def forward(self, given: Observations) -> Tensor:
@@ -191,7 +207,9 @@ class ValueAttention(nn.Module):
         """λ1(y), [..., K']."""
         if self.shape.value == "identity":
             return values[..., None]
-        embedded: Tensor = self.level(values.long() if self.shape.value == "levels" else values[..., None])
+        embedded: Tensor = self.level(
+            values.long().clamp(0, self.shape.levels - 1) if self.shape.value == "levels" else values[..., None]
+        )
         return embedded
 
     def _join(self, about: Sequence[Tensor], value: Tensor, lag: int) -> Tensor:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.errors import TableError, UsageError
 from attngeo.options import COMPUTATION, INPUT, OPTIMISATION, Options, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.tables.own import MISSING_TEXTS, read_own_table
 from attngeo.tabular.experiment_options import check_methods, methods_of_table_1, methods_option
-from attngeo.tabular.files import MISSING_TEXTS, read_own_table, take_target
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.options import ClassifierOptions, Unseen
 from attngeo.tabular.summary import OURS
@@ -105,6 +107,17 @@ def read_tables(path: str, options: FitOptions) -> OwnTables:
     _, test = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
     kept = ~frame.index.isin(frame.index[test])
     return OwnTables(x[kept], y[kept], x.iloc[test], y.iloc[test])
+
+
+def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
+    """The features, and the response. Raises TableError if there is no such column, or no other one."""
+    if target not in frame.columns:
+        near = get_close_matches(target, list(frame.columns), 1)
+        advice = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(frame.columns)}"
+        raise TableError(f"{path}: no column {target!r}; {advice}")
+    if frame.shape[1] < 2:
+        raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
+    return frame.drop(columns=target), frame[target]
 
 
 def fit_own_table(tables: OwnTables, options: FitOptions, progress: ProgressCallback = ignore_progress) -> OwnFit:

@@ -15,22 +15,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from attngeo import __version__
-from attngeo.bounds.small_files import read_small_text
-from attngeo.errors import (
-    CorruptCheckpointError,
-    ModelNotFoundError,
-    TableError,
-    UnsupportedModelError,
-    UsageError,
-    first_line,
-)
+from attngeo.errors import CorruptCheckpointError, TableError, UsageError, first_line
 from attngeo.tables.atomic import atomic_write
+from attngeo.tables.saved import CONFIG, PLAIN, read_config
 from attngeo.tabular.classifier import AttentionClassifier
 from attngeo.tabular.encoding import ColumnCoding, TableCoding
 from attngeo.tabular.network import CellLayout, TableAttention
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 MODEL_TYPE = "attngeo_tabular"
+MADE_BY = "attngeo tabular fit --save"
 FORMAT = 1
 LAYER = "encoder.layer.0"
 # Tensor in the file → weight of the network. A matrix is saved as that of a Linear: [out, in].
@@ -53,8 +47,6 @@ NAMES = {
     "classifier.bias": "word_bias",
 }  # fmt: skip
 TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
-# What JSON gives back as it was.
-PLAIN = (str, int, float, bool)
 
 
 def save_classifier(model: AttentionClassifier, folder: str | Path) -> None:
@@ -102,7 +94,7 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
     CorruptCheckpointError if its files are broken or contradict each other.
     """
     folder = Path(folder)
-    about = _read_config(folder)
+    about = read_config(folder, MODEL_TYPE, FORMAT, MADE_BY)
     try:
         columns = tuple(
             ColumnCoding(each["name"], tuple(each["values"]), None if each["edges"] is None else tuple(each["edges"]))
@@ -126,27 +118,6 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
     if model.coding_.named:
         model.feature_names_in_ = np.array(names, dtype=object)
     return model
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    try:
-        about = json.loads(read_small_text(path))
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelNotFoundError(
-            f"{folder} has no {CONFIG}, expected a folder that attngeo tabular fit --save wrote"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
-    if not isinstance(about, dict) or about.get("model_type") != MODEL_TYPE:
-        found = about.get("model_type") if isinstance(about, dict) else type(about).__name__
-        raise UnsupportedModelError(f"{path}: model_type is {found!r:.60}, expected {MODEL_TYPE!r}")
-    if about.get("format") != FORMAT:
-        raise UnsupportedModelError(
-            f"{path}: format {about.get('format')!r:.20} of attngeo {about.get('attngeo_version')!r:.20}, expected "
-            f"{FORMAT}; fit it again, or install that version"
-        )
-    return about
 
 
 def _load_weights(network: TableAttention, path: Path) -> None:

@@ -6,7 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, check_small
 from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
@@ -61,16 +61,3 @@ def _check_header(path: Path, separator: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise TableError(f"{path}: column {twice[0]!r} occurs more than once; rename one")
-
-
-def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
-    """The features, and the response. Raises TableError if there is no such column, or no other one."""
-    from difflib import get_close_matches
-
-    if target not in frame.columns:
-        near = get_close_matches(target, list(frame.columns), 1)
-        advice = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(frame.columns)}"
-        raise TableError(f"{path}: no column {target!r}; {advice}")
-    if frame.shape[1] < 2:
-        raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
-    return frame.drop(columns=target), frame[target]

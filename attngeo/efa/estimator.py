@@ -1,0 +1,300 @@
+"""Exponential family attention on tidy tables: fitted, then asked for probabilities, means, samples and weights."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attngeo.devices import pick_device
+from attngeo.efa.embeddings import tabulate_embeddings
+from attngeo.efa.modelling import DataShape, PartModel, describe_data, make_model
+from attngeo.efa.options import EfaOptions
+from attngeo.efa.sampling import draw_items, draw_values
+from attngeo.efa.sequences import Sequences, TableReading, check_columns, check_support, learn_items
+from attngeo.efa.weights import read_weights
+from attngeo.errors import TableError, UsageError
+from attngeo.options import accept_options
+from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.training import History, TensorBatches, TrainingOptions, draw_generator, train
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Sequences that are read at once.
+CHUNK = 256
+TRAINING, HELD_OUT = "the training table", "the validation table"
+
+
+class ExponentialFamilyAttention:
+    """The items of sequences, or the values of their items, each predicted from the others (section 2 of the paper).
+
+    A row of a table is an observation: the sequence that it belongs to, its position there (or rows in order), an item,
+    a value, coordinates, values at earlier times. With direction "bi", a position is predicted from all others, and
+    the sum of log p is a pseudo-likelihood; with "uni", from those before it, and the sum is the likelihood.
+
+        model = ExponentialFamilyAttention(family="poisson").fit(ratings)
+        model.log_prob(ratings)
+
+    Attributes after `fit`: model_ (torch), part_ ("items" or "values"), items_ (in the order of their numbers),
+    history_ (losses of each epoch). `options` has what was asked for.
+
+    Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 2.
+
+    >>> import pandas as pd
+    >>> baskets = pd.DataFrame({"sequence": [1, 1, 1, 2, 2], "item": ["milk", "bread", "tea", "tea", "milk"]})
+    >>> model = ExponentialFamilyAttention(epochs=2, validation_fraction=0, width=4).fit(baskets)
+    >>> model.log_prob(baskets).shape
+    (5,)
+    """
+
+    model_: PartModel
+    items_: list[Any]
+    history_: History
+
+    @accept_options(EfaOptions)
+    def __init__(self, *, options: EfaOptions = EfaOptions()) -> None:
+        """{options}"""
+        self.options = options
+
+    def fit(
+        self,
+        data: pd.DataFrame,
+        validation: pd.DataFrame | None = None,
+        *,
+        folder: str | Path | None = None,
+        progress: ProgressCallback = ignore_progress,
+    ) -> Self:
+        """Train on a table. It ends with the weights of the lowest loss on the validation data.
+
+        validation: another table; without it, `validation_fraction` of the sequences are held out. folder: keeps the
+        state of an unfinished training, which a second call resumes. Raises TableError for tables that cannot be used,
+        UsageError for options that do not fit them, and what `attngeo.training.train` raises.
+        """
+        part = self._choose_part(data)
+        frames = [data] if validation is None else [data, validation]
+        uses_items = part == "items" or self.options.item in data.columns
+        self.items_ = learn_items(frames, self.options.item, TRAINING) if uses_items else []
+        self._shape = DataShape(part=part, items=len(self.items_))
+        named = zip(frames, (TRAINING, HELD_OUT), strict=False)
+        parts = [self._reading.read(frame, source=source) for frame, source in named]
+        if validation is None and self.options.validation_fraction:
+            parts = self._hold_out(parts[0])
+        self._shape = describe_data(self.options, part, len(self.items_), parts)
+        with torch.random.fork_rng([]):
+            torch.manual_seed(draw_generator(self.options.seed).initial_seed())
+            model = make_model(self.options, self._shape)
+        if part == "values":
+            for each, source in zip(parts, (TRAINING, HELD_OUT if validation is not None else TRAINING), strict=False):
+                check_support(model.family, each, self.options.value, source)
+        self.history_ = self._train(model, parts, folder, progress)
+        self.model_ = model
+        return self
+
+    @property
+    def part_(self) -> str:
+        """What is modelled: "items" or "values"."""
+        return self._shape.part
+
+    def log_prob(self, data: pd.DataFrame) -> pd.Series[float]:
+        """Log p of each row given the others, constants of the family included; NaN for rows that are left out."""
+        sequences = self._read(data)
+        return self._as_rows(data, sequences, self._map(sequences, self.model_.log_prob), "log_prob")
+
+    def score(self, data: pd.DataFrame) -> float:
+        """The mean of `log_prob`."""
+        return float(self.log_prob(data).mean())
+
+    def predict(self, data: pd.DataFrame) -> pd.DataFrame:
+        """What each row is expected to be, given the others.
+
+        Values: the column mean. Items: the most likely item, and its probability.
+        """
+        sequences = self._read(data)
+        means = self._map(sequences, self.model_.mean)
+        if self.part_ == "values":
+            return self._as_rows(data, sequences, means, "mean").to_frame()
+        best = means.max(-1)
+        numbers = self._as_rows(data, sequences, best.indices, "item")
+        items = [None if np.isnan(each) else self.items_[int(each)] for each in numbers]
+        chances = self._as_rows(data, sequences, best.values, "probability")
+        return pd.DataFrame({"item": pd.Series(items, index=data.index), "probability": chances})
+
+    def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
+        """The probability of each item at each row, given the others: [rows, items]."""
+        if self.part_ != "items":
+            raise UsageError("the model is of values, which have no probability of each item; use predict")
+        sequences = self._read(data)
+        chances = self._map(sequences, self.model_.mean)
+        return pd.DataFrame(sequences.scatter(chances, len(data)), index=data.index, columns=self.items_)
+
+    def sample(
+        self,
+        sequences: int = 1,
+        length: int | None = None,
+        *,
+        given: pd.DataFrame | None = None,
+        sweeps: int = 20,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Sequences drawn from the model: one position after the other with direction "uni".
+
+        With "bi", each position is drawn given the others, in a number of sweeps over all of them (Gibbs sampling).
+
+        sequences, length: of items. given: for values, the table of sequences whose values are drawn; its own values
+        are not read. Raises UsageError if what the part needs is missing.
+        """
+        generator = draw_generator(seed, 1).initial_seed()
+        model, causal = self.model_.cpu().eval(), self.options.direction == "uni"
+        if self.part_ == "items":
+            wanted = self._shape.longest if length is None else length
+            if sequences < 1 or not 1 <= wanted <= self._shape.longest:
+                raise UsageError(
+                    f"{sequences} sequences of length {wanted}, expected at least 1 of 1 to {self._shape.longest}"
+                )
+            drawn = draw_items(model, sequences, wanted, causal=causal, sweeps=sweeps, seed=generator)
+            places = np.indices(drawn.shape)
+            names = (self.options.sequence, self.options.position or "position", self.options.item)
+            return pd.DataFrame(
+                dict(zip(names, (*(each.ravel() for each in places), [self.items_[i] for i in drawn.ravel()]),
+                         strict=True))
+            )  # fmt: skip
+        if given is None:
+            raise UsageError("the model is of values, expected a table of sequences whose values are drawn (given)")
+        known = self._read(given.assign(**{self.options.value: 0.0}), drawn=True)
+        values = draw_values(model, model.tensors(known), causal=causal, sweeps=sweeps, seed=generator)
+        return given.assign(**{self.options.value: self._as_rows(given, known, values, self.options.value)})
+
+    def attention_weights(self, data: pd.DataFrame) -> pd.DataFrame:
+        """How much each row, when it is masked, attends to each row of its sequence.
+
+        Columns: sequence, layer, head, row and other (numbers of rows of the table, from 0), position, other_position,
+        lag (0, or which of the earlier times), item and other_item if there are items, weight. Raises UsageError for a
+        factor model.
+        """
+        sequences = self._read(data)
+        model = self.model_.cpu().eval()
+        causal = self.options.direction == "uni"
+        parts = []
+        for chunk in self._chunks(sequences):
+            weights = read_weights(model.attention, model.embed(*model.tensors(chunk)), causal=causal)
+            parts.append(_tabulate_weights(chunk, weights.numpy(), causal))
+        found = pd.concat(parts, ignore_index=True)
+        if self.items_:
+            items = data[self.options.item].to_numpy()
+            found = found.assign(item=items[found["row"]], other_item=items[found["other"]])
+        return found
+
+    def embeddings(self) -> dict[str, pd.DataFrame]:
+        """The vectors of the items: context and center, and query, key and value of the first layer.
+
+        Each is a DataFrame [items, numbers]; the latter three have the heads one after the other. A factor model has
+        the first two only. Raises UsageError if the model has no items.
+        """
+        return tabulate_embeddings(self.model_, self.items_)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a folder that `load_model` reads. Raises OutputError."""
+        from attngeo.efa.saving import save_model
+
+        save_model(self, folder)
+
+    @property
+    def _reading(self) -> TableReading:
+        return TableReading(
+            self.options, self.items_ or None, self.part_ == "values", self.options.direction == "uni",
+            self._shape.longest if self.options.order else 0,
+        )  # fmt: skip
+
+    def _choose_part(self, data: pd.DataFrame) -> str:
+        """The part that is asked for, or else that of which the table has a column."""
+        part: str = self.options.part
+        if part == "auto":
+            part = "values" if self.options.value in data.columns else "items"
+        check_columns(data, [self.options.value if part == "values" else self.options.item], TRAINING)
+        if part == "values" and self.options.item not in data.columns and not self.options.coordinates:
+            raise TableError(
+                f"{TRAINING} has neither the column {self.options.item!r} nor coordinates, expected one of them for a "
+                "model of values; name the columns by options such as item"
+            )
+        return part
+
+    def _hold_out(self, data: Sequences) -> list[Sequences]:
+        count = round(self.options.validation_fraction * len(data))
+        if not 0 < count < len(data):
+            raise TableError(
+                f"{len(data)} sequences, of which a fraction of {self.options.validation_fraction:g} cannot be held "
+                "out; give more, or a validation table, or set validation_fraction to 0"
+            )
+        order = torch.randperm(len(data), generator=draw_generator(self.options.seed, 2)).numpy()
+        return [data.take(np.sort(order[count:])), data.take(np.sort(order[:count]))]
+
+    def _train(
+        self, model: PartModel, parts: list[Sequences], folder: str | Path | None, progress: ProgressCallback
+    ) -> History:
+        size, seed = self.options.batch_size, self.options.seed
+        tensors = [model.tensors(each) for each in parts]
+        batches = TensorBatches(tensors[0], size, seed)
+        held_out = TensorBatches(tensors[1], CHUNK) if len(parts) > 1 else None
+        own = {each.name: getattr(self.options, each.name) for each in fields(TrainingOptions)}
+        options = TrainingOptions(**own | {"patience": self.options.patience or None})
+        return train(
+            model, batches, options=options, validation=held_out, folder=folder, progress=progress,
+            identity=_digest([each for some in tensors for each in some], replace(self.options, device="cpu")),
+        )  # fmt: skip
+
+    def _read(self, data: pd.DataFrame, *, drawn: bool = False) -> Sequences:
+        """The sequences of a table. drawn: whether its values are not read."""
+        if not hasattr(self, "model_"):
+            raise UsageError("the model is not fitted; call fit first")
+        sequences = self._reading.read(data)
+        if self.part_ == "values" and not drawn:
+            check_support(self.model_.family, sequences, self.options.value, "the table")
+        return sequences
+
+    @torch.no_grad()
+    def _map(self, sequences: Sequences, function: Any) -> Tensor:
+        """A function of batches of tensors, [N, I, …]."""
+        device = pick_device(self.options.device)
+        self.model_.to(device).eval()
+        batches = (self.model_.tensors(chunk) for chunk in self._chunks(sequences))
+        return torch.cat([function(*(each.to(device) for each in batch)).cpu() for batch in batches])
+
+    def _chunks(self, sequences: Sequences) -> Iterator[Sequences]:
+        for at in range(0, len(sequences), CHUNK):
+            yield sequences.take(np.arange(at, min(at + CHUNK, len(sequences))))
+
+    def _as_rows(self, data: pd.DataFrame, sequences: Sequences, found: Tensor, name: str) -> pd.Series[float]:
+        return pd.Series(sequences.scatter(found, len(data)), index=data.index, name=name)
+
+
+def _tabulate_weights(chunk: Sequences, weights: np.ndarray, causal: bool) -> pd.DataFrame:
+    """The weights [B, layers, H, I, J] of pairs of known positions, as rows."""
+    known = chunk.known.numpy()
+    positions = known.shape[1]
+    others = np.tile(known, weights.shape[-1] // positions)
+    pairs = known[:, :, None] & others[:, None]
+    if causal:
+        pairs[:, :, :positions] &= np.tri(positions, dtype=bool)
+    at, layer, head, i, j = np.nonzero(np.broadcast_to(pairs[:, None, None], weights.shape))
+    return pd.DataFrame(
+        {
+            "sequence": chunk.names[at], "layer": layer, "head": head, "row": chunk.rows[at, i],
+            "other": chunk.rows[at, j % positions], "position": i, "other_position": j % positions,
+            "lag": j // positions, "weight": weights[at, layer, head, i, j],
+        }
+    )  # fmt: skip
+
+
+def _digest(tensors: list[Tensor], options: EfaOptions) -> str:
+    """What tells one training from another: its data and all options."""
+    digest = hashlib.sha256(repr(options).encode())
+    for each in tensors:
+        digest.update(each.numpy().tobytes())
+    return digest.hexdigest()

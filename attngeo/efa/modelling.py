@@ -1,0 +1,250 @@
+"""A model of one part, made from options and what the training data are: a network, a family, and the loss of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attngeo.efa.attention import AttentionShape, MaskedAttention
+from attngeo.efa.factors import ItemFactors, SpatialFactors, ValueFactors
+from attngeo.efa.families import Categorical, ExponentialFamily, Gaussian
+from attngeo.efa.family_names import parse_family
+from attngeo.efa.network import ItemAttention, Observations, Tokens, ValueAttention, ValueShape
+from attngeo.efa.options import ModelOptions
+from attngeo.efa.sequences import Sequences
+from attngeo.errors import TableError, UsageError
+
+NO_ATTENTION = "a factor model has no attention; fit one with model efa"
+# Of the Earth, in km.
+RADIUS = 6371.0
+# What a batch of each part is made of, in this order; those that the data lack are left out.
+ITEM_FIELDS = ("items", "known")
+VALUE_FIELDS = ("values", "known", "items", "coordinates", "lagged")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataShape:
+    """What a model has to know of its data; JSON can say all of it.
+
+    part: "items" or "values". items: how many. longest: positions. coordinates, lags: how many. levels: values from 0,
+    for one vector for each. value_scale, place_scale: mean and deviation of values, and of each coordinate. places:
+    coordinates of the positions, for the spatial factor model.
+    """
+
+    part: str
+    items: int = 0
+    longest: int = 0
+    coordinates: int = 0
+    lags: int = 0
+    levels: int = 0
+    value_scale: tuple[float, float] = (0.0, 1.0)
+    place_scale: tuple[tuple[float, float], ...] = ()
+    places: tuple[tuple[float, ...], ...] = ()
+
+
+class PartModel(nn.Module):
+    """A network with the family of what it predicts: `model(*tensors)` is (−Σ log p, number of observations).
+
+    fields: the names of the tensors, of `ITEM_FIELDS` or `VALUE_FIELDS`.
+    """
+
+    def __init__(self, network: nn.Module, family: ExponentialFamily, shape: DataShape, fields: Sequence[str]) -> None:
+        super().__init__()
+        self.network, self.family, self.shape, self.fields = network, family, shape, tuple(fields)
+        self.is_of_items = shape.part == "items"
+        mean, deviation = shape.value_scale
+        self._scale = (mean, deviation)
+        self._places: Tensor
+        self.register_buffer("_places", torch.tensor(shape.place_scale).reshape(-1, 2).T, persistent=False)
+
+    def tensors(self, sequences: Sequences) -> tuple[Tensor, ...]:
+        """What a batch of these sequences is made of; numbers in single precision."""
+        found = (getattr(sequences, name) for name in self.fields)
+        return tuple(each.float() if each.is_floating_point() else each for each in found)
+
+    def natural(self, *tensors: Tensor) -> Tensor:
+        """The natural parameter at each position, [B, I]; for items, their logits, [B, I, D]."""
+        given = dict(zip(self.fields, tensors, strict=True))
+        if self.is_of_items:
+            logits: Tensor = self.network(given["items"], given["known"])
+            return logits
+        return self.family.natural(self._read_values(given))
+
+    def mean(self, *tensors: Tensor) -> Tensor:
+        """The mean of the family at each position, [B, I]; for items, their probabilities, [B, I, D]."""
+        return self.family.mean(self.natural(*tensors))
+
+    def log_prob(self, *tensors: Tensor) -> Tensor:
+        """Log p at each position, [B, I]; 0 at unknown ones."""
+        known, observed = tensors[self.fields.index("known")], tensors[0]
+        found = torch.zeros(known.shape, device=known.device)
+        natural = self.natural(*tensors)
+        return found.masked_scatter(known, self.family.log_prob(natural[known], observed[known]).to(found.dtype))
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of −log p, and the number of observations."""
+        return -self.log_prob(*tensors).sum(), tensors[self.fields.index("known")].sum().float()
+
+    @property
+    def attention(self) -> MaskedAttention:
+        """The layers of attention. Raises UsageError for a factor model."""
+        found = getattr(self.network, "attention", None)
+        if not isinstance(found, MaskedAttention):
+            raise UsageError(NO_ATTENTION)
+        return found
+
+    def observe(self, given: dict[str, Tensor]) -> Observations:
+        """What the value network is given, scaled."""
+        mean, deviation = self._scale
+        values, lagged = ((each - mean) / deviation if each is not None else None
+                          for each in (given["values"], given.get("lagged")))  # fmt: skip
+        coordinates = given.get("coordinates")
+        if coordinates is not None:
+            coordinates = (coordinates - self._places[0]) / self._places[1]
+        assert values is not None
+        return Observations(values, given["known"], given.get("items"), coordinates, lagged)
+
+    def embed(self, *tensors: Tensor) -> Tokens:
+        """The input of the layers of attention. Raises UsageError for a factor model."""
+        given = dict(zip(self.fields, tensors, strict=True))
+        if isinstance(self.network, ItemAttention):
+            return self.network.embed(given["items"], given["known"])
+        if isinstance(self.network, ValueAttention):
+            return self.network.embed(self.observe(given))
+        raise UsageError(NO_ATTENTION)
+
+    def _read_values(self, given: dict[str, Tensor]) -> Tensor:
+        """A real number for each position: the mean for a Gaussian, in the units of the values."""
+        seen = self.observe(given)
+        raw: Tensor
+        if isinstance(self.network, ValueAttention):
+            raw = self.network(seen)
+        elif isinstance(self.network, SpatialFactors):
+            assert seen.coordinates is not None
+            raw = self.network(seen.values, seen.coordinates[0])
+        else:
+            assert isinstance(self.network, ValueFactors)
+            assert seen.items is not None
+            raw = self.network(seen.values, seen.known, seen.items)
+        mean, deviation = self._scale
+        return raw * deviation + mean if isinstance(self.family, Gaussian) else raw
+
+
+def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[Sequences]) -> DataShape:
+    """What a model has to know of training data (the first) and validation data. Raises TableError, UsageError."""
+    train = data[0]
+    longest = max(int(each.known.sum(1).max()) for each in data)
+    if options.longest is not None and longest > options.longest:
+        raise UsageError(f"longest is {options.longest}, but a sequence has {longest} positions; shorten it")
+    longest = options.longest or longest
+    if part == "items":
+        return DataShape(part=part, items=items, longest=longest)
+    assert train.values is not None
+    scale, places = (0.0, 1.0), [(0.0, 1.0)] * len(options.coordinate_names)
+    if options.standardise:
+        scale = _measure_scale(train.values[train.known])
+        if train.coordinates is not None:
+            places = [_measure_scale(each) for each in train.coordinates[train.known].unbind(-1)]
+    is_spatial = options.model == "fm" and not items
+    return DataShape(
+        part=part, items=items, longest=longest, coordinates=len(options.coordinate_names), lags=len(options.lag_names),
+        levels=_count_levels(data) if options.embedding == "levels" else 0,
+        value_scale=scale if options.embedding != "levels" and options.model == "efa" else (0.0, 1.0),
+        place_scale=tuple(places), places=_require_places(data) if is_spatial else (),
+    )  # fmt: skip
+
+
+def _measure_scale(values: Tensor) -> tuple[float, float]:
+    deviation = float(values.double().std(correction=0))
+    return float(values.double().mean()), deviation or 1.0
+
+
+def _count_levels(data: Sequence[Sequences]) -> int:
+    """The number of whole parts from 0 of all values."""
+    return 1 + max(int(each.values.max().clamp(min=0)) for each in data if each.values is not None)
+
+
+def _require_places(data: Sequence[Sequences]) -> tuple[tuple[float, ...], ...]:
+    """The coordinates of the positions, which must be the same in all sequences."""
+    first = data[0].coordinates
+    if first is None:
+        raise UsageError("a factor model of values requires items or coordinates; name their columns")
+    for each in data:
+        if not each.known.all() or each.coordinates is None or not bool((each.coordinates == first[0]).all()):
+            raise TableError("a factor model of places requires all places in each sequence, in one order")
+    return tuple(tuple(map(float, place)) for place in first[0])
+
+
+def make_model(options: ModelOptions, shape: DataShape) -> PartModel:
+    """A model whose parameters follow from torch's random numbers. Raises UsageError for sizes that do not fit."""
+    causal = options.direction == "uni"
+    fields = [
+        name for name in (ITEM_FIELDS if shape.part == "items" else VALUE_FIELDS)
+        if not (name == "items" and not shape.items) and not (name == "coordinates" and not shape.coordinates)
+        and not (name == "lagged" and not shape.lags)
+    ]  # fmt: skip
+    positions = shape.longest if options.order else 0
+    network: nn.Module
+    if shape.part == "items":
+        if options.model == "fm":
+            network = ItemFactors(
+                shape.items, options.width, causal=causal, pooling=options.pooling, start=options.start
+            )
+        else:
+            layers = _shape_attention(options, options.width)
+            network = ItemAttention(shape.items, layers, positions=positions, causal=causal)
+        return PartModel(network, Categorical(), shape, fields)
+    family = parse_family(options.family)
+    if options.model == "efa":
+        tokens = ValueShape(
+            items=shape.items, item_size=options.width, both=options.both, coordinates=shape.coordinates,
+            coordinate_size=options.width, lags=shape.lags, lag_size=options.width, value=options.embedding,
+            levels=shape.levels, value_size=options.width, positions=positions, join=options.join,
+            width=options.width, head=options.head_units,
+        )  # fmt: skip
+        network = ValueAttention(tokens, _shape_attention(options, tokens.attended), causal=causal)
+    elif shape.items:
+        network = ValueFactors(shape.items, options.width, causal=causal, pooling=options.pooling, start=options.start)
+    else:
+        network = _make_spatial(options, shape)
+    return PartModel(network, family, shape, fields)
+
+
+def _shape_attention(options: ModelOptions, width: int) -> AttentionShape:
+    return AttentionShape(
+        width=width, layers=options.layers, heads=options.heads, head_size=options.head_size, kind=options.kind,
+        scale=options.scale, residual=options.residual, bias=True, norm=options.norm, feed_forward=options.feed_forward,
+    )  # fmt: skip
+
+
+def _make_spatial(options: ModelOptions, shape: DataShape) -> SpatialFactors:
+    if options.direction == "uni":
+        raise UsageError("direction is 'uni', expected 'bi' for a factor model of places, which have no order")
+    if options.distance == "haversine" and shape.coordinates != 2:
+        raise UsageError(f"{shape.coordinates} coordinates, expected latitude and longitude; or set distance euclidean")
+    places = np.array(shape.places)
+    distances = measure_distances(places) if options.distance == "haversine" else _measure_straight(places)
+    return SpatialFactors(torch.as_tensor(distances), shape.coordinates, options.width, neighbours=options.neighbours)
+
+
+def measure_distances(places: np.ndarray) -> np.ndarray:
+    """Great-circle distances in km between places, [I, I]; places: latitude and longitude in degrees, [I, 2].
+
+    By the haversine formula on a sphere of radius 6,371 km.
+    """
+    latitude, longitude = np.radians(places).T
+    between = [each[:, None] - each for each in (latitude, longitude)]
+    cosines = np.cos(latitude)[:, None] * np.cos(latitude)
+    half: Any = np.sin(between[0] / 2) ** 2 + cosines * np.sin(between[1] / 2) ** 2
+    found: np.ndarray = 2 * RADIUS * np.arcsin(np.sqrt(half))
+    return found
+
+
+def _measure_straight(places: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.sqrt(((places[:, None] - places) ** 2).sum(-1))
+    return found

@@ -1,0 +1,148 @@
+"""The options of exponential family attention: the estimator, `attngeo efa fit` and recipes read them here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from attngeo.choices import whole
+from attngeo.efa.family_names import check_family
+from attngeo.errors import UsageError
+from attngeo.options import INPUT, MODEL, OPTIMISATION, Options, option
+from attngeo.training.options import TrainingOptions
+
+Part = Literal["auto", "items", "values"]
+Model = Literal["efa", "fm"]
+Direction = Literal["bi", "uni"]
+Kind = Literal["softmax", "linear"]
+Scale = Literal["width", "head"]
+Embedding = Literal["identity", "levels", "network"]
+Pooling = Literal["mean", "sum"]
+Short = Literal["error", "drop", "keep"]
+Distance = Literal["haversine", "euclidean"]
+
+
+HEAD = (32,)
+
+
+def _parse_units(texts: Iterable[str]) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in texts)
+    except ValueError:
+        raise UsageError(f"head is {' '.join(texts)!r:.60}, expected whole numbers") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions(Options):
+    """Which columns of a table say what. Raises UsageError."""
+
+    sequence: str = option("sequence", "Column of the sequence: a basket, a user, a day", panel=INPUT, metavar="COLUMN")
+    position: str | None = option(
+        None, "Column that orders the rows of a sequence", panel=INPUT, metavar="COLUMN",
+        shown_default="position, or else the order of the rows",
+    )  # fmt: skip
+    item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
+    value: str = option("value", "Column of the value: a count, a rating", panel=INPUT, metavar="COLUMN")
+    coordinates: Iterable[str] | None = option(
+        None, "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=tuple, repeated=True
+    )
+    lags: Iterable[str] | None = option(
+        None, "Column of the value at an earlier time, the latest first; may be repeated", panel=INPUT,
+        metavar="COLUMN", parse=tuple, repeated=True,
+    )  # fmt: skip
+    short: Short = option(
+        "error", "What a sequence of one row is, which no other row predicts: an error, left out, or kept", panel=INPUT
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("coordinates", "lags"):
+            given = getattr(self, name) or ()
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """The columns of coordinates."""
+        return tuple(self.coordinates or ())
+
+    @property
+    def lag_names(self) -> tuple[str, ...]:
+        """The columns of values at earlier times."""
+        return tuple(self.lags or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(ColumnOptions):
+    """What is modelled, and by what. Raises UsageError."""
+
+    part: Part = option(
+        "auto", "What is modelled: the items of a sequence, or the values of its items", panel=MODEL,
+        shown_default="values, if the table has them",
+    )  # fmt: skip
+    family: str = option(
+        "gaussian", "Family of values: gaussian, poisson, poisson-from-1, bernoulli, binomial:N, negative-binomial:N, "
+        "gamma:CONCENTRATION or ordinal:LEVELS", panel=MODEL, metavar="FAMILY",
+    )  # fmt: skip
+    model: Model = option("efa", "Exponential family attention, or the latent factor model", panel=MODEL)
+    direction: Direction = option("bi", "What a position sees: all others, or those before it", panel=MODEL)
+    order: bool = option(True, "Let positions have vectors; without, a sequence is a set", panel=MODEL)
+    longest: int | None = option(
+        None, "Most positions of a sequence", panel=MODEL, least=1, shown_default="as in the data"
+    )
+    width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
+    layers: int = option(2, "Layers of attention", panel=MODEL, least=1)
+    heads: int = option(2, "Heads of attention", panel=MODEL, least=1)
+    head_size: int | None = option(
+        None, "Size of a head", panel=MODEL, least=1, shown_default="numbers of a token / heads"
+    )
+    kind: Kind = option("softmax", "Weights of attention", panel=MODEL)
+    scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)
+    both: bool = option(True, "Give tokens of values two vectors of the item, or one", panel=MODEL)
+    residual: bool = option(True, "Add the input of a layer to its output", panel=MODEL)
+    norm: bool = option(False, "Normalise each layer", panel=MODEL)
+    feed_forward: int = option(0, "Hidden units of a feed-forward layer after each attention; 0 for none", panel=MODEL,
+                               least=0)  # fmt: skip
+    embedding: Embedding = option(
+        "network", "How values enter: as numbers, one vector for each whole number, or through a network", panel=MODEL
+    )
+    join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
+    head: Iterable[int] | None = option(
+        None, "Hidden units before the parameter of the family; may be repeated; 0 for none", panel=MODEL,
+        metavar="UNITS", parse=_parse_units, repeated=True, shown_default="32",
+    )  # fmt: skip
+    standardise: bool = option(
+        True, "Scale values and coordinates to mean 0 and deviation 1 inside the model", panel=MODEL
+    )
+    pooling: Pooling = option("mean", "How the factor model adds up a context", panel=MODEL)
+    start: bool = option(False, "Let the factor model have a vector of its own for the start", panel=MODEL)
+    neighbours: int | None = option(
+        None, "Nearest places that the factor model adds up", panel=MODEL, least=1, shown_default="all others"
+    )
+    distance: Distance = option("haversine", "Distance of places: of latitude and longitude, or straight", panel=MODEL)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_family(self.family)
+        head = HEAD if self.head is None else (self.head,) if isinstance(self.head, int) else tuple(self.head)
+        object.__setattr__(self, "head", tuple(whole("head", units, 0) for units in head if units != 0))
+
+    @property
+    def head_units(self) -> tuple[int, ...]:
+        """The hidden units before the parameter of the family."""
+        return tuple(self.head or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfaOptions(ModelOptions, TrainingOptions):
+    """A model and how it is trained. Raises UsageError."""
+
+    batch_size: int = option(32, "Sequences in a batch", panel=OPTIMISATION, least=1)
+    patience: int | None = option(
+        10, "Stop after this number of epochs without a lower loss on held-out sequences; 0 never stops",
+        panel=OPTIMISATION, least=0,
+    )  # fmt: skip
+    validation_fraction: float = option(
+        0.2, "Fraction of the sequences that are held out, without validation data", panel=OPTIMISATION, least=0,
+        most=0.9,
+    )  # fmt: skip

@@ -1,0 +1,233 @@
+"""Tidy tables as padded tensors: one row of a table is an item of a sequence, its value, or both.
+
+Shapes: N sequences of up to I positions; unknown positions, `known` = False, are at the end of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attngeo.efa.options import ColumnOptions
+from attngeo.errors import TableError
+
+if TYPE_CHECKING:
+    from attngeo.efa.families import ExponentialFamily
+
+POSITION = "position"
+# Names that a message lists at most.
+MOST_LISTED = 10
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The rows of a table, by sequence.
+
+    names: of the sequences, [N]. rows: the row of the table at each position, [N, I], or −1. known: [N, I]. items:
+    their numbers, [N, I]. values: [N, I]. coordinates: [N, I, dimensions]. lagged: values at earlier times, the latest
+    first, [N, lags, I]. None is what the table lacks; numbers at unknown positions are 0.
+    """
+
+    names: np.ndarray
+    rows: np.ndarray
+    known: Tensor
+    items: Tensor | None = None
+    values: Tensor | None = None
+    coordinates: Tensor | None = None
+    lagged: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, which: np.ndarray) -> Self:
+        """Some of the sequences."""
+        parts = (self.items, self.values, self.coordinates, self.lagged)
+        at = torch.as_tensor(which)
+        return type(self)(
+            self.names[which], self.rows[which], self.known[at], *(None if each is None else each[at] for each in parts)
+        )
+
+    def scatter(self, found: Tensor, rows: int) -> np.ndarray:
+        """Numbers at each position, [N, I, …], as those of each row of the table, [rows, …]."""
+        known = self.known.numpy()
+        spread = np.full((rows, *found.shape[2:]), np.nan)
+        spread[self.rows[known]] = found.double().numpy()[known]
+        return spread
+
+
+@dataclass(frozen=True)
+class TableReading:
+    """How tables are read: the columns, and what they must have.
+
+    items: the known items in the order of their numbers; None if the table needs none. has_values, causal: whether
+    values are needed, and whether a sequence of one row makes sense. longest: most positions, 0 for any.
+    """
+
+    columns: ColumnOptions
+    items: Sequence[Any] | None = None
+    has_values: bool = False
+    causal: bool = False
+    longest: int = 0
+    numbers: dict[Any, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", {item: at for at, item in enumerate(self.items or ())})
+
+    def read(self, frame: pd.DataFrame, *, source: str = "the table") -> Sequences:
+        """The sequences of a table. Raises TableError that names the row, from 1, and what to do."""
+        columns = self.columns
+        names = [columns.sequence, *columns.coordinate_names, *columns.lag_names]
+        names += [columns.item] if self.items is not None else []
+        names += [columns.value] if self.has_values else []
+        names += [columns.position] if columns.position is not None else []
+        check_columns(frame, names, source)
+        order = _order_rows(frame, columns, source)
+        sequence, where, labels = _place_rows(frame, columns.sequence, order)
+        kept = _keep_long(sequence, labels, columns, causal=self.causal, source=source)
+        order, sequence, where = order[kept], sequence[kept], where[kept]
+        present, sequence = np.unique(sequence, return_inverse=True)
+        if not len(order):
+            raise TableError(f"{source} has no sequence of two or more rows, expected some")
+        length = int(where.max()) + 1
+        if self.longest and length > self.longest:
+            longest = labels[present[sequence[where.argmax()]]]
+            raise TableError(
+                f"{source}: sequence {longest!r} has {length} positions, expected at most {self.longest}; shorten it, "
+                "or fit with a larger longest"
+            )
+        rows = np.full((len(present), length), -1)
+        rows[sequence, where] = order
+        known = torch.as_tensor(rows >= 0)
+
+        def spread(values: np.ndarray) -> Tensor:
+            wide = np.zeros((*rows.shape, *values.shape[1:]), values.dtype)
+            wide[sequence, where] = values[order]
+            return torch.as_tensor(wide)
+
+        def numbers(wanted: Iterable[str]) -> np.ndarray:
+            return np.stack([read_numbers(frame, name, kept=order, source=source) for name in wanted], 1)
+
+        return Sequences(
+            labels[present], rows, known,
+            items=spread(self._read_items(frame, order, source)) if self.items is not None else None,
+            values=spread(numbers([columns.value])[:, 0]) if self.has_values else None,
+            coordinates=spread(numbers(columns.coordinate_names)) if columns.coordinates else None,
+            lagged=spread(numbers(columns.lag_names)).transpose(1, 2).contiguous() if columns.lags else None,
+        )  # fmt: skip
+
+    def _read_items(self, frame: pd.DataFrame, order: np.ndarray, source: str) -> np.ndarray:
+        found = frame[self.columns.item].map(self.numbers)
+        unseen = order[found.isna().to_numpy()[order]]
+        if len(unseen):
+            at = int(unseen.min())
+            raise TableError(
+                f"{source}: row {at + 1} has the item {frame[self.columns.item].iloc[at]!r:.60}, which no training row "
+                f"has, expected one of {len(self.numbers):,} items; leave it out, or fit again with it"
+            )
+        return found.fillna(0).to_numpy().astype(np.int64)
+
+
+def learn_items(frames: Iterable[pd.DataFrame], column: str, source: str) -> list[Any]:
+    """The items of tables, sorted. Raises TableError for one that is missing."""
+    found: set[Any] = set()
+    for frame in frames:
+        check_columns(frame, [column], source)
+        missing = np.flatnonzero(frame[column].isna())
+        if len(missing):
+            raise TableError(f"{source}: row {missing[0] + 1} has no {column}, expected one in each row; leave it out")
+        found |= set(frame[column].unique().tolist())
+    try:
+        return sorted(found)
+    except TypeError:
+        return sorted(found, key=lambda item: (type(item).__name__, item))
+
+
+def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> None:
+    """Raise TableError unless the table has rows, and these columns once each."""
+    if not len(frame):
+        raise TableError(f"{source} has no rows, expected some")
+    for name in names:
+        count = list(frame.columns).count(name)
+        if count != 1:
+            have = ", ".join(map(str, list(frame.columns)[:MOST_LISTED]))
+            what = f"{count} columns {name!r}" if count else f"no column {name!r}"
+            raise TableError(
+                f"{source}: {what}, expected one; it has {have}; name the columns by options such as sequence and item"
+            )
+
+
+def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
+    """A column as finite numbers, checked for the kept rows. Raises TableError."""
+    numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    wrong = kept[~np.isfinite(numbers[kept])]
+    if len(wrong):
+        at = int(wrong.min())
+        raise TableError(
+            f"{source}: row {at + 1} has {frame[name].iloc[at]!r:.40} in column {name!r}, expected a finite number; "
+            "leave the row out"
+        )
+    return numbers
+
+
+def check_support(family: ExponentialFamily, sequences: Sequences, column: str, source: str) -> None:
+    """Raise TableError for the first row whose value the family cannot give."""
+    assert sequences.values is not None
+    wrong = ~family.supports(sequences.values) & sequences.known
+    if wrong.any():
+        rows = sequences.rows[wrong.numpy()]
+        at = int(rows.argmin())
+        value = float(sequences.values[wrong][at])
+        raise TableError(
+            f"{source}: row {rows[at] + 1} has {column} {value:g}, expected {family.values}; choose another family"
+        )
+
+
+def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.ndarray:
+    """The rows sorted by their position; those of a sequence must differ in it."""
+    position = columns.position
+    if position is None:
+        if POSITION not in frame.columns:
+            return np.arange(len(frame))
+        position = POSITION
+    numbers = read_numbers(frame, position, kept=np.arange(len(frame)), source=source)
+    twice = pd.DataFrame({"sequence": frame[columns.sequence].to_numpy(), "position": numbers}).duplicated()
+    if twice.any():
+        at = int(np.flatnonzero(twice)[0])
+        raise TableError(
+            f"{source}: row {at + 1} has the {position} {numbers[at]:g} of an earlier row of its sequence, expected "
+            "another one"
+        )
+    return np.argsort(numbers, kind="stable")
+
+
+def _place_rows(frame: pd.DataFrame, name: str, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sequence of each ordered row, its position there, and the names of all sequences, as they come first."""
+    codes, labels = pd.factorize(frame[name])
+    if (codes < 0).any():
+        raise TableError(f"row {np.flatnonzero(codes < 0)[0] + 1} has no {name}, expected one in each row")
+    sequence = codes[order]
+    where = pd.Series(sequence).groupby(sequence).cumcount().to_numpy()
+    return sequence, where, np.asarray(labels)
+
+
+def _keep_long(
+    sequence: np.ndarray, labels: np.ndarray, columns: ColumnOptions, *, causal: bool, source: str
+) -> np.ndarray:
+    """Whether each row is read: rows that are alone in their sequence may be refused or left out."""
+    counts = np.bincount(sequence, minlength=len(labels))
+    if columns.short == "keep" or (causal and columns.short == "error"):
+        return np.ones(len(sequence), bool)
+    alone = np.flatnonzero(counts == 1)
+    if len(alone) and columns.short == "error":
+        raise TableError(
+            f"{source}: sequence {labels[alone[0]]!r} has one row, which no other row predicts, and so have "
+            f"{len(alone) - 1:,} others; set short to drop, or to keep"
+        )
+    kept: np.ndarray = counts[sequence] > 1
+    return kept
