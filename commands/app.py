@@ -19,6 +19,7 @@ from . import interrupts
 from .analogy import analogy
 from .cache import cache
 from .cbow import cbow
+from .efa import efa
 from .families import families
 from .help import Command, Group
 from .inspect import inspect
@@ -55,6 +56,7 @@ for group, functions in COMMANDS.items():
     for function in functions:
         app.command(cls=Command, rich_help_panel=group)(function)
 app.add_typer(tabular, rich_help_panel="Tables")
+app.add_typer(efa, rich_help_panel="Tables")
 
 
 def _version(wanted: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.errors import UsageError
+from attngeo.errors import OutputError, UsageError
 
 from .options import OutputFormat
 
@@ -34,6 +34,12 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
     for name in inputs:
         if Path(name).resolve() in places:
             raise UsageError(f"{name} is an input, expected another file for the output")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder for a saved model that has something in it, before any work is done."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OutputError(f"{folder} exists and is not an empty folder; choose a new one")
 
 
 def deliver_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attngeo.devices import pick_device
 from attngeo.efa.embeddings import tabulate_embeddings
+from attngeo.efa.marginal import measure_marginal
 from attngeo.efa.modelling import DataShape, PartModel, describe_data, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.sampling import draw_items, draw_values
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
 # Sequences that are read at once.
 CHUNK = 256
 TRAINING, HELD_OUT = "the training table", "the validation table"
+
+
+class Measured(NamedTuple):
+    """What is read of a table, and the mean log p of a row: by the model, and by the best one without a context."""
+
+    sequences: int
+    rows: int
+    log_prob: float
+    without_context: float
 
 
 class ExponentialFamilyAttention:
@@ -79,7 +89,7 @@ class ExponentialFamilyAttention:
         """
         part = self._choose_part(data)
         frames = [data] if validation is None else [data, validation]
-        uses_items = part == "items" or self.options.item in data.columns
+        uses_items = part == "items" or (self.options.item_vectors and self.options.item in data.columns)
         self.items_ = learn_items(frames, self.options.item, TRAINING) if uses_items else []
         self._shape = DataShape(part=part, items=len(self.items_))
         named = zip(frames, (TRAINING, HELD_OUT), strict=False)
@@ -110,6 +120,14 @@ class ExponentialFamilyAttention:
     def score(self, data: pd.DataFrame) -> float:
         """The mean of `log_prob`."""
         return float(self.log_prob(data).mean())
+
+    def measure(self, data: pd.DataFrame, train: pd.DataFrame) -> Measured:
+        """How probable the rows of a table are, beside what is known without a context from training rows."""
+        sequences, seen = self._read(data), self._read(train)
+        tensors = [self.model_.tensors(each) for each in (seen, sequences)]
+        return Measured(
+            len(sequences), int(sequences.known.sum()), self.score(data), measure_marginal(self.model_, *tensors)
+        )
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.
@@ -218,7 +236,8 @@ class ExponentialFamilyAttention:
         if part == "auto":
             part = "values" if self.options.value in data.columns else "items"
         check_columns(data, [self.options.value if part == "values" else self.options.item], TRAINING)
-        if part == "values" and self.options.item not in data.columns and not self.options.coordinates:
+        has_items = self.options.item_vectors and self.options.item in data.columns
+        if part == "values" and not has_items and not self.options.coordinates:
             raise TableError(
                 f"{TRAINING} has neither the column {self.options.item!r} nor coordinates, expected one of them for a "
                 "model of values; name the columns by options such as item"

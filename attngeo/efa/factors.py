@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from attngeo.efa.network import make_network
 from attngeo.errors import UsageError
 
-# How the context is added up: divided by one less than the length, as in the paper, or not, as in its code.
-Pooling = Literal["mean", "sum"]
+# What the sum of a context is divided by: one less than the length, as in the paper; nothing, as in its code for items;
+# the number of positions that are seen, as in its code for values.
+Pooling = Literal["mean", "sum", "seen"]
 
 
 class ItemFactors(nn.Module):
@@ -99,10 +100,13 @@ def pool_others(vectors: Tensor, known: Tensor, *, causal: bool, pooling: Poolin
     """The sum of the vectors of the other known positions, or of those before, over I − 1 for a mean: [B, I, K].
 
     I is the number of known positions in both directions, as in the paper: the mean of those before position i has the
-    same divisor for every i.
+    same divisor for every i. With pooling "seen", it is the number of those before, or 1.
     """
     vectors = vectors * known[..., None]
     summed = vectors.cumsum(1) - vectors if causal else vectors.sum(1, keepdim=True) - vectors
     if pooling == "sum":
         return summed
-    return summed / (known.sum(1) - 1).clamp(min=1)[:, None, None]
+    others = known.sum(1, keepdim=True) - 1
+    if pooling == "seen" and causal:
+        others = known.cumsum(1) - known.long()
+    return summed / others.clamp(min=1)[..., None]

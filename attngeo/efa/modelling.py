@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from attngeo.efa.family_names import parse_family
 from attngeo.efa.network import ItemAttention, Observations, Tokens, ValueAttention, ValueShape
 from attngeo.efa.options import ModelOptions
 from attngeo.efa.sequences import Sequences
+from attngeo.efa.starts import start_like_keras
 from attngeo.errors import TableError, UsageError
 
 NO_ATTENTION = "a factor model has no attention; fit one with model efa"
@@ -32,8 +34,8 @@ class DataShape:
     """What a model has to know of its data; JSON can say all of it.
 
     part: "items" or "values". items: how many. longest: positions. coordinates, lags: how many. levels: values from 0,
-    for one vector for each. value_scale, place_scale: mean and deviation of values, and of each coordinate. places:
-    coordinates of the positions, for the spatial factor model.
+    for one vector for each. value_scale, place_scale: mean and deviation of values, and of each coordinate. variance:
+    of values, at which a learned one starts. places: coordinates of the positions, for the spatial factor model.
     """
 
     part: str
@@ -43,6 +45,7 @@ class DataShape:
     lags: int = 0
     levels: int = 0
     value_scale: tuple[float, float] = (0.0, 1.0)
+    variance: float = 1.0
     place_scale: tuple[tuple[float, float], ...] = ()
     places: tuple[tuple[float, ...], ...] = ()
 
@@ -145,18 +148,21 @@ def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[S
     if part == "items":
         return DataShape(part=part, items=items, longest=longest)
     assert train.values is not None
-    scale, places = (0.0, 1.0), [(0.0, 1.0)] * len(options.coordinate_names)
-    if options.standardise:
-        scale = _measure_scale(train.values[train.known])
-        if train.coordinates is not None:
-            places = [_measure_scale(each) for each in train.coordinates[train.known].unbind(-1)]
+    scale, places = _measure_scale(train.values[train.known]), [(0.0, 1.0)] * len(options.coordinate_names)
+    variance = scale[1] ** 2
+    if options.standardise and train.coordinates is not None:
+        places = [_measure_scale(each) for each in train.coordinates[train.known].unbind(-1)]
     is_spatial = options.model == "fm" and not items
     return DataShape(
         part=part, items=items, longest=longest, coordinates=len(options.coordinate_names), lags=len(options.lag_names),
         levels=_count_levels(data) if options.embedding == "levels" else 0,
-        value_scale=scale if options.embedding != "levels" and options.model == "efa" else (0.0, 1.0),
+        value_scale=scale if _scales_values(options) else (0.0, 1.0), variance=variance,
         place_scale=tuple(places), places=_require_places(data) if is_spatial else (),
     )  # fmt: skip
+
+
+def _scales_values(options: ModelOptions) -> bool:
+    return options.standardise and options.model == "efa" and options.embedding != "levels"
 
 
 def _measure_scale(values: Tensor) -> tuple[float, float]:
@@ -182,6 +188,13 @@ def _require_places(data: Sequence[Sequences]) -> tuple[tuple[float, ...], ...]:
 
 def make_model(options: ModelOptions, shape: DataShape) -> PartModel:
     """A model whose parameters follow from torch's random numbers. Raises UsageError for sizes that do not fit."""
+    model = _make_part(options, shape)
+    if options.init == "keras":
+        start_like_keras(model.network)
+    return model
+
+
+def _make_part(options: ModelOptions, shape: DataShape) -> PartModel:
     causal = options.direction == "uni"
     fields = [
         name for name in (ITEM_FIELDS if shape.part == "items" else VALUE_FIELDS)
@@ -200,6 +213,8 @@ def make_model(options: ModelOptions, shape: DataShape) -> PartModel:
             network = ItemAttention(shape.items, layers, positions=positions, causal=causal)
         return PartModel(network, Categorical(), shape, fields)
     family = parse_family(options.family)
+    if isinstance(family, Gaussian) and isinstance(family.log_variance, nn.Parameter):
+        nn.init.constant_(family.log_variance, math.log(shape.variance))
     if options.model == "efa":
         tokens = ValueShape(
             items=shape.items, item_size=options.width, both=options.both, coordinates=shape.coordinates,

@@ -18,7 +18,8 @@ Direction = Literal["bi", "uni"]
 Kind = Literal["softmax", "linear"]
 Scale = Literal["width", "head"]
 Embedding = Literal["identity", "levels", "network"]
-Pooling = Literal["mean", "sum"]
+Pooling = Literal["mean", "sum", "seen"]
+Init = Literal["torch", "keras"]
 Short = Literal["error", "drop", "keep"]
 Distance = Literal["haversine", "euclidean"]
 
@@ -98,6 +99,7 @@ class ModelOptions(ColumnOptions):
     )
     kind: Kind = option("softmax", "Weights of attention", panel=MODEL)
     scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)
+    item_vectors: bool = option(True, "Give tokens of values a vector of their item, if there are items", panel=MODEL)
     both: bool = option(True, "Give tokens of values two vectors of the item, or one", panel=MODEL)
     residual: bool = option(True, "Add the input of a layer to its output", panel=MODEL)
     norm: bool = option(False, "Normalise each layer", panel=MODEL)
@@ -114,11 +116,15 @@ class ModelOptions(ColumnOptions):
     standardise: bool = option(
         True, "Scale values and coordinates to mean 0 and deviation 1 inside the model", panel=MODEL
     )
-    pooling: Pooling = option("mean", "How the factor model adds up a context", panel=MODEL)
+    pooling: Pooling = option(
+        "mean", "What the factor model divides the sum of a context by: the length less 1, 1, or how many are seen",
+        panel=MODEL,
+    )  # fmt: skip
     start: bool = option(False, "Let the factor model have a vector of its own for the start", panel=MODEL)
     neighbours: int | None = option(
         None, "Nearest places that the factor model adds up", panel=MODEL, least=1, shown_default="all others"
     )
+    init: Init = option("torch", "How parameters start: as torch's modules, or as the published ones", panel=MODEL)
     distance: Distance = option("haversine", "Distance of places: of latitude and longitude, or straight", panel=MODEL)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 from attngeo.efa.modelling import PartModel
+from attngeo.errors import DataError
+
+# The largest mean of a value that is drawn.
+LARGEST = 2.0**24
 
 
 @torch.no_grad()
@@ -26,7 +30,11 @@ def draw_items(model: PartModel, sequences: int, length: int, *, causal: bool, s
 
 @torch.no_grad()
 def draw_values(model: PartModel, tensors: tuple[Tensor, ...], *, causal: bool, sweeps: int, seed: int) -> Tensor:
-    """Values at each position, [N, I]. tensors: those of `PartModel.tensors`, whose values are not read."""
+    """Values at each position, [N, I]. tensors: those of `PartModel.tensors`, whose values are not read.
+
+    Raises DataError if values grow without limit: conditional distributions may have no joint one, as those of counts
+    that raise each other.
+    """
     rest = tensors[1:]
     known = rest[0]
     with torch.random.fork_rng([]):
@@ -36,10 +44,23 @@ def draw_values(model: PartModel, tensors: tuple[Tensor, ...], *, causal: bool, 
             for position in range(known.shape[1]):
                 alone = known & (torch.arange(known.shape[1]) == position)
                 natural = model.natural(values, alone, *rest[1:])[:, position]
-                values[:, position] = model.family.sample(natural)
+                values[:, position] = _draw(model, natural, known[:, position])
         for position in _visit(known.shape[1], 1 if causal else sweeps):
-            values[:, position] = model.family.sample(model.natural(values, *rest)[:, position])
+            values[:, position] = _draw(model, model.natural(values, *rest)[:, position], known[:, position])
     return values
+
+
+def _draw(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
+    """A value for each known natural parameter, 0 for the others."""
+    found = torch.zeros(known.shape)
+    mean = model.family.mean(natural[known])
+    # Counts of this size are no longer exact in single precision.
+    if not mean.isfinite().all() or bool((mean.abs() > LARGEST).any()):
+        raise DataError(
+            "the drawn values grow without limit: the model's conditional distributions have no joint one; draw with a "
+            "model of direction uni, or of another family"
+        )
+    return found.masked_scatter(known, model.family.sample(natural[known]).to(found.dtype))
 
 
 def _visit(length: int, sweeps: int) -> Iterator[int]:

@@ -96,9 +96,9 @@ class TableReading:
             raise TableError(f"{source} has no sequence of two or more rows, expected some")
         length = int(where.max()) + 1
         if self.longest and length > self.longest:
-            longest = labels[present[sequence[where.argmax()]]]
+            longest = show_name(labels[present[sequence[where.argmax()]]])
             raise TableError(
-                f"{source}: sequence {longest!r} has {length} positions, expected at most {self.longest}; shorten it, "
+                f"{source}: sequence {longest} has {length} positions, expected at most {self.longest}; shorten it, "
                 "or fit with a larger longest"
             )
         rows = np.full((len(present), length), -1)
@@ -126,9 +126,10 @@ class TableReading:
         unseen = order[found.isna().to_numpy()[order]]
         if len(unseen):
             at = int(unseen.min())
+            item = show_name(frame[self.columns.item].iloc[at])
             raise TableError(
-                f"{source}: row {at + 1} has the item {frame[self.columns.item].iloc[at]!r:.60}, which no training row "
-                f"has, expected one of {len(self.numbers):,} items; leave it out, or fit again with it"
+                f"{source}: row {at + 1} has the item {item}, which no training row has, expected one of "
+                f"{len(self.numbers):,} items; leave it out, or fit again with it"
             )
         return found.fillna(0).to_numpy().astype(np.int64)
 
@@ -168,11 +169,16 @@ def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: st
     wrong = kept[~np.isfinite(numbers[kept])]
     if len(wrong):
         at = int(wrong.min())
+        value = show_name(frame[name].iloc[at])
         raise TableError(
-            f"{source}: row {at + 1} has {frame[name].iloc[at]!r:.40} in column {name!r}, expected a finite number; "
-            "leave the row out"
+            f"{source}: row {at + 1} has {value} in column {name!r}, expected a finite number; leave the row out"
         )
     return numbers
+
+
+def show_name(value: Any) -> str:
+    """A value of a table for messages, as Python writes it."""
+    return f"{value.item() if isinstance(value, np.generic) else value!r:.60}"
 
 
 def check_support(family: ExponentialFamily, sequences: Sequences, column: str, source: str) -> None:
@@ -226,7 +232,7 @@ def _keep_long(
     alone = np.flatnonzero(counts == 1)
     if len(alone) and columns.short == "error":
         raise TableError(
-            f"{source}: sequence {labels[alone[0]]!r} has one row, which no other row predicts, and so have "
+            f"{source}: sequence {show_name(labels[alone[0]])} has one row, which no other row predicts, and so have "
             f"{len(alone) - 1:,} others; set short to drop, or to keep"
         )
     kept: np.ndarray = counts[sequence] > 1

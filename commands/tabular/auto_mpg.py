@@ -10,7 +10,7 @@ from ..declare import take_options
 from ..messages import say
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs
-from .study import deliver, run_experiment
+from ..study import deliver, run_all
 
 
 @take_options(AutoMpgOptions)
@@ -38,9 +38,10 @@ def auto_mpg(
     check_outputs(output or [], inputs=[options.data] if options.data else [])
 
     from attngeo.tabular.auto_mpg import load_auto_mpg
-    from attngeo.tabular.experiments import build_auto_mpg_frame, plan_auto_mpg
+    from attngeo.tabular.experiments import build_auto_mpg_frame, plan_auto_mpg, run_methods
 
     from ..progress import Bar
+    from .render import print_experiment
 
     with Bar("auto-mpg", quiet=quiet, verbose=verbose) as progress:
         data = load_auto_mpg(options.data, progress)
@@ -48,5 +49,7 @@ def auto_mpg(
         say(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
     if options.left_out and not quiet:
         say(f"left out: {', '.join(options.left_out)}: they require pytorch_tabular; {WHY_NOT_INSTALLED}")
-    outcomes = run_experiment("auto-mpg", plan_auto_mpg(options, data), results, study, quiet=quiet, verbose=verbose)
-    deliver(build_auto_mpg_frame(options, data, outcomes), outcomes, output or [], format)
+    outcomes = run_all(
+        "auto-mpg", plan_auto_mpg(options, data), run_methods, results, study, quiet=quiet, verbose=verbose
+    )
+    deliver(build_auto_mpg_frame(options, data, outcomes), outcomes, output or [], format, print_experiment)

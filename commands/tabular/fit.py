@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attngeo.errors import OutputError, UsageError
+from attngeo.errors import UsageError
 from attngeo.options import RESULTS
 from attngeo.tabular.own_fit import FitOptions
 from attngeo.tabular.summary import OURS
@@ -15,7 +15,7 @@ from attngeo.tabular.summary import OURS
 from ..declare import take_options
 from ..messages import say
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from ..outputs import check_outputs, deliver_rows
+from ..outputs import check_folder, check_outputs, deliver_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def fit(
         what = "save" if save else "encodings_output"
         raise UsageError(f"{what} requires {OURS} among the methods; the others cannot be saved or drawn")
     if save is not None:
-        _check_save(save)
+        check_folder(save)
 
     from attngeo.tabular.own_fit import fit_own_table, read_tables
 
@@ -94,11 +94,6 @@ def _keep(model: AttentionClassifier, folder: Path | None, encodings: Path | Non
         save_classifier(model, folder)
     if encodings is not None:
         write_table(tabulate_encodings(model), encodings)
-
-
-def _check_save(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} exists and is not an empty folder; choose a new one")
 
 
 def _print_scores(rows: pd.DataFrame) -> None:

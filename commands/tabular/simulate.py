@@ -9,7 +9,7 @@ from attngeo.tabular.experiment_options import SimulateOptions
 from ..declare import take_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs
-from .study import deliver, run_experiment
+from ..study import deliver, run_all
 
 
 @take_options(SimulateOptions)
@@ -36,7 +36,9 @@ def simulate(
     """
     check_outputs(output or [])
 
-    from attngeo.tabular.experiments import build_simulation_frame, plan_simulation
+    from attngeo.tabular.experiments import build_simulation_frame, plan_simulation, run_methods
 
-    outcomes = run_experiment("simulate", plan_simulation(options), results, study, quiet=quiet, verbose=verbose)
-    deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format)
+    from .render import print_experiment
+
+    outcomes = run_all("simulate", plan_simulation(options), run_methods, results, study, quiet=quiet, verbose=verbose)
+    deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, print_experiment)

@@ -15,8 +15,9 @@ from torch import nn
 
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
 from attngeo.scores.scoring import score
+from attngeo.tables.saved import CONFIG
 from attngeo.tabular import AttentionClassifier
-from attngeo.tabular.saving import CONFIG, WEIGHTS, load_classifier, save_classifier
+from attngeo.tabular.saving import WEIGHTS, load_classifier, save_classifier
 
 ROWS = pd.DataFrame({"size": ["s", "m", None, "l"] * 10, "age": [1, 2, 3, 1] * 10, "mass": np.linspace(0, 1, 40)})
 LABELS = np.array(["no", "yes", "no", "maybe"] * 10)

@@ -1,0 +1,71 @@
+"""The options of `attngeo efa run`: library, command and recipes read them here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from attngeo.choices import whole
+from attngeo.errors import UsageError
+from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION, Options, device_option, option
+
+Models = Literal["efa", "fm", "both"]
+Directions = Literal["bi", "uni", "both"]
+MOST_SEEDS = 1000
+
+
+def _parse_numbers(texts: Iterable[str]) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in texts)
+    except ValueError:
+        raise UsageError(f"neighbours is {' '.join(texts)!r:.60}, expected whole numbers") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """What of an experiment is run. Raises UsageError."""
+
+    data: str | None = option(
+        None, "File or folder of the data", panel=INPUT, metavar="PATH", shown_default="a download, once"
+    )
+    model: Models = option("both", "Exponential family attention, the factor model, or both", panel=COMPARISON)
+    direction: Directions = option(
+        "both", "What a position sees: all others, those before it, or both", panel=COMPARISON
+    )
+    baselines: bool = option(True, "Compute the baselines that need no training", panel=COMPARISON)
+    published: bool = option(False, "As the paper's numbers were made, not as its text says", panel=COMPUTATION)
+    layers: int | None = option(
+        None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
+    )
+    lags: int | None = option(
+        None, "Earlier days of temperatures in the context", panel=MODEL, least=0, most=2,
+        shown_default="0, and 1 and 2 with four layers",
+    )  # fmt: skip
+    neighbours: Iterable[int] | None = option(
+        None, "Nearest cities that the factor model adds up; may be repeated", panel=MODEL, metavar="K",
+        parse=_parse_numbers, repeated=True, shown_default="1 to 5, and 10 to 40 by fives",
+    )  # fmt: skip
+    epochs: int | None = option(
+        None, "Passes over the training data", panel=OPTIMISATION, least=1, shown_default="as in the paper"
+    )
+    seeds: int = option(1, "Number of seeds", panel=OPTIMISATION, metavar="N", least=1, most=MOST_SEEDS)
+    device: str = device_option()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given: Any = self.neighbours
+        if given is not None:
+            given = (given,) if isinstance(given, int) else tuple(given)
+            given = tuple(whole("neighbours", each, 1) for each in given)
+        object.__setattr__(self, "neighbours", given)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that are run."""
+        return ("efa", "fm") if self.model == "both" else (self.model,)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions that are run."""
+        return ("bi", "uni") if self.direction == "both" else (self.direction,)

@@ -1,0 +1,49 @@
+"""What is known without a context: one distribution for each item, of the family of the model."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from attngeo.efa.modelling import PartModel
+
+# Steps of the optimizer; one suffices for most families.
+STEPS = 20
+
+
+def measure_marginal(model: PartModel, train: tuple[Tensor, ...], data: tuple[Tensor, ...]) -> float:
+    """The mean log p of data by the best distribution without a context, learned from training data.
+
+    Items: their frequencies, one added to each count. Values: a parameter of the family for each item, or one for all
+    if there are no items. train, data: tensors of `PartModel.tensors`.
+    """
+    if model.is_of_items:
+        counts = torch.bincount(train[0][train[1]], minlength=model.shape.items).double() + 1
+        return float((counts / counts.sum()).log()[data[0][data[1]]].mean())
+    family = copy.deepcopy(model.family).cpu().double()
+    values, items = _pick(model, train)
+    raw = torch.zeros(max(model.shape.items, 1), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([raw, *family.parameters()], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        """−log p, with a little that pulls the parameters of rare items together."""
+        optimizer.zero_grad()
+        found: Tensor = -family.log_prob(family.natural(raw[items]), values).mean() + 1e-6 * raw.square().mean()
+        found.backward()  # type: ignore[no-untyped-call]
+        return found
+
+    for _ in range(STEPS):
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        values, items = _pick(model, data)
+        return float(family.log_prob(family.natural(raw[items]), values).mean())
+
+
+def _pick(model: PartModel, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Known values, and the numbers of their items; 0 for all if there are none."""
+    given = dict(zip(model.fields, tensors, strict=True))
+    known = given["known"]
+    values = given["values"][known].double()
+    return values, given["items"][known] if "items" in given else torch.zeros(len(values), dtype=torch.long)

@@ -1,0 +1,110 @@
+"""A model of a user's own table: fitted, measured beside what is known without a context, and asked for new rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attngeo.efa.options import EfaOptions
+from attngeo.errors import UsageError
+from attngeo.options import INPUT, option
+from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.tables.own import MISSING_TEXTS, SUFFIXES, read_own_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attngeo.efa.estimator import ExponentialFamilyAttention
+
+COLUMNS = (
+    "data", "part", "model", "direction", "family", "seed", "sequences", "rows", "log_prob", "without_context"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfaFitOptions(EfaOptions):
+    """What is fitted to a table, and how it is measured. Raises UsageError."""
+
+    validation: str | None = option(
+        None, "File of the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
+    )
+    test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
+    missing: Iterable[str] | None = option(
+        None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
+        shown_default="an empty cell, NA, NaN, ?",
+    )  # fmt: skip
+
+
+class OwnEfa(NamedTuple):
+    """The scores of a fitted model on each table, and the model."""
+
+    rows: pd.DataFrame
+    model: ExponentialFamilyAttention
+
+
+def fit_own_sequences(
+    path: str, options: EfaFitOptions, *, folder: str | None = None, progress: ProgressCallback = ignore_progress
+) -> OwnEfa:
+    """Fit a model to the rows of a file, and measure it.
+
+    Rows: `COLUMNS`; data is train, validation or test, log_prob the mean of a row, constants of the family included,
+    and without_context that of the best distribution that does not see the other rows: one of the family for each
+    item. folder: keeps the state of an unfinished training. Raises as `ExponentialFamilyAttention.fit`, and
+    DataUnavailableError or TableError for files that cannot be read.
+    """
+    import pandas as pd
+
+    from attngeo.efa.estimator import ExponentialFamilyAttention
+
+    paths = {"train": path, "validation": options.validation, "test": options.test}
+    frames = {
+        name: read_own_table(each, tuple(options.missing or MISSING_TEXTS)) for name, each in paths.items() if each
+    }
+    own = {each.name: getattr(options, each.name) for each in fields(EfaOptions)}
+    model = ExponentialFamilyAttention(**own)
+    model.fit(frames["train"], frames.get("validation"), folder=folder, progress=progress)
+    rows = [
+        {"data": name, **_describe(model), "sequences": measured.sequences, "rows": measured.rows,
+         "log_prob": measured.log_prob, "without_context": measured.without_context}
+        for name, frame in frames.items()
+        for measured in (model.measure(frame, frames["train"]),)
+    ]  # fmt: skip
+    return OwnEfa(pd.DataFrame(rows, columns=list(COLUMNS)), model)
+
+
+def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with log_prob, and predicted_mean for values, or predicted_item and probability for items."""
+    found = model.predict(frame).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
+    return frame.assign(log_prob=model.log_prob(frame), **{str(name): found[name] for name in found})
+
+
+def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
+    """The item that a text of the command line names. Raises UsageError."""
+    for item in model.items_:
+        if str(item) == text:
+            return item
+    near = get_close_matches(text, [str(item) for item in model.items_], 1)
+    advice = f"did you mean {near[0]}?" if near else f"expected one of {len(model.items_):,} items"
+    raise UsageError(f"item is {text!r:.60}, which the model was not fitted to; {advice}")
+
+
+def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
+    """The rows of a file; or items with commas between them, as one sequence. Raises UsageError, TableError."""
+    import pandas as pd
+
+    if text.lower().endswith(SUFFIXES):
+        return read_own_table(text)
+    if model.part_ != "items":
+        raise UsageError(f"{text!r:.60} has no values, expected a file ({' '.join(SUFFIXES)}) for a model of values")
+    items = [find_item(model, each.strip()) for each in text.split(",")]
+    return pd.DataFrame({model.options.sequence: "basket", model.options.item: items})
+
+
+def _describe(model: ExponentialFamilyAttention) -> dict[str, Any]:
+    options = model.options
+    return {
+        "part": model.part_, "model": options.model, "direction": options.direction,
+        "family": "categorical" if model.part_ == "items" else options.family, "seed": options.seed,
+    }  # fmt: skip

@@ -1,0 +1,64 @@
+"""`attngeo efa attention`: how much the items of a sequence attend to each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..options import Output, OutputFormat, RowsFormat
+from ..outputs import check_outputs, deliver_rows
+from .arguments import SavedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def attention(
+    model: SavedModel,
+    basket: Annotated[
+        str,
+        typer.Argument(
+            metavar="BASKET", help="Items with commas between them; or a .csv, .tsv or .parquet file of sequences"
+        ),
+    ],
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+) -> None:
+    """Show how much each item attends to the others when it is predicted (figure 3 of the paper).
+
+    On the terminal, each line is a masked item, and weights are means over the heads of a layer. Files have a row for
+    each pair of items, layer and head.
+
+    Examples:
+        attngeo efa attention model "Limes,Large Lemon,Asparagus"
+        attngeo efa attention model baskets.csv -o weights.csv
+    """
+    outputs = output or []
+    check_outputs(outputs, inputs=[basket])
+
+    from attngeo.efa import load_model
+    from attngeo.efa.own_fit import read_basket
+
+    loaded = load_model(model)
+    deliver_rows(loaded.attention_weights(read_basket(loaded, basket)), outputs, format, _print_weights)
+
+
+def _print_weights(rows: pd.DataFrame) -> None:
+    from attngeo.bounds.escape import printable
+
+    from ..cells import format_number
+    from ..console import Terminal
+    from ..tables import start_table
+
+    console = Terminal()
+    names = rows.set_index("row")["item"].to_dict() if "item" in rows else {}
+    for key, part in rows.groupby(["sequence", "layer"], sort=False):
+        sequence, layer = key if isinstance(key, tuple) else (key, 0)
+        wide = part.pivot_table(index="row", columns="other", values="weight", aggfunc="mean")
+        table = start_table(f"layer {layer}", *(str(number) for number in range(1, wide.shape[1] + 1)))
+        table.title, table.title_justify = f"sequence {printable(str(sequence))}", "left"
+        for number, (row, weights) in enumerate(zip(wide.index, wide.to_numpy(), strict=True), 1):
+            label = f"{number} {printable(str(names.get(row, '')))}".strip()
+            table.add_row(label, *(format_number(weight, ".2f") for weight in weights))
+        console.print(table)

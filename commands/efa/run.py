@@ -1,0 +1,58 @@
+"""`attngeo efa run`: an experiment of the paper, beside its numbers and trivial baselines."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from attngeo.efa.experiment_options import RunOptions
+from attngeo.scores.options import ResultOptions
+from attngeo.studies.options import StudyOptions
+
+from ..declare import take_options
+from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
+from ..outputs import check_outputs
+from ..study import deliver, run_all
+
+ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature"]
+
+
+@take_options(RunOptions)
+@take_options(ResultOptions, "results")
+@take_options(StudyOptions, "study")
+def run(
+    options: RunOptions,
+    experiment: Annotated[
+        ExperimentName, typer.Argument(metavar="EXPERIMENT", help="Which experiment", show_default=False)
+    ],
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+    results: ResultOptions = ResultOptions(),
+    study: StudyOptions = StudyOptions(),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Repeat an experiment of the paper: synthetic, movielens-sequence, movielens-ratings, instacart or temperature.
+
+    Numbers are kept: the same command resumes an interrupted study, and an interrupted training. Lower is better, but
+    for means of predictions. The baselines see nothing that a model does not see.
+
+    Examples:
+        attngeo efa run synthetic
+        attngeo efa run temperature --model fm --neighbours 5 --data folder
+        attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o ratings.csv
+    """
+    check_outputs(output or [], inputs=[options.data] if options.data else [])
+
+    from attngeo.efa.datasets import EXPERIMENTS, load_dataset
+    from attngeo.efa.experiments import build_frame, plan_runs, run_planned
+
+    from ..progress import Bar
+    from .render import print_experiment
+
+    runs = plan_runs(experiment, options)
+    with Bar("data", quiet=quiet, verbose=verbose) as progress:
+        load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
+    outcomes = run_all("efa", runs, run_planned, results, study, quiet=quiet, verbose=verbose)
+    deliver(build_frame(outcomes, published=options.published), outcomes, output or [], format, print_experiment)

@@ -1,0 +1,318 @@
+"""Models of tidy tables: what they learn, say and draw, and which tables they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.messages import refuses
+
+from attngeo.efa import ExponentialFamilyAttention
+from attngeo.efa.datasets import synthetic_ratings
+from attngeo.errors import DataError, InterruptedTrainingError, TableError, TrainingError, UsageError
+
+SMALL: dict[str, Any] = {"width": 4, "epochs": 2, "validation_fraction": 0, "learning_rate": 0.01}
+FAMILIES = {
+    "gaussian": [0.5, -1.0], "gaussian:2": [0.5, -1.0], "poisson": [0, 3], "poisson:1": [1, 3],
+    "poisson-from-1": [1, 2], "bernoulli": [0, 1], "binomial:4": [0, 4], "negative-binomial:2": [0, 5],
+    "gamma:2": [0.5, 3.0], "ordinal:3": [0, 2],
+}  # fmt: skip
+
+
+def draw_table(values: list[float] | None = None) -> pd.DataFrame:
+    """Sequences of 2 to 4 rows, with items and coordinates; values are drawn from those given."""
+    draw = np.random.default_rng(0)
+    rows = [
+        {"sequence": name, "item": item, "x": float(draw.normal()), "y": float(draw.normal())}
+        for name in "abcdef"
+        for item in draw.permutation(["milk", "bread", "tea", "jam"])[: draw.integers(2, 5)]
+    ]
+    frame = pd.DataFrame(rows)
+    return frame if values is None else frame.assign(value=draw.choice(values, len(frame)).astype(float))
+
+
+def fit(frame: pd.DataFrame, **options: Any) -> ExponentialFamilyAttention:
+    return ExponentialFamilyAttention(**SMALL | options).fit(frame)
+
+
+def randomise(model: ExponentialFamilyAttention) -> ExponentialFamilyAttention:
+    """Large parameters, so that what a position sees matters."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in model.model_.network.parameters():
+            weight.copy_(torch.randn_like(weight))
+    return model
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_values_are_learned_from_their_context(direction: str) -> None:
+    data = synthetic_ratings(600)
+    train, test = data[data["sequence"] < 450], data[data["sequence"] >= 450]
+    model = ExponentialFamilyAttention(direction=direction, epochs=15, learning_rate=0.003).fit(train)
+    error = float(((model.predict(test)["mean"] - test["value"]) ** 2).mean())
+    per_movie = test["item"].map(train.groupby("item")["value"].mean())
+    truth = float(((test["value"] - test["mean"]) ** 2).mean())
+    assert truth < error < (truth + float(((test["value"] - per_movie) ** 2).mean())) / 2
+    assert model.score(test) == pytest.approx(float(model.log_prob(test).mean()))
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_items_that_follow_each_other_are_learned(direction: str) -> None:
+    starts = np.random.default_rng(0).integers(0, 5, 80)
+    rows = [{"sequence": n, "item": (start + k) % 5} for n, start in enumerate(starts) for k in range(4)]
+    frame = pd.DataFrame(rows)
+    model = ExponentialFamilyAttention(direction=direction, epochs=80, learning_rate=0.01, patience=0).fit(frame)
+    later = frame.groupby("sequence").cumcount() > 0
+    found = model.predict(frame)
+    assert (found["item"] == frame["item"])[later].mean() > 0.95
+    chances = model.predict_proba(frame)
+    assert chances.columns.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)
+    own = chances.to_numpy()[np.arange(len(frame)), frame["item"]]
+    np.testing.assert_allclose(np.log(own), model.log_prob(frame), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("model", ["efa", "fm"])
+def test_each_family_is_fitted_and_drawn_from(name: str, model: str) -> None:
+    frame = draw_table(FAMILIES[name])
+    fitted = fit(frame, family=name, model=model)
+    assert np.isfinite(fitted.log_prob(frame)).all()
+    with torch.no_grad():  # counts that raise each other would grow without limit
+        for weight in fitted.model_.network.parameters():
+            weight.mul_(0.1)
+    drawn = fitted.sample(given=frame.drop(columns="value"), seed=3)
+    assert fitted.model_.family.supports(torch.tensor(drawn["value"].to_numpy())).all()
+    assert drawn["item"].equals(frame["item"])
+    assert drawn.equals(fitted.sample(given=frame, seed=3))
+
+
+@pytest.mark.parametrize("part", ["items", "values"])
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_a_row_is_predicted_from_the_rows_that_its_position_sees(part: str, direction: str) -> None:
+    frame = draw_table([0.0, 1.0, 2.0])
+    model = randomise(fit(frame, part=part, direction=direction, short="keep"))
+    before = model.predict_proba(frame).to_numpy() if part == "items" else model.predict(frame).to_numpy()
+    for row in (0, 4, len(frame) - 1):
+        changed = frame.copy()
+        if part == "items":
+            changed.loc[row, "item"] = next(each for each in ("milk", "tea") if each != frame["item"][row])
+        else:
+            changed.loc[row, "value"] += 5
+        after = model.predict_proba(changed).to_numpy() if part == "items" else model.predict(changed).to_numpy()
+        differs = np.abs(after - before).max(axis=1) > 1e-6
+        same = (frame["sequence"] == frame["sequence"][row]).to_numpy() & (np.arange(len(frame)) != row)
+        expected = same & (np.arange(len(frame)) > row) if direction == "uni" else same
+        np.testing.assert_array_equal(differs, expected)
+
+
+def test_rows_may_come_in_any_order_and_have_any_index() -> None:
+    frame = draw_table([0.0, 1.0]).assign(position=lambda each: each.groupby("sequence").cumcount())
+    model = randomise(fit(frame, position="position"))
+    shuffled = frame.sample(frac=1, random_state=1)
+    np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-5)
+
+
+def test_a_set_without_an_order_gives_the_same_numbers_in_each_order() -> None:
+    frame = draw_table([0.0, 1.0])
+    model = randomise(fit(frame, order=False))
+    shuffled = frame.sample(frac=1, random_state=1)
+    np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-4)
+
+
+def test_coordinates_and_earlier_values_enter() -> None:
+    frame = draw_table([0.0, 1.0]).assign(before=1.5)
+    model = randomise(fit(frame, coordinates=("x", "y"), lags="before", item_vectors=False))
+    for column in ("x", "before"):
+        moved = frame.assign(**{column: frame[column] + 1})
+        assert not np.allclose(model.predict(moved), model.predict(frame))
+    assert np.allclose(model.predict(frame.assign(item="milk")), model.predict(frame))
+
+
+def test_scaling_inside_the_model_does_not_change_what_units_mean() -> None:
+    frame = draw_table([10.0, 20.0, 70.0])
+    fahrenheit = frame.assign(value=frame["value"] * 9 / 5 + 32)
+    celsius_model, other = fit(frame, family="gaussian:1"), fit(fahrenheit, family="gaussian:1")
+    assert celsius_model.model_.shape.value_scale[1] * 9 / 5 == pytest.approx(other.model_.shape.value_scale[1])
+    assert abs(celsius_model.predict(frame)["mean"].mean() - frame["value"].mean()) < frame["value"].std()
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_weights_of_attention_sum_to_1_and_see_what_the_prediction_sees(direction: str) -> None:
+    frame = draw_table([0.0, 1.0])
+    model = randomise(fit(frame, direction=direction, short="keep"))
+    weights = model.attention_weights(frame)
+    assert set(weights["layer"]) == {0, 1} == set(weights["head"])
+    sums = weights.groupby(["row", "layer", "head"])["weight"].sum()
+    np.testing.assert_allclose(sums, 1, rtol=1e-5)
+    assert len(sums) == 4 * len(frame)
+    items = frame["item"].to_numpy()
+    assert (items[weights["row"]] == weights["item"]).all()
+    assert (items[weights["other"]] == weights["other_item"]).all()
+    assert (frame["sequence"].to_numpy()[weights["other"]] == weights["sequence"]).all()
+    if direction == "uni":
+        assert (weights["other_position"] <= weights["position"]).all()
+
+
+def test_weights_of_attention_give_the_prediction_of_one_linear_layer() -> None:
+    """With values as they are and no residual, the read vector is Σ weight·value, which the last layer scores."""
+    frame = draw_table()
+    model = randomise(fit(frame, layers=1, heads=1, residual=False, order=False))
+    weights = model.attention_weights(frame)
+    network = model.model_.network
+    layer = network.attention.layers[0]
+    numbers = {item: at for at, item in enumerate(model.items_)}
+    vectors = [network.context.weight[-1] if a == b else network.context.weight[numbers[item]]
+               for a, b, item in zip(weights["row"], weights["other"], weights["other_item"], strict=True)]  # fmt: skip
+    values = layer.output.weight @ layer.value(torch.stack(vectors)).T * torch.tensor(weights["weight"].to_numpy())
+    mixed = pd.DataFrame(values.detach().T.numpy()).groupby(weights["row"]).sum().to_numpy()
+    logits = (mixed + layer.output.bias.detach().numpy()) @ network.center.weight.detach().numpy().T
+    np.testing.assert_allclose(
+        torch.tensor(logits).softmax(-1).numpy(), model.predict_proba(frame).to_numpy(), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_vectors_of_items_are_those_of_the_first_layer() -> None:
+    model = fit(draw_table())
+    found = model.embeddings()
+    assert list(found) == ["context", "center", "query", "key", "value"]
+    assert all(each.index.tolist() == ["bread", "jam", "milk", "tea"] for each in found.values())
+    layer = model.model_.network.attention.layers[0]
+    wanted = found["context"].to_numpy() @ layer.key.weight.detach().numpy().T + layer.key.bias.detach().numpy()
+    np.testing.assert_allclose(found["key"], wanted, rtol=1e-4, atol=1e-6)
+    assert list(fit(draw_table(), model="fm").embeddings()) == ["context", "center"]
+
+
+def test_drawn_sequences_have_the_distribution_of_the_model() -> None:
+    """Pairs drawn in order, against the products of the model's own conditional probabilities."""
+    frame = pd.DataFrame({"sequence": [1, 1, 2, 2], "item": ["a", "b", "b", "a"]})
+    model = randomise(fit(frame, direction="uni"))
+    drawn = model.sample(4000, 2, seed=5)
+    pairs = drawn.pivot(index="sequence", columns="position", values="item")
+    for first in "ab":
+        for second in "ab":
+            pair = pd.DataFrame({"sequence": 1, "item": [first, second]})
+            share = ((pairs[0] == first) & (pairs[1] == second)).mean()
+            assert share == pytest.approx(np.exp(model.log_prob(pair).sum()), abs=0.03)
+
+
+def test_values_that_grow_without_limit_are_not_drawn() -> None:
+    frame = draw_table([1.0, 2.0])
+    model = fit(frame, family="poisson", model="fm")
+    with torch.no_grad():
+        for weight in model.model_.network.parameters():
+            weight.fill_(2.0)
+    with refuses(DataError, "the drawn values grow without limit"):
+        model.sample(given=frame)
+
+
+def test_gibbs_sampling_finds_items_that_go_together() -> None:
+    frame = pd.DataFrame({"sequence": np.repeat(range(60), 2), "item": ["a", "b", "c", "d"] * 30})
+    model = ExponentialFamilyAttention(epochs=60, learning_rate=0.02, validation_fraction=0, width=8).fit(frame)
+    drawn = model.sample(50, 2, seed=1).groupby("sequence")["item"].agg("".join)
+    assert drawn.isin(["ab", "cd"]).mean() > 0.8
+
+
+def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) -> None:
+    frame = draw_table([0.0, 1.0])
+    whole = fit(frame, epochs=6)
+    calls: list[Any] = []
+
+    def stop(step: Any) -> None:
+        calls.append(step)
+        if len(calls) == 3:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    broken = ExponentialFamilyAttention(**SMALL | {"epochs": 6})
+    with pytest.raises(InterruptedTrainingError):
+        broken.fit(frame, folder=tmp_path, progress=stop)
+    again = ExponentialFamilyAttention(**SMALL | {"epochs": 6}).fit(frame, folder=tmp_path)
+    assert again.log_prob(frame).equals(whole.log_prob(frame))
+    with pytest.raises(TrainingError, match="identity"):
+        ExponentialFamilyAttention(**SMALL | {"epochs": 6}).fit(frame.assign(value=0.0), folder=tmp_path)
+
+
+def test_held_out_sequences_stop_the_training_and_seeds_give_the_same_numbers() -> None:
+    frame = pd.concat([draw_table([0.0, 1.0]).assign(sequence=lambda each, k=k: each["sequence"] + str(k))
+                       for k in range(3)])  # fmt: skip
+    options: dict[str, Any] = {"epochs": 100, "validation_fraction": 0.3, "patience": 2, "learning_rate": 0.05}
+    first, second, other = (fit(frame, seed=seed, **options) for seed in (1, 1, 2))
+    assert len(first.history_.validation) < 100
+    assert first.score(frame) == second.score(frame) != other.score(frame)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
+    "no rows": ({}, draw_table([1.0]).head(0), "no rows"),
+    "no column": ({"sequence": "basket"}, draw_table([1.0]), "no column 'basket'"),
+    "NaN": ({}, draw_table([1.0, np.nan]), "expected a finite number"),
+    "text": ({}, draw_table([1.0]).assign(value="many"), "'many' in column 'value'"),
+    "support": ({"family": "poisson"}, draw_table([1.0, -2.0]), "value -2, expected whole numbers from 0"),
+    "one row": ({}, pd.DataFrame({"sequence": [1, 1, 2], "item": list("aba"), "value": 1.0}), "sequence 2 has one row"),
+    "only short": (
+        {"short": "drop"}, pd.DataFrame({"sequence": [1, 2], "item": list("ab"), "value": 1.0}), "no sequence",
+    ),
+    "no item": ({}, draw_table([1.0]).assign(item=None), "row 1 has no item"),
+    "no sequence": ({}, draw_table([1.0]).assign(sequence=None), "row 1 has no sequence"),
+    "coordinates": ({"coordinates": ("x",)}, draw_table([1.0]).assign(x=np.nan), "row 1 has nan in column 'x'"),
+    "twice": ({"position": "x"}, draw_table([1.0]).assign(x=0), "of an earlier row of its sequence"),
+    "nothing known": ({"item": "thing"}, draw_table([1.0]), "neither the column 'thing' nor coordinates"),
+    "nothing to hold out": ({"validation_fraction": 0.01}, draw_table([1.0]), "cannot be held out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_table_that_cannot_be_used_is_refused_with_its_row(case: str) -> None:
+    options, frame, message = REFUSED[case]
+    with refuses(TableError, message):
+        fit(frame, **options)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "family": ({"family": "normal"}, "family is 'normal', expected one of: gaussian[:VARIANCE], poisson"),
+    "no number": ({"family": "binomial"}, "expected binomial:TOTAL_COUNT"),
+    "number": ({"family": "binomial:2.5"}, "expected a whole number after the colon"),
+    "head": ({"head": (-1,)}, "head is -1"),
+    "heads": ({"heads": 5}, "expected a multiple of heads"),
+    "longest": ({"longest": 2}, "longest is 2, but a sequence has 4 positions"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_options_that_do_not_fit_are_refused(case: str) -> None:
+    options, message = WRONG[case]
+    with refuses(UsageError, message):
+        fit(draw_table([1.0]), **options)
+
+
+def test_what_a_model_was_not_fitted_to_is_refused() -> None:
+    frame = draw_table([1.0, 2.0])
+    model = fit(frame)
+    longer = pd.DataFrame({"sequence": 1, "item": ["tea"] * 5, "value": 1.0})
+    for data, message in (
+        (frame.assign(item="beer"), "row 1 has the item 'beer', which no training row has"),
+        (longer, "sequence 1 has 5 positions, expected at most 4"),
+        (frame.drop(columns="value"), "no column 'value'"),
+    ):
+        with refuses(TableError, message):
+            model.log_prob(data)
+    with refuses(UsageError, "not fitted"):
+        ExponentialFamilyAttention().log_prob(frame)
+    with refuses(UsageError, "no probability of each item"):
+        model.predict_proba(frame)
+    with refuses(UsageError, "expected a table of sequences whose values are drawn"):
+        model.sample()
+    with refuses(UsageError, "a factor model has no attention"):
+        fit(frame, model="fm").attention_weights(frame)
+    with refuses(UsageError, "expected at least 1 of 1 to 4"):
+        fit(draw_table()).sample(2, 9)
+
+
+def test_a_loss_that_diverges_stops_the_training_and_names_the_batch() -> None:
+    with refuses(TrainingError, "batch"):
+        fit(draw_table([1e30, -1e30]), standardise=False, family="gaussian:1", learning_rate=1e6, epochs=5)

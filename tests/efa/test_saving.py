@@ -1,0 +1,123 @@
+"""Saved models: they say the same when they are loaded, their attention is scored, and broken ones are refused."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from safetensors.torch import load_file, save_file
+from support.messages import refuses
+
+from attngeo.efa import ExponentialFamilyAttention, load_model
+from attngeo.efa.saving import WEIGHTS
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
+from attngeo.scores.scoring import score
+from attngeo.tables.saved import CONFIG
+
+ROWS = pd.DataFrame(
+    {
+        "sequence": ["a", "a", "a", "b", "b"], "item": [3, 1, 2, 2, 3], "value": [1.0, 0.0, 2.0, 1.0, 0.0],
+        "x": [0.0, 1.0, 2.0, 0.5, 0.1], "y": [1.0, 0.0, 2.0, 0.3, 0.2],
+    }
+)  # fmt: skip
+PLACES = pd.DataFrame(
+    {"sequence": [1, 1, 1, 2, 2, 2], "x": [0.0, 1.0, 5.0] * 2, "y": [0.0, 2.0, 1.0] * 2, "value": range(6)}
+)
+KINDS: dict[str, tuple[pd.DataFrame, dict[str, Any]]] = {
+    "values": (ROWS, {"family": "poisson"}),
+    "learned variance": (ROWS, {"family": "gaussian", "direction": "uni"}),
+    "items": (ROWS, {"part": "items", "head_size": 3}),
+    "coordinates": (ROWS, {"coordinates": ("x", "y"), "lags": ("x",), "join": 6, "norm": True, "feed_forward": 3}),
+    "levels": (ROWS, {"embedding": "levels", "family": "ordinal:3"}),
+    "factors": (ROWS, {"model": "fm", "part": "items", "start": True}),
+    "places": (PLACES, {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}),
+}
+
+
+def fit(data: pd.DataFrame = ROWS, **options: Any) -> ExponentialFamilyAttention:
+    given: dict[str, Any] = {"width": 4, "epochs": 2, "validation_fraction": 0, "device": "cpu"}
+    return ExponentialFamilyAttention(**given | options).fit(data)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    fit(part="items").save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_model_says_the_same(kind: str, tmp_path: Path) -> None:
+    data, options = KINDS[kind]
+    model = fit(data, **options)
+    model.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.options == model.options
+    assert loaded.items_ == model.items_
+    assert loaded.log_prob(data).equals(model.log_prob(data))
+    assert loaded.predict(data).equals(model.predict(data))
+    again = tmp_path / "again"
+    loaded.save(again)
+    assert load_file(again / WEIGHTS).keys() == load_file(tmp_path / "m" / WEIGHTS).keys()
+
+
+def test_its_attention_is_scored_as_that_of_any_model(tmp_path: Path) -> None:
+    model = fit(part="items", layers=2, heads=2)
+    model.save(tmp_path / "m")
+    rows = score(str(tmp_path / "m"), per_head=True)
+    for number, layer in enumerate(model.model_.attention.layers):
+        product = (layer.query.weight.T @ layer.key.weight).detach().double()
+        whole = rows[(rows["layer"] == number) & rows["head"].isna()]
+        assert whole["symmetry"].item() == pytest.approx(
+            float((product * product.T).sum() / product.square().sum()), abs=1e-5
+        )
+    assert rows["head"].notna().sum() == 4
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    about = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(about | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "facts"),
+    [
+        ({"format": 2}, UnsupportedModelError, [2, 1]),
+        ({"model_type": "attngeo_tabular"}, UnsupportedModelError, ["attngeo_tabular", "attngeo_efa"]),
+        ({"items": [1]}, CorruptCheckpointError, [CONFIG, "1 items, expected 3"]),
+        ({"options": {"width": "many"}}, CorruptCheckpointError, ["width"]),
+        ({"options": {"part": "items", "width": 6}}, CorruptCheckpointError, [WEIGHTS]),
+        ({"shape": {}}, CorruptCheckpointError, ["part"]),
+    ],
+)
+def test_a_model_of_another_version_or_kind_is_refused(
+    changes: dict[str, object], kind: type[Any], facts: list[object], saved: Path
+) -> None:
+    change_config(saved, **changes)
+    with refuses(kind, *facts):
+        load_model(saved)
+
+
+def test_broken_files_are_refused(saved: Path) -> None:
+    whole = (saved / WEIGHTS).read_bytes()
+    tensors = {name: each.clone() for name, each in load_file(saved / WEIGHTS).items()}
+    (saved / WEIGHTS).write_bytes(whole[:100])
+    with refuses(CorruptCheckpointError, saved / WEIGHTS):
+        load_model(saved)
+    name = "network.context.weight"
+    save_file(tensors | {name: tensors[name] * float("nan")}, saved / WEIGHTS)
+    with refuses(CorruptCheckpointError, name, "finite"):
+        load_model(saved)
+    (saved / CONFIG).unlink()
+    with refuses(ModelNotFoundError, saved, "attngeo efa fit --save"):
+        load_model(saved)
+
+
+def test_items_that_json_lacks_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    days = ROWS.assign(item=[datetime.date(2020, 1, day) for day in (1, 2, 3, 1, 2)])
+    with refuses(TableError, "date"):
+        fit(days).save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
