@@ -9,9 +9,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Progress:
-    """One report: the current step `what`, and how much of `total` is `done`, in bytes or in training steps."""
+    """One report: the current step `what`, and how much of `total` is `done`, in bytes or in training steps.
 
-    phase: Literal["download", "read", "score", "ask", "prepare", "train", "load", "verify", "fit", "kept", "study"]
+    The phases "kept" and "note" are no steps, but what the user should know.
+    """
+
+    phase: Literal[
+        "download", "read", "score", "ask", "prepare", "train", "load", "verify", "fit", "kept", "note", "study"
+    ]
     what: str
     done: int = 0
     total: int = 0

@@ -77,7 +77,7 @@ class Bar:
             raise KeyboardInterrupt
         if progress.phase == "download":
             return
-        if progress.phase == "kept":
+        if progress.phase in ("kept", "note"):
             if not self._quiet:
                 say(f"{self._name}: {progress.what}")
             return

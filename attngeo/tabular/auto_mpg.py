@@ -16,14 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from attngeo.bounds.small_files import read_small_text
+from attngeo.downloads import downloads_folder, fetch
 from attngeo.errors import DataError, DataUnavailableError, first_line
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.studies.results import cache_folder
-from attngeo.tables.atomic import atomic_write
+from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tabular.simulation import Rows, ShiftedTable, quantile_codes
 
 ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/auto-mpg/auto-mpg.data"
-TIMEOUT, MOST_BYTES = 30, 1_000_000
+MOST_BYTES = 1_000_000
 # Columns of numbers, in the order of UCI's file, which has no header; the name of the car follows.
 RESPONSE, CYLINDERS, ORIGIN = "mpg", "cylinders", "origin"
 FEATURES = (CYLINDERS, "displacement", "horsepower", "weight", "acceleration", "model year")
@@ -55,15 +54,18 @@ def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = i
     return AutoMpg(divide_cars(_fetch_cars(progress)), True)
 
 
-def read_cars(path: Path) -> list[Car]:
-    """The cars of a file; None is an unknown number. Raises DataUnavailableError or DataError."""
+def read_cars(path: Path, source: str = "") -> list[Car]:
+    """The cars of a file; None is an unknown number. Raises DataUnavailableError or DataError.
+
+    source: what messages name instead of the file.
+    """
     try:
         text = read_small_text(path, MOST_BYTES, "utf-8-sig")
     except FileNotFoundError:
         raise DataUnavailableError(f"{path}: no such file; download it from {ADDRESS}") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({first_line(error)})") from None
-    return parse_cars(text, str(path))
+        raise DataError(f"{source or path} cannot be read ({first_line(error)})") from None
+    return parse_cars(text, source or str(path))
 
 
 def parse_cars(text: str, source: str) -> list[Car]:
@@ -128,33 +130,17 @@ def divide_cars(cars: Sequence[Car]) -> ShiftedTable:
 
 def _fetch_cars(progress: ProgressCallback) -> list[Car]:
     """UCI's cars, from the cache folder or else from their address."""
-    folder = cache_folder()
-    kept = None if folder is None else folder / "downloads" / ADDRESS.rpartition("/")[2]
-    if kept is not None and kept.is_file():
-        cars = read_cars(kept)
-        if digest_cars(cars) == DIGEST:
-            return cars
-    progress(Progress("prepare", f"download {ADDRESS}"))
-    text = _download()
-    cars = parse_cars(text, ADDRESS)
+    advice = f"download {ADDRESS} on another machine, and give the file as data (--data)"
+    with downloads_folder() as folder:
+        return fetch(
+            ADDRESS, folder / ADDRESS.rpartition("/")[2], _read_cars_of_paper, what="auto-mpg", advice=advice,
+            most_bytes=MOST_BYTES, progress=progress,
+        )  # fmt: skip
+
+
+def _read_cars_of_paper(path: Path) -> list[Car]:
+    """The cars of a download. Raises DataError if they are not those of the paper."""
+    cars = read_cars(path, ADDRESS)
     if digest_cars(cars) != DIGEST:
         raise DataError(f"{ADDRESS} has other numbers than expected; give the original file as data (--data)")
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(kept) as partial:
-            partial.write_text(text, "utf-8")
     return cars
-
-
-def _download() -> str:
-    import httpx2
-    import huggingface_hub
-
-    advice = f"download {ADDRESS} on another machine, and give the file as data (--data)"
-    if huggingface_hub.constants.is_offline_mode():
-        raise DataUnavailableError(f"auto-mpg: offline mode is on (HF_HUB_OFFLINE); {advice}")
-    try:
-        answer = httpx2.get(ADDRESS, timeout=TIMEOUT, follow_redirects=True).raise_for_status()
-    except httpx2.HTTPError as error:
-        raise DataUnavailableError(f"{ADDRESS} cannot be read ({first_line(error)}); {advice}") from None
-    return answer.text

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from support.data import DATA, needs
+from support.file_server import Answer, serve
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError
@@ -46,27 +45,15 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A server in the place of UCI. text: what it answers, or None for 404. asked: how often it was."""
     state: dict[str, Any] = {"text": write_uci(make_cars()), "asked": 0}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            state["asked"] += 1
-            body = (state["text"] or "").encode()
-            self.send_response(404 if state["text"] is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(_: str) -> Answer | None:
+        state["asked"] += 1
+        return None if state["text"] is None else Answer(state["text"].encode())
 
-        def log_message(self, *arguments: object) -> None:
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = Thread(target=running.serve_forever)
-        thread.start()
-        monkeypatch.setattr(auto_mpg, "ADDRESS", f"http://127.0.0.1:{running.server_port}/auto-mpg.data")
+    with serve(answer) as address:
+        monkeypatch.setattr(auto_mpg, "ADDRESS", f"{address}/auto-mpg.data")
         monkeypatch.setattr(auto_mpg, "DIGEST", digest_cars(make_cars()))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         yield state
-        running.shutdown()
-        thread.join()
 
 
 def test_both_formats_have_the_same_numbers() -> None:

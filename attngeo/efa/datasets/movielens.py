@@ -1,85 +1,54 @@
-"""Data of the paper's experiments as tidy tables: one row for each observation.
+"""MovieLens-100K: the movies that users rated, in order, and their ratings.
 
-Columns: sequence (a user), position (from 0 in each sequence), item (a movie), value (a rating).
-
-Source: Wibisono and Wang 2025 (arXiv 2501.16790), sections 6.1 and 6.2, appendix H.1, and the code that made its tables
-for what the text leaves open.
+Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 6.2, and the code that made its tables for what the text
+leaves open.
 """
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.choices import whole
-from attngeo.errors import DataError, DataUnavailableError, first_line
+from attngeo.efa.datasets.files import find_file, read_content
+from attngeo.efa.datasets.splits import PUBLISHED_SEED, Split, hold_out, start_draws, take_sequences
+from attngeo.errors import DataError, first_line
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 COLUMNS = ("sequence", "position", "item", "value")
 MOVIELENS = ("user", "item", "rating", "time")
+MOVIELENS_ARCHIVE, MEMBER = "ml-100k.zip", "ml-100k/u.data"
+NAMES = ("u.data", MEMBER, MOVIELENS_ARCHIVE)
 # Of MovieLens: the movies that are kept, the lowest rating of the second experiment, and what is subtracted from it.
 TOP_MOVIES, LOWEST_RATING, RATING_SHIFT = 50, 3, 2
-# The seed of the published runs.
-PUBLISHED_SEED = 42
-SYNTHETIC_MOVIES = 5
-
-
-def synthetic_ratings(users: int = 10_000, seed: int = PUBLISHED_SEED) -> pd.DataFrame:
-    """Ratings of five movies by users who saw them in a random order, which some ratings depend on (appendix H.1).
-
-    A rating is normal with variance 1. Its mean is 3; but 1 for movie 2 after movie 1, and 5 for movie 2 before it; 1
-    for movies 3 and 4 directly after each other; 5 for movie 5 if it is the last one. `mean` is a further column: the
-    mean of the rating given the order. With the defaults these are the numbers of the published runs.
-    """
-    import numpy as np
-    import pandas as pd
-
-    whole("users", users, 1)
-    draw = np.random.RandomState(seed)
-    orders, values, means = np.empty((3, users, SYNTHETIC_MOVIES))
-    for user in range(users):
-        orders[user] = order = draw.permutation(SYNTHETIC_MOVIES) + 1
-        means[user] = mean = _mean_ratings(order)
-        values[user] = draw.normal(mean, 1)
-    sequence, position = np.indices(orders.shape).reshape(2, -1)
-    frame = pd.DataFrame({"sequence": sequence, "position": position, "item": orders.reshape(-1).astype(int)})
-    return frame.assign(value=values.reshape(-1), mean=means.reshape(-1))
-
-
-def _mean_ratings(order: np.ndarray) -> list[float]:
-    means = []
-    for at, movie in enumerate(order):
-        before = order[at - 1] if at else 0
-        if movie == 2:
-            mean = 1.0 if 1 in order[:at] else 5.0
-        elif (movie, before) in ((3, 4), (4, 3)):
-            mean = 1.0
-        else:
-            mean = 5.0 if movie == 5 and at == len(order) - 1 else 3.0
-        means.append(mean)
-    return means
 
 
 def read_movielens(path: str | Path) -> pd.DataFrame:
-    """The file u.data of MovieLens-100K: user, item, rating (1 to 5), time (seconds).
+    """The ratings of MovieLens-100K: user, item, rating (1 to 5), time (seconds).
 
+    path: the file u.data, the archive ml-100k.zip, or a folder with one of them.
     Raises DataUnavailableError if it cannot be read, and DataError if it is another table.
     """
     import pandas as pd
 
+    file = find_file(path, *NAMES)
+    content = read_content(file, member=MEMBER)
     try:
-        frame = pd.read_csv(path, sep="\t", names=list(MOVIELENS), dtype="int64", encoding="utf-8")
-    except OSError as error:
-        raise DataUnavailableError(f"{path} cannot be read ({error.strerror or error}), expected u.data") from None
+        frame = pd.read_csv(io.BytesIO(content), sep="\t", names=list(MOVIELENS), dtype="int64")
+        if not isinstance(frame.index, pd.RangeIndex):
+            raise ValueError(f"row 1 has more than {len(MOVIELENS)} cells")
     except ValueError as error:
-        raise DataError(f"{path} is not u.data of MovieLens-100K ({first_line(error)})") from None
+        raise DataError(f"{file} is not u.data of MovieLens-100K ({first_line(error)})") from None
     wrong = frame.index[~frame["rating"].between(1, 5)]
     if not len(frame) or len(wrong):
         what = f"row {wrong[0] + 1} has rating {frame['rating'][wrong[0]]}" if len(wrong) else "it has no rows"
-        raise DataError(f"{path} is not u.data of MovieLens-100K: {what}, expected ratings from 1 to 5")
+        raise DataError(f"{file} is not u.data of MovieLens-100K: {what}, expected ratings from 1 to 5")
+    twice = frame.index[frame.duplicated(["user", "item"])]
+    if len(twice):
+        user, item = frame.loc[twice[0], ["user", "item"]]
+        raise DataError(f"{file}: row {twice[0] + 1}: user {user} rates movie {item} again, expected once")
     return frame
 
 
@@ -98,6 +67,40 @@ def movielens_ratings(frame: pd.DataFrame, seed: int = 0, *, published: bool = F
     kept = frame[frame["rating"] >= LOWEST_RATING]
     kept = _keep_top(kept.assign(rating=kept["rating"] - RATING_SHIFT))
     return _order(kept[kept.groupby("user")["item"].transform("size") > 1], seed, published=published)
+
+
+def split_movielens_sequences(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
+    """`movielens_sequences` of users at random: 56.25 % train, 18.75 % validate and 25 % test (section 6.2.1).
+
+    frame: rows of `read_movielens`. published: as it was run. There, positions in the list of users were taken for
+    numbers of users: of 902, 480 train, 161 validate and 219 test, and 42 are in no part.
+    """
+    return _split_users(movielens_sequences(frame, seed, published=published), seed, published=published)
+
+
+def split_movielens_ratings(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
+    """The same of `movielens_ratings`: as it was run, of 893 users 631 train or validate, 211 test, 51 are in no part.
+
+    published: here, the 631 users are divided as those of `split_movielens_sequences`. The published runs divided
+    masked copies of them, not users: `mark_validated_copies` has their division.
+    """
+    return _split_users(movielens_ratings(frame, seed, published=published), seed, published=published)
+
+
+def _split_users(frame: pd.DataFrame, seed: int, *, published: bool) -> Split:
+    import numpy as np
+
+    users = np.sort(frame["sequence"].unique())
+    draw = start_draws(seed, published=published)
+    if published:
+        order = draw.permutation(len(users))
+        count = 3 * len(users) // 4
+        known, test = np.intersect1d(users, order[order[:count]]), order[order[count:]]
+        draw = start_draws(seed, published=True)  # each division starts the same random numbers
+    else:
+        known, test = hold_out(users, draw)
+    train, validation = hold_out(known, draw)
+    return take_sequences(frame, train, validation, test)
 
 
 def _keep_top(frame: pd.DataFrame) -> pd.DataFrame:
