@@ -33,7 +33,7 @@ def serve(answer: Callable[[str], Answer | None]) -> Iterator[str]:
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = Thread(target=running.serve_forever)
+        thread = Thread(target=running.serve_forever, args=[0.01])
         thread.start()
         try:
             yield f"http://127.0.0.1:{running.server_port}"

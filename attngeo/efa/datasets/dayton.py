@@ -92,7 +92,7 @@ def _read_archive(path: Path, cities: Sequence[str]) -> dict[str, Days]:
         header = next(rows, [])
         missing = [name for name in COLUMNS if name not in header]
         if missing:
-            raise ValueError(f"lacks the column {missing[0]!r}, expected {','.join(COLUMNS)}")
+            raise DataError(f"{path} lacks the column {missing[0]!r}, expected {','.join(COLUMNS)}")
         country, state, city, *numbers = (header.index(name) for name in COLUMNS)
         for cells in rows:
             if cells and cells[country] == "US" and (name := f"{cells[state]}|{cells[city]}") in found:

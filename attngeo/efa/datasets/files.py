@@ -125,7 +125,7 @@ def real_numbers(path: Path, cells: pd.Series, least: float, most: float) -> npt
 
 def _to_float(cell: str) -> float:
     try:
-        return float(cell)
+        return float("nan" if "_" in cell else cell)  # Python reads 1_000 as a number
     except ValueError:
         return float("nan")
 
@@ -134,7 +134,7 @@ def require(path: Path, cells: pd.Series, is_right: npt.NDArray[np.bool_], expec
     """Raise DataError that states the row, the column and the cell of the first that is not right."""
     if not is_right.all():
         row = int(is_right.argmin())
-        raise DataError(f"{path}: row {row + 1}: {cells.name} is {cells.iloc[row]!r:.60}, expected {expected}")
+        raise DataError(f"{path}: row {row + 1}: {cells.name} is {str(cells.iloc[row])!r:.60}, expected {expected}")
 
 
 def require_once(path: Path, frame: pd.DataFrame, columns: list[str]) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.choices import one_of
-from attngeo.downloads import downloads_folder, fetch
 from attngeo.efa.datasets.catalogue import DATASETS, DataSet, SourceFile, terms_of
 from attngeo.efa.datasets.files import read_content
 from attngeo.errors import DataError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.studies.downloads import downloads_folder, fetch
 
 if TYPE_CHECKING:
     import pandas as pd

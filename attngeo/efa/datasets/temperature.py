@@ -104,7 +104,7 @@ def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.Dat
         before = dates - pd.Timedelta(days=lag)
         missing = before[~before.isin(days.index)]
         if len(missing):
-            raise DataError(f"{source}: {missing[0]:%Y-%m-%d} is missing, {lag} before a day of October")
+            raise DataError(f"{source}: {missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one")
         tables[f"lag_{lag}"] = days.loc[before].to_numpy()
     of_city = {"item": [", ".join(reversed(name.split("|"))) for name in names]}
     of_city |= {place: cities[place].loc[names].tolist() for place in map(str, cities)}

@@ -64,9 +64,9 @@ def fetch(
 
 
 def _require_online(what: str, advice: str) -> None:
-    import huggingface_hub
+    from huggingface_hub import constants
 
-    if huggingface_hub.constants.is_offline_mode():
+    if constants.is_offline_mode():
         raise DataUnavailableError(f"{what}: offline mode is on (HF_HUB_OFFLINE); {advice}")
 
 

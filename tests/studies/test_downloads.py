@@ -10,9 +10,9 @@ import pytest
 from support.file_server import Answer, serve
 from support.messages import refuses
 
-from attngeo.downloads import downloads_folder, fetch
 from attngeo.errors import DataError, DataUnavailableError, OutputError
 from attngeo.progress import Progress, ignore_progress
+from attngeo.studies.downloads import downloads_folder, fetch
 
 CONTENT = b"the file"
 
