@@ -1,1 +1,1 @@
-"""Many independent runs: in one process, in several of this machine, or on a Dask cluster; results and downloads that are kept."""
+"""Many independent runs: in one process, in several, or on a Dask cluster; results and downloads that are kept."""
