@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attngeo.studies.cache import Entry
 
 # Folder of the cache → the module that knows when its results are outdated.
-KINDS = {"scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
+KINDS = {"efa": "attngeo.efa.runs", "scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
 
 
 def cache(
@@ -47,7 +47,8 @@ def cache(
 
     score keeps the scores of each model, and the finished layers of one that was interrupted, in the platform's cache
     folder or in that which ATTNGEO_CACHE names; if ATTNGEO_CACHE is empty, nothing is kept. tabular keeps the scores of
-    each method on each data set. clear may be used while other commands run: they compute what they miss.
+    each method on each data set, efa the numbers of each model and the state of an unfinished training. clear may be
+    used while other commands run: they compute what they miss.
 
     Examples:
         attngeo cache list

@@ -24,6 +24,7 @@ from attngeo.errors import TableError, UsageError
 from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import History, TensorBatches, TrainingOptions, draw_generator, train
+from attngeo.training.checkpoints import remove_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,6 +105,8 @@ class ExponentialFamilyAttention:
             for each, source in zip(parts, (TRAINING, HELD_OUT if validation is not None else TRAINING), strict=False):
                 check_support(model.family, each, self.options.value, source)
         self.history_ = self._train(model, parts, folder, progress)
+        if folder is not None:
+            remove_state(Path(folder))
         self.model_ = model
         return self
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from attngeo.choices import whole
 from attngeo.errors import UsageError
-from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION, Options, device_option, option
+from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION, RESULTS, Options, device_option, option
 
 Models = Literal["efa", "fm", "both"]
 Directions = Literal["bi", "uni", "both"]
@@ -49,6 +49,10 @@ class RunOptions(Options):
     epochs: int | None = option(
         None, "Passes over the training data", panel=OPTIMISATION, least=1, shown_default="as in the paper"
     )
+    save: str | None = option(
+        None, "Save each fitted model to a folder of this folder, for attngeo score and plot", panel=RESULTS,
+        metavar="FOLDER",
+    )  # fmt: skip
     seeds: int = option(1, "Number of seeds", panel=OPTIMISATION, metavar="N", least=1, most=MOST_SEEDS)
     device: str = device_option()
 

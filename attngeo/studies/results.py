@@ -108,6 +108,11 @@ class KeptResult:
         self._types, self._is_current, self._about = types, is_current, about
         self._is_broken = False
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the finished parts, which is removed when the result is kept."""
+        return self._parts
+
     def load(self) -> Kept | None:
         """The result; None if it is missing."""
         return _read(self._file, self._types)
