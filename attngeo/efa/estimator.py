@@ -230,7 +230,7 @@ class ExponentialFamilyAttention:
     def _reading(self) -> TableReading:
         return TableReading(
             self.options, self.items_ or None, self.part_ == "values", self.options.direction == "uni",
-            self._shape.longest if self.options.order else 0,
+            self._shape.longest if self.options.order and self.options.model == "efa" else 0,
         )  # fmt: skip
 
     def _choose_part(self, data: pd.DataFrame) -> str:

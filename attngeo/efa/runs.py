@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -119,7 +119,8 @@ def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: Pro
 
     if run.options is None:
         return TRIVIAL[run.model].measure(split, run.direction, run.setting)
-    model = ExponentialFamilyAttention(options=run.options)
+    longest = max(int(part.groupby("sequence").size().max()) for part in split)
+    model = ExponentialFamilyAttention(options=replace(run.options, longest=longest))
     model.fit(split.train, split.validation, folder=None if record is None else record.folder, progress=progress)
     if run.folder is not None:
         model.save(run.folder)

@@ -229,13 +229,15 @@ def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) 
 
             os.kill(os.getpid(), signal.SIGTERM)
 
-    broken = ExponentialFamilyAttention(**SMALL | {"epochs": 6})
+    def start() -> ExponentialFamilyAttention:
+        return ExponentialFamilyAttention(**SMALL | {"epochs": 6})
+
     with pytest.raises(InterruptedTrainingError):
-        broken.fit(frame, folder=tmp_path, progress=stop)
-    again = ExponentialFamilyAttention(**SMALL | {"epochs": 6}).fit(frame, folder=tmp_path)
-    assert again.log_prob(frame).equals(whole.log_prob(frame))
+        start().fit(frame, folder=tmp_path, progress=stop)
     with pytest.raises(TrainingError, match="identity"):
-        ExponentialFamilyAttention(**SMALL | {"epochs": 6}).fit(frame.assign(value=0.0), folder=tmp_path)
+        start().fit(frame.assign(value=0.0), folder=tmp_path)
+    assert start().fit(frame, folder=tmp_path).log_prob(frame).equals(whole.log_prob(frame))
+    assert not list(tmp_path.iterdir())
 
 
 def test_held_out_sequences_stop_the_training_and_seeds_give_the_same_numbers() -> None:
@@ -301,6 +303,7 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
     ):
         with refuses(TableError, message):
             model.log_prob(data)
+    assert len(fit(frame, model="fm").log_prob(longer)) == 5  # it has no positions
     with refuses(UsageError, "not fitted"):
         ExponentialFamilyAttention().log_prob(frame)
     with refuses(UsageError, "no probability of each item"):

@@ -1,0 +1,112 @@
+"""`attngeo efa`: a user's own data, and the experiments, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import Command
+from support.messages import assert_fails, assert_states
+
+NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
+SMALL = ["--width", "4", "--epochs", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
+
+
+def assert_shows(text: str, *facts: object) -> None:
+    """A table or a page has each of these."""
+    assert [fact for fact in facts if str(fact) not in text] == []
+
+
+@pytest.fixture
+def baskets(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    rows = [
+        {"sequence": number, "item": item, "value": int(draw.poisson(2))}
+        for number in range(20)
+        for item in draw.permutation(NAMES)[: draw.integers(2, 5)]
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "baskets.csv", index=False)
+    return tmp_path / "baskets.csv"
+
+
+def test_a_model_of_values_is_fitted_saved_and_used(inside: Command, baskets: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    run = inside("efa", "fit", baskets, "--family", "poisson", *SMALL, "--test", baskets, "--save", model,
+                 "-o", tmp_path / "fit.json")  # fmt: skip
+    assert run.returncode == 0
+    assert_states(run.stderr, model, "attngeo efa predict", "attngeo score")
+    assert_shows(run.stdout, "train", "test", "poisson", "all other rows of its sequence")
+    rows = pd.DataFrame(json.loads((tmp_path / "fit.json").read_text()))
+    assert rows["data"].tolist() == ["train", "test"]
+    assert rows["log_prob"].nunique() == 1
+    assert (rows["without_context"] < 0).all()
+    predicted = pd.DataFrame(json.loads(inside("efa", "predict", model, baskets, "--format", "json").stdout))
+    assert predicted["log_prob"].mean() == pytest.approx(rows["log_prob"][0])
+    assert predicted["predicted_mean"].gt(0).all()
+    drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--given", baskets, "--format", "json").stdout))
+    assert drawn["item"].tolist() == pd.read_csv(baskets)["item"].tolist()
+    weights = inside("efa", "attention", model, baskets, "--format", "csv")
+    assert weights.stdout.startswith("sequence,layer,head,row,other")
+    assert_shows(inside("score", model).stdout, "symmetry")
+
+
+def test_a_model_of_items_draws_ranks_and_attends(inside: Command, baskets: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    fit = inside("efa", "fit", baskets, "--part", "items", "--direction", "uni", *SMALL, "--save", model, "-q")
+    assert (fit.returncode, fit.stderr) == (0, "")
+    assert_shows(fit.stdout, "the rows of its sequence before it")
+    drawn = inside("efa", "sample", model, "--sequences", "3", "--length", "2", "--format", "csv").stdout
+    assert len(drawn.splitlines()) == 7
+    similar = json.loads(inside("efa", "similar", model, "Limes", "--format", "json").stdout)
+    assert {row["item"] for row in similar} == set(NAMES) - {"Limes"}
+    assert [row["score"] for row in similar] == sorted((row["score"] for row in similar), reverse=True)
+    shown = inside("efa", "attention", model, "Limes,Tea,Milk").stdout
+    assert_shows(shown, "layer 0", "layer 1", "1 Limes", "3 Milk")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert_shows(inside("efa", "predict", model, baskets).stdout, "predicted item", "probability")
+
+
+def test_an_experiment_prints_the_papers_numbers_beside_ours(inside: Command, tmp_path: Path) -> None:
+    command = ["efa", "run", "synthetic", "--model", "fm", "--epochs", "1", "--direction", "bi"]
+    first = inside(*command, "-o", tmp_path / "rows.csv")
+    assert first.returncode == 0
+    assert max(map(len, first.stdout.splitlines())) <= 80
+    assert_shows(first.stdout, "mean-per-item", "bayes", "2.636", "1.023")
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    assert set(rows["metric"]) == {"mse", "epochs"}
+    again = inside(*command)
+    assert again.stdout == first.stdout
+    assert_states(again.stderr, "3 of 3 runs", "--fresh")
+    assert_shows(inside("cache", "list", COLUMNS="100").stdout, "synthetic fm bi seed 0")
+    assert not any(entry["outdated"] for entry in json.loads(inside("cache", "list", "--format", "json").stdout))
+
+
+def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -> None:
+    model, broken = tmp_path / "model", tmp_path / "broken.csv"
+    assert inside("efa", "fit", baskets, "--part", "items", *SMALL, "--save", model).returncode == 0
+    pd.read_csv(baskets).assign(value=-1).to_csv(broken, index=False)
+    for arguments, code, facts in (
+        (["fit", tmp_path / "none.csv"], 3, ["none.csv"]),
+        (["fit", baskets, "--sequence", "order"], 4, ["'order'"]),
+        (["fit", baskets, "--family", "normal"], 2, ["family", "'normal'", "poisson"]),
+        (["fit", broken, "--family", "poisson"], 4, ["row 1", "value -1", "whole numbers from 0"]),
+        (["fit", baskets, "--save", model], 2, [model]),
+        (["fit", baskets, "-o", baskets], 2, [baskets]),
+        (["predict", tmp_path / "none", baskets], 3, ["none", "attngeo efa fit --save"]),
+        (["similar", model, "Limess"], 2, ["'Limess'", "Limes"]),
+        (["attention", model, "Limes,Beer"], 2, ["'Beer'"]),
+        (["sample", model, "--length", "99"], 2, ["99"]),
+        (["run", "books"], 2, ["books", "synthetic"]),
+        (["run", "movielens-sequence"], 3, ["HF_HUB_OFFLINE", "--data"]),
+        (["run", "synthetic", "--data", baskets], 2, ["synthetic", "--data"]),
+        (["run", "temperature", "--neighbours", "0"], 2, ["neighbours", 0]),
+    ):
+        assert_fails(inside("efa", *map(str, arguments)), code, *facts)

@@ -1,0 +1,113 @@
+"""The paper's experiments: which runs they have, what is kept, and the table beside the published numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.data import DATA, needs
+from support.messages import refuses
+
+from attngeo.efa import load_model
+from attngeo.efa.experiment_options import RunOptions
+from attngeo.efa.experiments import COLUMNS, build_frame, plan_runs, run_planned
+from attngeo.efa.published import published_results
+from attngeo.efa.runs import is_outdated
+from attngeo.efa.settings import SETTINGS
+from attngeo.errors import DataUnavailableError, UsageError
+from attngeo.studies.cache import list_entries
+
+PLACES = {
+    "movielens-sequence": "movielens", "movielens-ratings": "movielens", "instacart": "instacart",
+    "temperature": "temperature",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
+
+
+def run(experiment: str, **options: Any) -> Any:
+    chosen = RunOptions(**options)
+    outcomes = run_planned(plan_runs(experiment, chosen))
+    assert [each.failure for each in outcomes] == [None] * len(outcomes)
+    return build_frame(outcomes, published=chosen.published)
+
+
+@pytest.mark.parametrize("experiment", SETTINGS)
+def test_every_published_number_belongs_to_a_run(experiment: str) -> None:
+    runs = plan_runs(experiment, RunOptions(published=True))
+    planned = {(each.experiment, each.model, each.direction, each.setting) for each in runs}
+    published = {tuple(name[:4]) for name in published_results() if name.experiment == experiment}
+    assert published <= planned
+
+
+def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
+    rows = run("synthetic", epochs=1, model="fm", seeds=2)
+    assert tuple(rows.columns) == COLUMNS
+    mse = rows[rows["metric"] == "mse"]
+    assert mse.groupby("model").size().to_dict() == {"bayes": 2, "fm": 4, "mean-per-item": 2}
+    paper = mse.drop_duplicates(["model", "direction"]).set_index(["model", "direction"])["published"]
+    assert paper["fm"].to_dict() == {"bi": pytest.approx(2.636, abs=1e-3), "uni": pytest.approx(4.519, abs=1e-3)}
+    assert paper["bayes"].isna().all()
+    seeds = mse[mse["model"] == "fm"].groupby("seed")["value"].mean()
+    assert seeds[0] != seeds[1]
+
+
+def test_what_is_kept_is_not_computed_again_and_the_text_differs_from_the_code() -> None:
+    first = run("synthetic", epochs=1, model="fm", published=True, direction="uni")
+    again = plan_runs("synthetic", RunOptions(epochs=1, model="fm", published=True, direction="uni"))
+    outcomes = run_planned(again)
+    assert all("from the result store" in each.notes[0] for each in outcomes)
+    assert build_frame(outcomes).equals(first)
+    by_text = run("synthetic", epochs=1, model="fm", direction="uni")
+    fm = (first["model"] == "fm") & (first["metric"] == "mse")
+    assert (first["value"][fm] != by_text["value"][fm]).all()
+    entries = list_entries()
+    assert len(entries) == 6
+    assert not any(is_outdated(entry.about) for entry in entries)
+    assert is_outdated({"version": {"code": "other", "torch": "1"}})
+
+
+def test_fitted_models_are_saved_and_a_missing_one_is_fitted_again(tmp_path: Path) -> None:
+    options = {"epochs": 1, "direction": "uni", "save": str(tmp_path / "models"), "baselines": False, "model": "fm"}
+    rows = run("synthetic", **options)
+    folder = tmp_path / "models" / "synthetic-fm-uni-seed-0"
+    assert load_model(folder).options.direction == "uni"
+    (folder / "model.safetensors").unlink()
+    (folder / "config.json").unlink()
+    folder.rmdir()
+    assert run("synthetic", **options).equals(rows)
+    assert load_model(folder)
+
+
+@pytest.mark.parametrize("experiment", PLACES)
+def test_each_experiment_runs_on_its_data(experiment: str) -> None:
+    place = PLACES[experiment]
+    if not (DATA / place).exists():
+        pytest.skip(f"needs {place} in the folder that ATTNGEO_DATA names, which cannot be shipped")
+    rows = run(experiment, data=str(DATA / place), epochs=1, model="fm", neighbours=3)
+    assert rows["value"].notna().all()
+    assert set(rows["model"]) == {"fm", *SETTINGS[experiment].trivial}
+
+
+@needs("temperature")
+def test_layers_and_earlier_days_are_settings() -> None:
+    runs = plan_runs("temperature", RunOptions(model="efa", data=str(DATA / "temperature")))
+    names = [each.setting for each in runs if each.model == "efa"]
+    assert names == ["1 layer", "2 layers", "4 layers", "4 layers, 1 day", "4 layers, 2 days"]
+    runs = plan_runs("temperature", RunOptions(model="efa", layers=1, lags=1, epochs=1, baselines=False))
+    assert [(each.setting, len(each.options.lag_names)) for each in runs if each.options] == [("1 layer, 1 day", 1)]
+
+
+def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    with refuses(UsageError, "experiment is 'books'"):
+        plan_runs("books", RunOptions())
+    with refuses(UsageError, "neighbours is 0"):
+        RunOptions(neighbours=0)
+    outcome = run_planned(plan_runs("instacart", RunOptions(data=str(tmp_path / "none"), model="fm", direction="bi")))[
+        0
+    ]
+    assert isinstance(outcome.failure, DataUnavailableError)
