@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -18,20 +19,21 @@ from attngeo.efa.marginal import measure_marginal
 from attngeo.efa.modelling import DataShape, PartModel, describe_data, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.sampling import draw_items, draw_values
-from attngeo.efa.sequences import Sequences, TableReading, check_columns, check_support, learn_items
+from attngeo.efa.sequences import Sequences, TableReading, check_support, learn_items, require_columns
+from attngeo.efa.stores import SequenceStore, open_store
 from attngeo.efa.weights import read_weights
 from attngeo.errors import TableError, UsageError
 from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import History, TensorBatches, TrainingOptions, draw_generator, train
+from attngeo.training import History, TrainingOptions, draw_generator, train
 from attngeo.training.checkpoints import remove_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 # Sequences that are read at once.
 CHUNK = 256
-TRAINING, HELD_OUT = "the training table", "the validation table"
+TRAINING, HELD_OUT, TABLE = "the training table", "the validation table", "the table"
 
 
 class Measured(NamedTuple):
@@ -76,35 +78,38 @@ class ExponentialFamilyAttention:
 
     def fit(
         self,
-        data: pd.DataFrame,
-        validation: pd.DataFrame | None = None,
+        data: pd.DataFrame | str | Path,
+        validation: pd.DataFrame | str | Path | None = None,
         *,
         folder: str | Path | None = None,
         progress: ProgressCallback = ignore_progress,
     ) -> Self:
         """Train on a table. It ends with the weights of the lowest loss on the validation data.
 
-        validation: another table; without it, `validation_fraction` of the sequences are held out. folder: keeps the
-        state of an unfinished training, which a second call resumes. Raises TableError for tables that cannot be used,
-        UsageError for options that do not fit them, and what `attngeo.training.train` raises.
+        data: a DataFrame; or the path of a Parquet file in which the rows of each sequence are together, which is read
+        in parts and may be larger than memory. validation: another table; without it, `validation_fraction` of the
+        sequences are held out. folder: keeps the state of an unfinished training, which a second call resumes.
+        Raises TableError for tables that cannot be used, UsageError for options that do not fit them, and what
+        `attngeo.training.train` raises.
         """
-        part = self._choose_part(data)
-        frames = [data] if validation is None else [data, validation]
-        uses_items = part == "items" or (self.options.item_vectors and self.options.item in data.columns)
-        self.items_ = learn_items(frames, self.options.item, TRAINING) if uses_items else []
+        given = [(data, TRAINING), *([(validation, HELD_OUT)] if validation is not None else [])]
+        stores = [open_store(each, self.options.sequence, source) for each, source in given]
+        part, uses_items = self._choose_part(stores[0])
+        self.items_ = learn_items(stores, self.options.item, TRAINING) if uses_items else []
         self._shape = DataShape(part=part, items=len(self.items_))
-        named = zip(frames, (TRAINING, HELD_OUT), strict=False)
-        parts = [self._reading.read(frame, source=source) for frame, source in named]
+        reading = self._reading
         if validation is None and self.options.validation_fraction:
-            parts = self._hold_out(parts[0])
+            stores = self._hold_out(stores[0], reading)
+        parts = [partial(each.parts, reading) for each in stores]
         self._shape = describe_data(self.options, part, len(self.items_), parts)
         with torch.random.fork_rng([]):
             torch.manual_seed(draw_generator(self.options.seed).initial_seed())
             model = make_model(self.options, self._shape)
         if part == "values":
-            for each, source in zip(parts, (TRAINING, HELD_OUT if validation is not None else TRAINING), strict=False):
-                check_support(model.family, each, self.options.value, source)
-        self.history_ = self._train(model, parts, folder, progress)
+            for source, each in zip((TRAINING, HELD_OUT if validation is not None else TRAINING), parts, strict=False):
+                for some in each():
+                    check_support(model.family, some, self.options.value, source)
+        self.history_ = self._train(model, stores, reading, folder, progress)
         if folder is not None:
             remove_state(Path(folder))
         self.model_ = model
@@ -124,13 +129,22 @@ class ExponentialFamilyAttention:
         """The mean of `log_prob`."""
         return float(self.log_prob(data).mean())
 
-    def measure(self, data: pd.DataFrame, train: pd.DataFrame) -> Measured:
-        """How probable the rows of a table are, beside what is known without a context from training rows."""
-        sequences, seen = self._read(data), self._read(train)
-        tensors = [self.model_.tensors(each) for each in (seen, sequences)]
-        return Measured(
-            len(sequences), int(sequences.known.sum()), self.score(data), measure_marginal(self.model_, *tensors)
-        )
+    def measure(self, data: pd.DataFrame | str | Path, train: pd.DataFrame | str | Path) -> Measured:
+        """How probable the rows of a table are, beside what is known without a context from training rows.
+
+        data, train: as in `fit`.
+        """
+        stores = [open_store(each, self.options.sequence, TABLE) for each in (data, train)]
+        reading = self._reading
+        sequences = rows = 0
+        total = 0.0
+        for part in stores[0].parts(reading):
+            self._check(part)
+            sequences += len(part)
+            rows += int(part.known.sum())
+            total += float(self._map(part, self.model_.log_prob).double().sum())
+        shown, seen = ((self.model_.tensors(part) for part in store.parts(reading)) for store in stores)
+        return Measured(sequences, rows, total / rows, measure_marginal(self.model_, seen, shown))
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.
@@ -233,42 +247,50 @@ class ExponentialFamilyAttention:
             self._shape.longest if self.options.order and self.options.model == "efa" else 0,
         )  # fmt: skip
 
-    def _choose_part(self, data: pd.DataFrame) -> str:
-        """The part that is asked for, or else that of which the table has a column."""
-        part: str = self.options.part
+    def _choose_part(self, store: SequenceStore) -> tuple[str, bool]:
+        """The part that is asked for, or else that of which the table has a column; and whether it needs items."""
+        options = self.options
+        columns = store.columns()
+        part: str = options.part
         if part == "auto":
-            part = "values" if self.options.value in data.columns else "items"
-        check_columns(data, [self.options.value if part == "values" else self.options.item], TRAINING)
-        has_items = self.options.item_vectors and self.options.item in data.columns
-        if part == "values" and not has_items and not self.options.coordinates:
+            part = "values" if options.value in columns else "items"
+        require_columns(columns, [options.value if part == "values" else options.item], TRAINING)
+        has_items = options.item_vectors and options.item in columns
+        if part == "values" and not has_items and not options.coordinates:
             raise TableError(
-                f"{TRAINING} has neither the column {self.options.item!r} nor coordinates, expected one of them for a "
-                "model of values; name the columns by options such as item"
+                f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model "
+                "of values; name the columns by options such as item"
             )
-        return part
+        return part, part == "items" or has_items
 
-    def _hold_out(self, data: Sequences) -> list[Sequences]:
-        count = round(self.options.validation_fraction * len(data))
-        if not 0 < count < len(data):
+    def _hold_out(self, store: SequenceStore, reading: TableReading) -> list[SequenceStore]:
+        total = store.count(reading)
+        count = round(self.options.validation_fraction * total)
+        if not 0 < count < total:
             raise TableError(
-                f"{len(data)} sequences, of which a fraction of {self.options.validation_fraction:g} cannot be held "
-                "out; give more, or a validation table, or set validation_fraction to 0"
+                f"{total} sequences, of which a fraction of {self.options.validation_fraction:g} cannot be held out; "
+                "give more, or a validation table, or set validation_fraction to 0"
             )
-        order = torch.randperm(len(data), generator=draw_generator(self.options.seed, 2)).numpy()
-        return [data.take(np.sort(order[count:])), data.take(np.sort(order[:count]))]
+        order = torch.randperm(total, generator=draw_generator(self.options.seed, 2)).numpy()
+        return [store.take(np.sort(some), reading) for some in (order[count:], order[:count])]
 
     def _train(
-        self, model: PartModel, parts: list[Sequences], folder: str | Path | None, progress: ProgressCallback
+        self,
+        model: PartModel,
+        stores: Sequence[SequenceStore],
+        reading: TableReading,
+        folder: str | Path | None,
+        progress: ProgressCallback,
     ) -> History:
         size, seed = self.options.batch_size, self.options.seed
-        tensors = [model.tensors(each) for each in parts]
-        batches = TensorBatches(tensors[0], size, seed)
-        held_out = TensorBatches(tensors[1], CHUNK) if len(parts) > 1 else None
+        batches = stores[0].batches(reading, model, size, seed)
+        held_out = stores[1].batches(reading, model, CHUNK, None) if len(stores) > 1 else None
         own = {each.name: getattr(self.options, each.name) for each in fields(TrainingOptions)}
         options = TrainingOptions(**own | {"patience": self.options.patience or None})
+        about = [repr(replace(self.options, device="cpu")), *(each.fingerprint(reading) for each in stores)]
         return train(
             model, batches, options=options, validation=held_out, folder=folder, progress=progress,
-            identity=_digest([each for some in tensors for each in some], replace(self.options, device="cpu")),
+            identity=hashlib.sha256(" ".join(about).encode()).hexdigest(),
         )  # fmt: skip
 
     def _read(self, data: pd.DataFrame, *, drawn: bool = False) -> Sequences:
@@ -276,9 +298,14 @@ class ExponentialFamilyAttention:
         if not hasattr(self, "model_"):
             raise UsageError("the model is not fitted; call fit first")
         sequences = self._reading.read(data)
-        if self.part_ == "values" and not drawn:
-            check_support(self.model_.family, sequences, self.options.value, "the table")
+        if not drawn:
+            self._check(sequences)
         return sequences
+
+    def _check(self, sequences: Sequences) -> None:
+        """Raise TableError for values that the family cannot give."""
+        if self.part_ == "values":
+            check_support(self.model_.family, sequences, self.options.value, TABLE)
 
     @torch.no_grad()
     def _map(self, sequences: Sequences, function: Any) -> Tensor:
@@ -312,11 +339,3 @@ def _tabulate_weights(chunk: Sequences, weights: np.ndarray, causal: bool) -> pd
             "lag": j // positions, "weight": weights[at, layer, head, i, j],
         }
     )  # fmt: skip
-
-
-def _digest(tensors: list[Tensor], options: EfaOptions) -> str:
-    """What tells one training from another: its data and all options."""
-    digest = hashlib.sha256(repr(options).encode())
-    for each in tensors:
-        digest.update(each.numpy().tobytes())
-    return digest.hexdigest()

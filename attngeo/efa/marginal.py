@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -13,15 +14,22 @@ from attngeo.efa.modelling import PartModel
 STEPS = 20
 
 
-def measure_marginal(model: PartModel, train: tuple[Tensor, ...], data: tuple[Tensor, ...]) -> float:
+def measure_marginal(
+    model: PartModel, train: Iterable[tuple[Tensor, ...]], data: Iterable[tuple[Tensor, ...]]
+) -> float:
     """The mean log p of data by the best distribution without a context, learned from training data.
 
     Items: their frequencies, one added to each count. Values: a parameter of the family for each item, or one for all
-    if there are no items. train, data: tensors of `PartModel.tensors`.
+    if there are no items. train, data: parts of tables, as `PartModel.tensors` gives them.
     """
     if model.is_of_items:
-        counts = torch.bincount(train[0][train[1]], minlength=model.shape.items).double() + 1
-        return float((counts / counts.sum()).log()[data[0][data[1]]].mean())
+        counts, asked = (
+            torch.stack([torch.bincount(each[0][each[1]], minlength=model.shape.items).double() for each in parts])
+            for parts in (train, data)
+        )
+        counts, asked = counts.sum(0), asked.sum(0)
+        chances = (counts + 1) / (counts + 1).sum()
+        return float((chances.log() * asked).sum() / asked.sum())
     family = copy.deepcopy(model.family).cpu().double()
     values, items = _pick(model, train)
     raw = torch.zeros(max(model.shape.items, 1), dtype=torch.float64, requires_grad=True)
@@ -41,9 +49,12 @@ def measure_marginal(model: PartModel, train: tuple[Tensor, ...], data: tuple[Te
         return float(family.log_prob(family.natural(raw[items]), values).mean())
 
 
-def _pick(model: PartModel, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+def _pick(model: PartModel, parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
     """Known values, and the numbers of their items; 0 for all if there are none."""
-    given = dict(zip(model.fields, tensors, strict=True))
-    known = given["known"]
-    values = given["values"][known].double()
-    return values, given["items"][known] if "items" in given else torch.zeros(len(values), dtype=torch.long)
+    values, items = [], []
+    for tensors in parts:
+        given = dict(zip(model.fields, tensors, strict=True))
+        known = given["known"]
+        values.append(given["values"][known].double())
+        items.append(given["items"][known] if "items" in given else torch.zeros(len(values[-1]), dtype=torch.long))
+    return torch.cat(values), torch.cat(items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from attngeo.efa.starts import start_like_keras
 from attngeo.errors import TableError, UsageError
 
 NO_ATTENTION = "a factor model has no attention; fit one with model efa"
+# The sequences of a table in parts, read again at each call.
+Parts = Callable[[], Iterable[Sequences]]
 # Of the Earth, in km.
 RADIUS = 6371.0
 # What a batch of each part is made of, in this order; those that the data lack are left out.
@@ -138,20 +140,23 @@ class PartModel(nn.Module):
         return raw * deviation + mean if isinstance(self.family, Gaussian) else raw
 
 
-def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[Sequences]) -> DataShape:
-    """What a model has to know of training data (the first) and validation data. Raises TableError, UsageError."""
+def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[Parts]) -> DataShape:
+    """What a model has to know of training data (the first) and validation data. Raises TableError, UsageError.
+
+    data: functions that give the sequences in parts; they are read several times.
+    """
     train = data[0]
-    longest = max(int(each.known.sum(1).max()) for each in data)
+    longest = max(int(each.known.sum(1).max()) for parts in data for each in parts())
     if options.longest is not None and longest > options.longest:
         raise UsageError(f"longest is {options.longest}, but a sequence has {longest} positions; shorten it")
     longest = options.longest or longest
     if part == "items":
         return DataShape(part=part, items=items, longest=longest)
-    assert train.values is not None
-    scale, places = _measure_scale(train.values[train.known]), [(0.0, 1.0)] * len(options.coordinate_names)
+    scale = _measure_scale(train, lambda each: each.values)[0]
     variance = scale[1] ** 2
-    if options.standardise and train.coordinates is not None:
-        places = [_measure_scale(each) for each in train.coordinates[train.known].unbind(-1)]
+    places = [(0.0, 1.0)] * len(options.coordinate_names)
+    if options.standardise and options.coordinate_names:
+        places = _measure_scale(train, lambda each: each.coordinates)
     is_spatial = options.model == "fm" and not items
     return DataShape(
         part=part, items=items, longest=longest, coordinates=len(options.coordinate_names), lags=len(options.lag_names),
@@ -165,22 +170,36 @@ def _scales_values(options: ModelOptions) -> bool:
     return options.standardise and options.model == "efa" and options.embedding != "levels"
 
 
-def _measure_scale(values: Tensor) -> tuple[float, float]:
-    deviation = float(values.double().std(correction=0))
-    return float(values.double().mean()), deviation or 1.0
+def _measure_scale(parts: Parts, read: Callable[[Sequences], Tensor | None]) -> list[tuple[float, float]]:
+    """Mean and deviation of each of the numbers that known positions have; a deviation of 0 counts as 1."""
+    sums: Tensor | None = None
+    for each in parts():
+        found = read(each)
+        assert found is not None
+        numbers = found[each.known].double().reshape(int(each.known.sum()), -1)
+        if sums is None:
+            first = numbers.mean(0)  # so that squares of large numbers are not subtracted from each other
+            sums = torch.zeros(3, numbers.shape[1], dtype=torch.float64)
+        around = numbers - first
+        sums += torch.stack([torch.full_like(first, len(numbers)), around.sum(0), around.square().sum(0)])
+    assert sums is not None
+    mean = sums[1] / sums[0]
+    deviation = (sums[2] / sums[0] - mean.square()).clamp(min=0).sqrt()
+    return [(float(m), float(d) or 1.0) for m, d in zip(first + mean, deviation, strict=True)]
 
 
-def _count_levels(data: Sequence[Sequences]) -> int:
+def _count_levels(data: Sequence[Parts]) -> int:
     """The number of whole parts from 0 of all values."""
-    return 1 + max(int(each.values.max().clamp(min=0)) for each in data if each.values is not None)
+    largest = (each.values.max() for parts in data for each in parts() if each.values is not None)
+    return 1 + max(int(each.clamp(min=0)) for each in largest)
 
 
-def _require_places(data: Sequence[Sequences]) -> tuple[tuple[float, ...], ...]:
+def _require_places(data: Sequence[Parts]) -> tuple[tuple[float, ...], ...]:
     """The coordinates of the positions, which must be the same in all sequences."""
-    first = data[0].coordinates
+    first = next(iter(data[0]())).coordinates
     if first is None:
         raise UsageError("a factor model of values requires items or coordinates; name their columns")
-    for each in data:
+    for each in (each for parts in data for each in parts()):
         if not each.known.all() or each.coordinates is None or not bool((each.coordinates == first[0]).all()):
             raise TableError("a factor model of places requires all places in each sequence, in one order")
     return tuple(tuple(map(float, place)) for place in first[0])

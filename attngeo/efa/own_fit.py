@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import UsageError
-from attngeo.options import INPUT, option
+from attngeo.options import INPUT, option, parse_bytes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tables.own import MISSING_TEXTS, SUFFIXES, read_own_table
 
@@ -31,6 +32,10 @@ class EfaFitOptions(EfaOptions):
         None, "File of the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
     )
     test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
+    in_memory: int = option(
+        256_000_000, "Largest Parquet file that is read at once; a larger one is read in parts", panel=INPUT,
+        metavar="SIZE", parse=parse_bytes, shown_default="256MB",
+    )  # fmt: skip
     missing: Iterable[str] | None = option(
         None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
         shown_default="an empty cell, NA, NaN, ?",
@@ -59,9 +64,7 @@ def fit_own_sequences(
     from attngeo.efa.estimator import ExponentialFamilyAttention
 
     paths = {"train": path, "validation": options.validation, "test": options.test}
-    frames = {
-        name: read_own_table(each, tuple(options.missing or MISSING_TEXTS)) for name, each in paths.items() if each
-    }
+    frames = {name: _open(each, options) for name, each in paths.items() if each}
     own = {each.name: getattr(options, each.name) for each in fields(EfaOptions)}
     model = ExponentialFamilyAttention(**own)
     model.fit(frames["train"], frames.get("validation"), folder=folder, progress=progress)
@@ -100,6 +103,14 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
         raise UsageError(f"{text!r:.60} has no values, expected a file ({' '.join(SUFFIXES)}) for a model of values")
     items = [find_item(model, each.strip()) for each in text.split(",")]
     return pd.DataFrame({model.options.sequence: "basket", model.options.item: items})
+
+
+def _open(path: str, options: EfaFitOptions) -> pd.DataFrame | str:
+    """The rows of a file; or its path, if it is a large Parquet file, which is read in parts."""
+    place = Path(path).expanduser()
+    if place.suffix.lower() == ".parquet" and place.is_file() and place.stat().st_size > options.in_memory:
+        return path
+    return read_own_table(path, tuple(options.missing or MISSING_TEXTS))
 
 
 def _describe(model: ExponentialFamilyAttention) -> dict[str, Any]:

@@ -5,9 +5,9 @@ Shapes: N sequences of up to I positions; unknown positions, `known` = False, ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import pandas as pd
@@ -134,11 +134,17 @@ class TableReading:
         return found.fillna(0).to_numpy().astype(np.int64)
 
 
-def learn_items(frames: Iterable[pd.DataFrame], column: str, source: str) -> list[Any]:
+class HasFrames(Protocol):
+    """A table that is read in parts."""
+
+    def frames(self, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+        """Its rows, with these columns at least."""
+
+
+def learn_items(tables: Iterable[HasFrames], column: str, source: str) -> list[Any]:
     """The items of tables, sorted. Raises TableError for one that is missing."""
     found: set[Any] = set()
-    for frame in frames:
-        check_columns(frame, [column], source)
+    for frame in (frame for table in tables for frame in table.frames([column])):
         missing = np.flatnonzero(frame[column].isna())
         if len(missing):
             raise TableError(f"{source}: row {missing[0] + 1} has no {column}, expected one in each row; leave it out")
@@ -153,10 +159,15 @@ def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> Non
     """Raise TableError unless the table has rows, and these columns once each."""
     if not len(frame):
         raise TableError(f"{source} has no rows, expected some")
+    require_columns(list(frame.columns), names, source)
+
+
+def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -> None:
+    """Raise TableError unless a table has these columns once each."""
     for name in names:
-        count = list(frame.columns).count(name)
+        count = columns.count(name)
         if count != 1:
-            have = ", ".join(map(str, list(frame.columns)[:MOST_LISTED]))
+            have = ", ".join(map(str, columns[:MOST_LISTED]))
             what = f"{count} columns {name!r}" if count else f"no column {name!r}"
             raise TableError(
                 f"{source}: {what}, expected one; it has {have}; name the columns by options such as sequence and item"

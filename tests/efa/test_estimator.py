@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,15 @@ from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention
 from attngeo.efa.datasets import synthetic_ratings
-from attngeo.errors import DataError, InterruptedTrainingError, TableError, TrainingError, UsageError
+from attngeo.errors import (
+    DataError,
+    DataUnavailableError,
+    InterruptedTrainingError,
+    TableError,
+    TrainingError,
+    UsageError,
+)
+from attngeo.progress import ignore_progress
 
 SMALL: dict[str, Any] = {"width": 4, "epochs": 2, "validation_fraction": 0, "learning_rate": 0.01}
 FAMILIES = {
@@ -34,7 +45,7 @@ def draw_table(values: list[float] | None = None) -> pd.DataFrame:
     return frame if values is None else frame.assign(value=draw.choice(values, len(frame)).astype(float))
 
 
-def fit(frame: pd.DataFrame, **options: Any) -> ExponentialFamilyAttention:
+def fit(frame: Any, **options: Any) -> ExponentialFamilyAttention:
     return ExponentialFamilyAttention(**SMALL | options).fit(frame)
 
 
@@ -216,24 +227,27 @@ def test_gibbs_sampling_finds_items_that_go_together() -> None:
     assert drawn.isin(["ab", "cd"]).mean() > 0.8
 
 
-def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) -> None:
-    frame = draw_table([0.0, 1.0])
-    whole = fit(frame, epochs=6)
+def stop_after(steps: int) -> Callable[[Any], None]:
+    """A progress callback that ends the process politely at its n-th call."""
     calls: list[Any] = []
 
     def stop(step: Any) -> None:
         calls.append(step)
-        if len(calls) == 3:
-            import os
-            import signal
-
+        if len(calls) == steps:
             os.kill(os.getpid(), signal.SIGTERM)
+
+    return stop
+
+
+def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) -> None:
+    frame = draw_table([0.0, 1.0])
+    whole = fit(frame, epochs=6)
 
     def start() -> ExponentialFamilyAttention:
         return ExponentialFamilyAttention(**SMALL | {"epochs": 6})
 
     with pytest.raises(InterruptedTrainingError):
-        start().fit(frame, folder=tmp_path, progress=stop)
+        start().fit(frame, folder=tmp_path, progress=stop_after(3))
     with pytest.raises(TrainingError, match="identity"):
         start().fit(frame.assign(value=0.0), folder=tmp_path)
     assert start().fit(frame, folder=tmp_path).log_prob(frame).equals(whole.log_prob(frame))
@@ -319,3 +333,76 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
 def test_a_loss_that_diverges_stops_the_training_and_names_the_batch() -> None:
     with refuses(TrainingError, "batch"):
         fit(draw_table([1e30, -1e30]), standardise=False, family="gaussian:1", learning_rate=1e6, epochs=5)
+
+
+def write_parquet(frame: pd.DataFrame, folder: Any, rows: int = 7) -> Any:
+    """A file of small row groups, read in parts of a few rows."""
+    frame.to_parquet(folder / "data.parquet", row_group_size=rows, index=False)
+    return folder / "data.parquet"
+
+
+@pytest.mark.parametrize("part", ["items", "values"])
+def test_a_file_that_is_read_in_parts_gives_the_model_of_the_whole_table(
+    part: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch of all sequences has the same gradient, wherever the parts end."""
+    frame = draw_table([10.0, 30.0])
+    file = write_parquet(frame, tmp_path)
+    options: dict[str, Any] = {"part": part, "batch_size": 100, "epochs": 3}
+    in_memory = fit(frame, **options)
+    whole = fit(file, **options)
+    np.testing.assert_allclose(whole.log_prob(frame), in_memory.log_prob(frame), rtol=1e-5)
+    assert whole.measure(file, file) == pytest.approx(in_memory.measure(frame, frame))
+    monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 5)
+    parts = fit(file, **options)
+    assert parts.model_.shape == whole.model_.shape
+    assert parts.items_ == whole.items_
+    assert parts.measure(file, file).rows == len(frame)
+    assert parts.score(frame) == pytest.approx(in_memory.score(frame), abs=0.5)
+    again = fit(file, **options)
+    assert again.log_prob(frame).equals(parts.log_prob(frame))
+
+
+def test_a_file_is_read_in_parts_with_validation_and_short_sequences(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 4)
+    frame = pd.concat([draw_table([1.0, 2.0]), pd.DataFrame({"sequence": ["z"], "item": ["tea"], "value": [1.0]})])
+    file = write_parquet(frame[["sequence", "item", "value"]], tmp_path)
+    model = fit(file, short="drop", validation_fraction=0.3, epochs=4, batch_size=2)
+    assert len(model.history_.validation) == 4
+    assert model.measure(file, file).sequences == 6
+    with refuses(TableError, "row 1 has", "sequence z has one row"):
+        fit(file)
+
+
+def test_an_interrupted_fit_of_a_file_resumes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 4)
+    frame = draw_table([1.0, 2.0])
+    file = write_parquet(frame, tmp_path)
+    with pytest.raises(InterruptedTrainingError):
+        fit_file(file, tmp_path / "state", stop_after(2))
+    assert fit_file(file, tmp_path / "state").log_prob(frame).equals(fit_file(file, None).log_prob(frame))
+
+
+def fit_file(file: Any, folder: Any, progress: Any = ignore_progress) -> ExponentialFamilyAttention:
+    model = ExponentialFamilyAttention(**SMALL | {"epochs": 4, "batch_size": 2})
+    return model.fit(file, folder=folder, progress=progress)
+
+
+def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: Any) -> None:
+    frame = draw_table([1.0])
+    with refuses(DataUnavailableError, "none.parquet"):
+        fit(tmp_path / "none.parquet")
+    (tmp_path / "text.parquet").write_text("no")
+    with refuses(TableError, "text.parquet", "Parquet"):
+        fit(tmp_path / "text.parquet")
+    for changed, message in (
+        (frame.iloc[np.argsort(np.arange(len(frame)) % 2, kind="stable")], "are in two places"),
+        (frame.rename(columns={"sequence": "order"}), "no column 'sequence'"),
+        (frame.assign(sequence=[None, *frame["sequence"][1:]]), "row 1 has no sequence"),
+        (frame.assign(value=np.nan), "expected a finite number"),
+        (frame.head(0), "no rows"),
+    ):
+        with refuses(TableError, message):
+            fit(write_parquet(changed, tmp_path))

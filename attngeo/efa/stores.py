@@ -1,0 +1,272 @@
+"""Where the sequences of a training are: in memory, or in a Parquet file that is larger than memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+import pandas as pd
+import torch
+
+from attngeo.efa.sequences import Sequences, TableReading, check_columns, show_name
+from attngeo.errors import DataUnavailableError, TableError, first_line
+from attngeo.training import Batches, TensorBatches, draw_generator
+
+if TYPE_CHECKING:
+    from attngeo.efa.modelling import PartModel
+
+# Rows of a Parquet file that are read at once, at least; more if a sequence is longer.
+ROWS_AT_ONCE = 1_000_000
+
+
+class SequenceStore(Protocol):
+    """Sequences of one table. An epoch of its batches is the same when it is started again."""
+
+    def columns(self) -> list[Any]:
+        """The names of the columns."""
+
+    def frames(self, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+        """The rows of all sequences, in parts; `columns` at least."""
+
+    def parts(self, reading: TableReading) -> Iterator[Sequences]:
+        """The sequences, in parts. Raises TableError for rows that cannot be used."""
+
+    def take(self, which: np.ndarray, reading: TableReading) -> Self:
+        """Some of the sequences, by their numbers."""
+
+    def count(self, reading: TableReading) -> int:
+        """The number of sequences."""
+
+    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int | None) -> Batches:
+        """Batches of tensors; without a seed, in order."""
+
+    def fingerprint(self, reading: TableReading) -> str:
+        """What tells these data from others."""
+
+
+@dataclass(frozen=True)
+class MemoryStore:
+    """The sequences of a DataFrame. source: its name, for messages. found: the sequences once they are read."""
+
+    frame: pd.DataFrame
+    source: str
+    found: list[Sequences] = field(default_factory=list, repr=False)
+
+    def columns(self) -> list[Any]:
+        """The names of the columns. Raises TableError if there are no rows."""
+        check_columns(self.frame, (), self.source)
+        return list(self.frame.columns)
+
+    def frames(self, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+        """The whole table."""
+        check_columns(self.frame, columns, self.source)
+        yield self.frame
+
+    def parts(self, reading: TableReading) -> Iterator[Sequences]:
+        """All sequences at once."""
+        if not self.found:
+            self.found.append(reading.read(self.frame, source=self.source))
+        yield self.found[0]
+
+    def take(self, which: np.ndarray, reading: TableReading) -> Self:
+        """Some of the sequences, by their numbers."""
+        return replace(self, found=[next(self.parts(reading)).take(which)])
+
+    def count(self, reading: TableReading) -> int:
+        """The number of sequences."""
+        return len(next(self.parts(reading)))
+
+    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int | None) -> Batches:
+        """Batches of tensors in memory."""
+        return TensorBatches(model.tensors(next(self.parts(reading))), size, seed)
+
+    def fingerprint(self, reading: TableReading) -> str:
+        """The SHA-256 of the tensors."""
+        found = next(self.parts(reading))
+        digest = hashlib.sha256()
+        for each in (found.known, found.items, found.values, found.coordinates, found.lagged):
+            digest.update(b"" if each is None else each.numpy().tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class ParquetStore:
+    """The sequences of a Parquet file in which the rows of each sequence are together; read in parts.
+
+    path: of the file. column: that of the sequence. starts: the first row of each sequence, and the number of rows.
+    chosen: whether each sequence is used.
+    """
+
+    path: Path
+    column: str
+    starts: np.ndarray
+    chosen: np.ndarray
+
+    @classmethod
+    def open(cls, path: Path, column: str) -> Self:
+        """Find the sequences, reading their column only.
+
+        Raises DataUnavailableError if there is no such file, and TableError if it is no Parquet file, lacks the column,
+        or has rows of one sequence in two places.
+        """
+        names: list[Any] = []
+        starts: list[int] = []
+        rows = 0
+        for frame in _read_parts(path, [column], ROWS_AT_ONCE):
+            values = frame[column]
+            if values.isna().any():
+                raise TableError(f"{path}: row {rows + int(values.isna().argmax()) + 1} has no {column}")
+            codes, labels = pd.factorize(values)
+            changes = np.flatnonzero(np.diff(codes, prepend=-1))
+            if names and labels[codes[0]] == names[-1]:
+                changes = changes[1:]
+            starts += (rows + changes).tolist()
+            names += labels[codes[changes]].tolist()
+            rows += len(frame)
+        if not rows:
+            raise TableError(f"{path} has no rows, expected some")
+        twice = pd.Index(names)[pd.Index(names).duplicated()]
+        if len(twice):
+            raise TableError(f"{path}: rows of sequence {show_name(twice[0])} are in two places; sort by {column}")
+        return cls(path, column, np.array([*starts, rows]), np.ones(len(starts), bool))
+
+    def columns(self) -> list[Any]:
+        """The names of the columns."""
+        from pyarrow import parquet  # type: ignore[import-untyped]
+
+        return list(parquet.read_schema(self.path).names)
+
+    def frames(self, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+        """The rows of each part."""
+        for first, last in self._ranges():
+            yield self._read(first, last, list(columns))
+
+    def parts(self, reading: TableReading) -> Iterator[Sequences]:
+        """The sequences of each part that are used, and make sense."""
+        used = self._used(reading)
+        for number, (first, last) in enumerate(self._ranges()):
+            if used[first:last].any():
+                yield self._part(number, reading)
+
+    def take(self, which: np.ndarray, reading: TableReading) -> Self:
+        """Some of the sequences, by their numbers among those that are used."""
+        chosen = np.zeros_like(self.chosen)
+        chosen[np.flatnonzero(self._used(reading))[which]] = True
+        return replace(self, chosen=chosen)
+
+    def count(self, reading: TableReading) -> int:
+        """The number of sequences that are used."""
+        return int(self._used(reading).sum())
+
+    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int | None) -> Batches:
+        """Batches of the file: parts in a random order, and the sequences of each part."""
+        used = self._used(reading)
+        counts = [int(used[first:last].sum()) for first, last in self._ranges()]
+        return ParquetBatches(self, reading, model, size, seed, counts)
+
+    def fingerprint(self, reading: TableReading) -> str:
+        """The file's place, size and time, and which sequences are used."""
+        del reading
+        state = self.path.stat()
+        about = f"{self.path.absolute()} {state.st_size} {state.st_mtime_ns}".encode()
+        return hashlib.sha256(about + self.chosen.tobytes()).hexdigest()
+
+    def _used(self, reading: TableReading) -> np.ndarray:
+        """Whether each sequence is used: it is chosen, and not left out because it is short."""
+        used: np.ndarray = self.chosen & (np.diff(self.starts) > 1) if reading.columns.short == "drop" else self.chosen
+        return used
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """The first and last sequence of each part."""
+        wanted = np.arange(0, self.starts[-1], ROWS_AT_ONCE)
+        edges = np.unique([*np.searchsorted(self.starts, wanted), len(self.starts) - 1])
+        return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+
+    def _part(self, number: int, reading: TableReading) -> Sequences:
+        first, last = self._ranges()[number]
+        frame = self._read(first, last, None)
+        lengths = np.diff(self.starts[first : last + 1])
+        frame = frame[np.repeat(self.chosen[first:last], lengths)]
+        return reading.read(frame, source=f"{self.path}, rows from {self.starts[first] + 1}")
+
+    def _read(self, first: int, last: int, columns: list[str] | None) -> pd.DataFrame:
+        """The rows of sequences from `first` until before `last`."""
+        from pyarrow import parquet
+
+        begin, end = int(self.starts[first]), int(self.starts[last])
+        file = parquet.ParquetFile(self.path)
+        counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        edges = np.concatenate([[0], np.cumsum(counts)])
+        groups = [group for group in range(len(counts)) if edges[group] < end and edges[group + 1] > begin]
+        table = file.read_row_groups(groups, columns=columns)
+        skipped = begin - int(edges[groups[0]])
+        frame: pd.DataFrame = table.slice(skipped, end - begin).to_pandas()
+        return frame
+
+
+class ParquetBatches:
+    """Batches of a `ParquetStore`; only one part of the file is in memory. counts: sequences of each part."""
+
+    example_dim = 0
+
+    def __init__(
+        self,
+        store: ParquetStore,
+        reading: TableReading,
+        model: PartModel,
+        size: int,
+        seed: int | None,
+        counts: Sequence[int],
+    ) -> None:
+        self._store, self._reading, self._model = store, reading, model
+        self._size, self._seed, self._counts = size, seed, counts
+
+    def __len__(self) -> int:
+        return sum(-(-count // self._size) for count in self._counts)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
+        """The batches of an epoch, from 0, without the first `start` ones; parts that are skipped are not read."""
+        order: Iterable[int] = range(len(self._counts))
+        if self._seed is not None:
+            order = torch.randperm(len(self._counts), generator=draw_generator(self._seed, number)).tolist()
+        left = start
+        for part in order:
+            batches = -(-self._counts[part] // self._size)
+            if left >= batches:  # also a part without any
+                left -= batches
+                continue
+            tensors = self._model.tensors(self._store._part(part, self._reading))
+            seed = None if self._seed is None else int(np.random.SeedSequence([self._seed, part]).generate_state(1)[0])
+            yield from TensorBatches(tensors, self._size, seed).epoch(number, left)
+            left = 0
+
+
+def open_store(data: pd.DataFrame | str | Path, column: str, source: str) -> SequenceStore:
+    """The sequences of a DataFrame, or of a Parquet file that is read in parts. source: of the former, for messages."""
+    if isinstance(data, pd.DataFrame):
+        return MemoryStore(data, source)
+    return ParquetStore.open(Path(data).expanduser(), column)
+
+
+def _read_parts(path: Path, columns: list[str], rows: int) -> Iterator[pd.DataFrame]:
+    """Some columns of a Parquet file. Raises DataUnavailableError, or TableError if it is none or lacks a column."""
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+        missing = [name for name in columns if name not in file.schema_arrow.names]
+        if missing:
+            have = ", ".join(file.schema_arrow.names[:10])
+            raise TableError(f"{path}: no column {missing[0]!r}, expected one; it has {have}")
+        for batch in file.iter_batches(rows, columns=columns):
+            yield batch.to_pandas()
+    except FileNotFoundError:
+        raise DataUnavailableError(f"{path} does not exist; give a .parquet file") from None
+    except TableError:
+        raise
+    except Exception as error:  # a damaged file makes Arrow raise errors of many kinds
+        raise TableError(f"{path} cannot be read as a Parquet file ({first_line(error)})") from None
