@@ -243,8 +243,8 @@ def _keep_long(
     alone = np.flatnonzero(counts == 1)
     if len(alone) and columns.short == "error":
         raise TableError(
-            f"{source}: sequence {show_name(labels[alone[0]])} has one row, which no other row predicts, and so have "
-            f"{len(alone) - 1:,} others; set short to drop, or to keep"
+            f"{source}: sequence {show_name(labels[alone[0]])} has one row, which no other row predicts"
+            f"{f', and so have {len(alone) - 1:,} others' if len(alone) > 1 else ''}; set short to drop, or to keep"
         )
     kept: np.ndarray = counts[sequence] > 1
     return kept
