@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.theory.statements import ROUNDING
+from attngeo.theory.table import ROUNDING
 
 from .cells import format_number
 from .console import Terminal, drop_columns
