@@ -47,7 +47,7 @@ class Relation(NamedTuple):
         return f"R² {self.forward:.4f} and {self.backward:.4f}, correlation {self.correlation:.4f}"
 
 
-class Comparison(NamedTuple):
+class FitComparison(NamedTuple):
     """Two item parts with the same items, compared: their context representations, and their center embeddings."""
 
     contexts: Relation
@@ -90,7 +90,7 @@ def _explain(given: Tensor, wanted: Tensor, intercept: bool) -> float:
 
 
 @torch.no_grad()
-def compare_models(first: ItemAttention, second: ItemAttention, items: Tensor, known: Tensor) -> Comparison:
+def compare_models(first: ItemAttention, second: ItemAttention, items: Tensor, known: Tensor) -> FitComparison:
     """Compare two fits as theorem 1 does: contexts up to a linear map, centers up to an affine one.
 
     items, known: sequences whose masked positions are compared, [B, I]; those of no training.
@@ -98,7 +98,7 @@ def compare_models(first: ItemAttention, second: ItemAttention, items: Tensor, k
     """
     contexts = [model.read(items, known)[known] for model in (first, second)]
     centers = [model.center.weight for model in (first, second)]
-    return Comparison(relate(contexts[0], contexts[1]), relate(centers[0], centers[1], intercept=True))
+    return FitComparison(relate(contexts[0], contexts[1]), relate(centers[0], centers[1], intercept=True))
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ CLASS = TransformerClass(
 SEQUENCES, FAILURE, STEPS, STARTS, RANDOM = 200_000, 0.05, 250, 4, 30
 
 
-class Sequences(NamedTuple):
+class ToySequences(NamedTuple):
     """All sequences. places: τ, [n, I]. values: y, [n, I]. share: the probability of each, [n]."""
 
     places: Tensor
@@ -36,7 +36,7 @@ class Sequences(NamedTuple):
     share: Tensor
 
 
-class Weights(NamedTuple):
+class ToyWeights(NamedTuple):
     """θ. query, key, value: [L, M, D, D]. inner, outer: W1 [L, D', D] and W2 [L, D, D']. first, second: G1 [K', τ] and
     G2 [K, K'].
     """
@@ -57,22 +57,22 @@ class Weights(NamedTuple):
         total: Tensor = layers.max() + size(self.first, 2) + size(self.second, 2)
         return total
 
-    def scale(self, factor: Tensor | float) -> Weights:
+    def scale(self, factor: Tensor | float) -> ToyWeights:
         """factor·θ, whose norm is factor times as large."""
-        return Weights(*(each * factor for each in self))
+        return ToyWeights(*(each * factor for each in self))
 
 
-def list_sequences(largest: float = 1.0, places: int = PLACES, wrong: float = WRONG) -> Sequences:
+def list_sequences(largest: float = 1.0, places: int = PLACES, wrong: float = WRONG) -> ToySequences:
     """All sequences and their probabilities."""
     signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=2 * places)), dtype=torch.float64)
     tau, y = signs[:, :places], signs[:, places:]
     agree = (tau * y > 0).double().sum(1)
     share = sum((1 - wrong) ** k * wrong ** (places - k) / 2 for k in (agree, places - agree)) / 2**places
     assert isinstance(share, Tensor)
-    return Sequences(tau, largest * y, share)
+    return ToySequences(tau, largest * y, share)
 
 
-def predict_by_bayes(sequences: Sequences, wrong: float = WRONG) -> Tensor:
+def predict_by_bayes(sequences: ToySequences, wrong: float = WRONG) -> Tensor:
     """E[y_i | the other values and all places], [n, I]: no prediction has a lower loss."""
     largest = sequences.values.abs().max()
     votes = (sequences.places * sequences.values).sign()
@@ -81,18 +81,18 @@ def predict_by_bayes(sequences: Sequences, wrong: float = WRONG) -> Tensor:
     return means
 
 
-def draw_weights(shape: TransformerClass) -> Weights:
+def draw_weights(shape: TransformerClass) -> ToyWeights:
     """Normal weights, scaled to the norm B."""
     size, hidden = shape.token, shape.hidden
     shapes = [(shape.layers, shape.heads, size, size)] * 3 + [
         (shape.layers, hidden, size), (shape.layers, size, hidden),
         (shape.place_hidden, shape.coordinates), (shape.size, shape.place_hidden),
     ]  # fmt: skip
-    weights = Weights(*(torch.randn(each, dtype=torch.float64) for each in shapes))
+    weights = ToyWeights(*(torch.randn(each, dtype=torch.float64) for each in shapes))
     return weights.scale(shape.norm / weights.norm())
 
 
-def predict(weights: Weights, sequences: Sequences, shape: TransformerClass) -> Tensor:
+def predict(weights: ToyWeights, sequences: ToySequences, shape: TransformerClass) -> Tensor:
     """The prediction of each value from the others, clipped to ±B_y, [n, I]."""
     tau = _clip(sequences.places[..., None], shape.clip)
     about = torch.relu(tau @ weights.first.T) @ weights.second.T  # g(τ), [n, I, K]
@@ -114,7 +114,7 @@ def _clip(x: Tensor, largest: float) -> Tensor:
     return clipped
 
 
-def measure_loss(predicted: Tensor, sequences: Sequences, share: Tensor | None = None) -> Tensor:
+def measure_loss(predicted: Tensor, sequences: ToySequences, share: Tensor | None = None) -> Tensor:
     """ℓ, half the mean squared error, on average over the sequences. share: of each; by default its probability."""
     losses = ((sequences.values - predicted) ** 2).mean(1) / 2
     mean: Tensor = losses @ (sequences.share if share is None else share)
@@ -122,16 +122,16 @@ def measure_loss(predicted: Tensor, sequences: Sequences, share: Tensor | None =
 
 
 def fit_weights(
-    sequences: Sequences, share: Tensor, shape: TransformerClass, *, steps: int = STEPS, starts: int = STARTS
-) -> Weights:
-    """Weights of the class with a low empirical loss: the best of several starts."""
+    sequences: ToySequences, share: Tensor, shape: TransformerClass, *, steps: int = STEPS, starts: int = STARTS
+) -> ToyWeights:
+    """ToyWeights of the class with a low empirical loss: the best of several starts."""
     fits = [_fit_once(sequences, share, shape, steps) for _ in range(starts)]
     return min(fits, key=lambda weights: float(measure_loss(predict(weights, sequences, shape), sequences, share)))
 
 
-def _fit_once(sequences: Sequences, share: Tensor, shape: TransformerClass, steps: int) -> Weights:
+def _fit_once(sequences: ToySequences, share: Tensor, shape: TransformerClass, steps: int) -> ToyWeights:
     """Adam; weights with a norm above B are scaled back to it."""
-    weights = Weights(*(each.requires_grad_() for each in draw_weights(shape).scale(0.3)))
+    weights = ToyWeights(*(each.requires_grad_() for each in draw_weights(shape).scale(0.3)))
     optimizer = torch.optim.Adam(weights, lr=5e-2)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -141,7 +141,7 @@ def _fit_once(sequences: Sequences, share: Tensor, shape: TransformerClass, step
             scale = (shape.norm / weights.norm()).clamp(max=1)
             for each in weights:
                 each.mul_(scale)
-    return Weights(*(each.detach() for each in weights))
+    return ToyWeights(*(each.detach() for each in weights))
 
 
 def check_theorem_2(seed: int = 0, *, sequences: int = SEQUENCES, steps: int = STEPS) -> Residuals:
