@@ -42,8 +42,9 @@ def theory(
     """Check the statements of the papers by computing both sides of each.
 
     The papers are Wibisono and Wang 2023 (arXiv 2307.04057), Saponati et al. 2025 (arXiv 2502.10927) and Wibisono and
-    Wang 2025 (arXiv 2501.16790). Identities are computed in float64, claims about expectations are simulated. If a statement holds only in a corrected form, the
-    column "as printed" says so, and the row is about the corrected form. Exit code 1 if a statement does not hold.
+    Wang 2025 (arXiv 2501.16790). Identities are computed in float64, claims about expectations are simulated. If a
+    statement holds only in a corrected form, the column "as printed" says so, and the row is about the corrected form.
+    Exit code 1 if a statement does not hold.
 
     Examples:
         attngeo theory

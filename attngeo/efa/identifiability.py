@@ -178,10 +178,10 @@ def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
             assert same.center is not None
             same.center.weight.normal_()
             items, values = torch.randint(ITEMS, (40, LENGTH)), torch.randn(40, LENGTH, dtype=torch.float64)
-        given = Observations(values, torch.ones_like(items, dtype=torch.bool), items)
-        ours, others = (each.read(given)[:, -1] for each in (same, model))  # K', K*: one position each, [40, d_j]
+            given = Observations(values, torch.ones_like(items, dtype=torch.bool), items)
+            ours, others = (each.read(given)[:, -1] for each in (same, model))  # K', K*: one position each, [40, d_j]
+            chosen = _choose_rows(ours, others)
         width = ours.shape[1]
-        chosen = _choose_rows(ours, others)
         c = torch.linalg.solve(others[chosen], ours[chosen]).T
         readout = torch.eye(width, dtype=torch.float64)[-1]  # L' = L* = the last number
         d = torch.linalg.solve(ours[chosen], others[chosen])  # the transpose of N*·N'⁻¹

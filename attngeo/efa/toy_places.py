@@ -124,7 +124,7 @@ def measure_loss(predicted: Tensor, sequences: ToySequences, share: Tensor | Non
 def fit_weights(
     sequences: ToySequences, share: Tensor, shape: TransformerClass, *, steps: int = STEPS, starts: int = STARTS
 ) -> ToyWeights:
-    """ToyWeights of the class with a low empirical loss: the best of several starts."""
+    """Weights of the class with a low empirical loss: the best of several starts."""
     fits = [_fit_once(sequences, share, shape, steps) for _ in range(starts)]
     return min(fits, key=lambda weights: float(measure_loss(predict(weights, sequences, shape), sequences, share)))
 

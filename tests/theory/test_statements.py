@@ -55,7 +55,9 @@ def test_those_of_trained_models_hold() -> None:
 
 
 def test_a_seed_repeats() -> None:
-    first, again, other = (check_statements(["lemma-1", "theorem-2.3"], seed=seed) for seed in (3, 3, 4))
+    first, again, other = (
+        check_statements(["lemma-1", "theorem-2.3", "efa-theorem-1-values"], seed=seed) for seed in (3, 3, 4)
+    )
     pd.testing.assert_frame_equal(first, again)
     assert not first["computed"].equals(other["computed"])
 
