@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.efa.datasets import EXPERIMENTS, Split, load_dataset
 from attngeo.efa.options import EfaOptions
+from attngeo.efa.settings import SETTINGS
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import digest_statements, machine, software
 from attngeo.studies.results import KeptResult, ResultStore
@@ -119,6 +120,10 @@ def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: Pro
 
     if run.options is None:
         return TRIVIAL[run.model].measure(split, run.direction, run.setting)
+    if SETTINGS[run.experiment].sizes:
+        count = int(run.setting.removeprefix("N="))
+        kept = split.train["sequence"].isin(split.train["sequence"].unique()[:count])
+        split = split._replace(train=split.train[kept])
     longest = max(int(part.groupby("sequence").size().max()) for part in split)
     model = ExponentialFamilyAttention(options=replace(run.options, longest=longest))
     model.fit(split.train, split.validation, folder=None if record is None else record.folder, progress=progress)

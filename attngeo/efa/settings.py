@@ -1,4 +1,4 @@
-"""The paper's experiments as data: which models are fitted, with which options, and what they are measured by."""
+"""The experiments as data: which models are fitted, with which options, and what they are measured by."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ class ModelSetting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSettings:
-    """One experiment. common: options of both models. efa, fm: of one of them; fm_published, fm_uni_published: of the
-    factor model as it was run. families: setting → family, where there are several.
+    """One experiment. common: options of both models. efa: of attention; efa_published: as it was run; fm_published,
+    fm_uni_published: of the factor model as it was run. families: setting → family, where there are several.
 
-    directions: those that it has. trivial: names of `TRIVIAL`. metrics: those of its rows, the paper's first. copies:
-    positions of a sequence, for the size of batches; 0 for all sequences in one.
+    directions: those that it has. trivial: names of `TRIVIAL`. copies: positions of a sequence, for the size of
+    batches; 0 for all sequences in one. sizes: numbers of sequences that train, each of which is a setting.
     """
 
     common: Mapping[str, Any]
     efa: Mapping[str, Any] = field(default_factory=dict)
+    efa_published: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({"scale": "head"}))
     fm_published: Mapping[str, Any] = field(default_factory=dict)
     fm_uni_published: Mapping[str, Any] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({"": "gaussian:1"}))
     directions: tuple[str, ...] = ("bi", "uni")
     trivial: tuple[str, ...] = ()
     copies: int = 0
+    sizes: tuple[int, ...] = ()
 
 
 SMALL = {"width": 32, "init": "keras", "standardise": False, "learning_rate": 1e-4, "short": "keep"}
@@ -70,12 +72,19 @@ SETTINGS: Mapping[str, ExperimentSettings] = MappingProxyType(
         "temperature": ExperimentSettings(
             common=SMALL | {
                 "coordinates": ("latitude", "longitude"), "item_vectors": False, "order": False, "epochs": 2000,
-                "learning_rate": 1e-3, "patience": 200,
+                "learning_rate": 1e-3, "patience": 200, "standardise": True,
             },
+            efa_published={"scale": "head", "standardise": False},
             efa={
                 "heads": 2, "head_size": 16, "norm": True, "feed_forward": 64, "join": 64, "head": (128, 16),
             },
             directions=("bi",), trivial=("ridge-per-city", "day-before"),
+        ),
+        # Not of the paper: is a known model found again?
+        "recovery": ExperimentSettings(
+            common={"part": "items", "width": 8, "learning_rate": 0.01, "epochs": 300, "patience": 15},
+            efa={"layers": 1, "heads": 2, "scale": "head"}, directions=("uni",), trivial=("unigram", "bayes"), copies=8,
+            sizes=(100, 400, 1600, 6400),
         ),
     }
 )  # fmt: skip
@@ -100,7 +109,7 @@ def _list_models(
     about["batch_size"] = round(COPIES / experiment.copies) if experiment.copies else 1_000_000
     if model == "efa":
         about |= experiment.efa
-        about |= {"scale": "head"} if options.published else {}
+        about |= experiment.efa_published if options.published else {}
     elif options.published:
         about |= experiment.fm_published
         about |= experiment.fm_uni_published if direction == "uni" else {}
@@ -113,7 +122,9 @@ def _list_models(
         return
     if options.layers is not None and model == "efa":
         about["layers"] = options.layers
-    for setting, family in experiment.families.items():
+    for size in experiment.sizes:
+        yield ModelSetting(model, direction, f"N={size}", about)
+    for setting, family in experiment.families.items() if not experiment.sizes else ():
         yield ModelSetting(model, direction, setting, about | {"family": family})
 
 

@@ -56,8 +56,10 @@ def measure_means(split: Split, direction: str, setting: str) -> Metrics:
 
 
 def measure_truth(split: Split, direction: str, setting: str) -> Metrics:
-    """The means that the values were drawn with: no model can be better."""
+    """The means or the probabilities that the data were drawn with: no model can be better."""
     del direction
+    if "log_prob" in split.test:
+        return {"cross_entropy": float(-split.test["log_prob"].mean())}
     return measure_ratings(split.test["value"], split.test["mean"], setting)
 
 
@@ -120,7 +122,7 @@ TRIVIAL: Mapping[str, Trivial] = {
     "unigram": Trivial("frequency of each item", measure_unigram),
     "unigram-of-the-rest": Trivial("the same without the items of the context", measure_rest),
     "mean-per-item": Trivial("mean of each item", measure_means),
-    "bayes": Trivial("true mean", measure_truth),
+    "bayes": Trivial("what the data were drawn with", measure_truth),
     "ridge-per-city": Trivial("ridge regression of each city on the others", measure_ridge),
     "day-before": Trivial("the same city on the day before", measure_persistence),
 }

@@ -15,7 +15,7 @@ from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs
 from ..study import deliver, run_all
 
-ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature"]
+ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature", "recovery"]
 
 
 @take_options(RunOptions)
@@ -36,7 +36,8 @@ def run(
     """Repeat an experiment of the paper: synthetic, movielens-sequence, movielens-ratings, instacart or temperature.
 
     Numbers are kept: the same command resumes an interrupted study, and an interrupted training. Lower is better, but
-    for means of predictions. The baselines see nothing that a model does not see.
+    for means of predictions. The baselines see nothing that a model does not see. recovery is not of the paper: it fits
+    models to more and more sequences that are drawn from a known one.
 
     Examples:
         attngeo efa run synthetic

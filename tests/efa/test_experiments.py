@@ -111,3 +111,16 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         0
     ]
     assert isinstance(outcome.failure, DataUnavailableError)
+
+
+@pytest.mark.slow
+def test_a_known_model_is_found_again_as_the_data_grow() -> None:
+    """The held-out cross-entropy of the fitted model approaches that of the true one; the factor model's does not."""
+    rows = run("recovery")
+    found = rows[rows["metric"] == "cross_entropy"].set_index(["model", "setting"])["value"]
+    truth = found["bayes", ""]
+    gaps = [found["efa", f"N={size}"] - truth for size in SETTINGS["recovery"].sizes]
+    assert gaps == sorted(gaps, reverse=True)
+    assert 0 < gaps[-1] < 0.02 < 0.1 < gaps[0]
+    assert found["fm", "N=6400"] - truth > 0.1
+    assert found["unigram", ""] > found["fm", "N=6400"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from attngeo.choices import one_of
 from attngeo.efa.datasets.dayton import ARCHIVE, list_sites
 from attngeo.efa.datasets.instacart import PARTS, read_instacart, split_instacart
+from attngeo.efa.datasets.known_model import draw_known_sequences, split_known
 from attngeo.efa.datasets.movielens import (
     MEMBER,
     MOVIELENS_ARCHIVE,
@@ -59,7 +60,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment of the paper: the name of its data set, and how its rows are divided.
+    """An experiment: the name of its data set, and how its rows are divided.
 
     split: called with the rows, a seed and the keyword `published`: as it was run, not as the text says.
     """
@@ -126,8 +127,14 @@ _TEMPERATURE = DataSet(
     read=read_temperatures,
     files=_sources_of_temperature(),
 )
+_KNOWN = DataSet(
+    "known-model",
+    terms="Drawn by a program; there are no terms.",
+    citation=f"{PAPER}, section 2.1, for the model",
+    read=lambda _: draw_known_sequences(),
+)
 DATASETS: Mapping[str, DataSet] = MappingProxyType(
-    {each.name: each for each in (_SYNTHETIC, _MOVIELENS, _INSTACART, _TEMPERATURE)}
+    {each.name: each for each in (_SYNTHETIC, _MOVIELENS, _INSTACART, _TEMPERATURE, _KNOWN)}
 )
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
@@ -136,6 +143,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
         "movielens-ratings": Experiment("movielens", split_movielens_ratings),
         "instacart": Experiment("instacart", split_instacart),
         "temperature": Experiment("temperature", split_temperatures),
+        "recovery": Experiment("known-model", split_known),
     }
 )
 
