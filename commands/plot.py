@@ -17,7 +17,7 @@ from .declare import take_given, take_options
 from .options import Quiet, Verbose, complete_models
 from .outputs import check_outputs
 
-INPUT_HELP = "File of score, analogy, pretrain or tabular; folder of pretrain; or model, as for score"
+INPUT_HELP = "File of score, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
 
 
 def complete_kinds(incomplete: str) -> list[str]:
@@ -52,7 +52,7 @@ def plot(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Draw a figure of scores, a matrix, training, analogies or methods on tables.
+    """Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items.
 
     Figures with a number are like those of Saponati et al. 2025 (arXiv 2502.10927).
 

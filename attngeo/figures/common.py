@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
 
 from attngeo.bounds.escape import printable
 from attngeo.figures.options import LOSS
-from attngeo.figures.palette import GUIDE
+from attngeo.figures.palette import GUIDE, MARKED, MODELS
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUANTILES, QUARTILES
 
@@ -21,6 +22,9 @@ TICK_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 # Chance levels of forms as wide as this are their limits, to the digits that a figure shows.
 WIDE = 2**20
 DIGITS = 3
+# The half width of an interval in standard errors. Distance between the points of two methods, as a share of that
+# between two places of an axis.
+ERRORS, DODGE = 2.0, 0.09
 
 
 def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
@@ -110,3 +114,23 @@ def add_chance_line(figure: go.Figure, score: str, axis: str = "y") -> None:
 def quartile_shares() -> dict[str, float]:
     """lower, median, upper → the quantile that each is."""
     return {place: QUANTILES[place] for place in QUARTILES}
+
+
+def average_runs(values: pd.Series, by: pd.Series) -> pd.DataFrame:
+    """The values of runs for each key: columns mean, error (two standard errors; missing for one run) and runs."""
+    grouped = values.groupby(by, sort=False)
+    counts = grouped.size()
+    error = (ERRORS * grouped.std() / counts**0.5).where(counts > 1)
+    return pd.DataFrame({"mean": grouped.mean(), "error": error, "runs": counts})
+
+
+def colour_methods(names: Sequence[str], ours: str) -> dict[str, str]:
+    """A colour for each method that is compared: ours is marked, the others are sampled from a scale."""
+    others = [name for name in names if name != ours]
+    scale = sample_colorscale(MODELS, [0.15 + 0.7 * at / max(len(others) - 1, 1) for at in range(len(others))])
+    return dict(zip(others, scale, strict=True)) | {ours: MARKED}
+
+
+def dodge(names: Sequence[str]) -> dict[str, float]:
+    """How far the points of each method are beside their place on the axis, so that none hides another."""
+    return {name: DODGE * (at - (len(names) - 1) / 2) for at, name in enumerate(names)}

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 # them. published: rows of `published_scores`. matrix: the two tables of `query_key_matrix`. curves: rows of
 # `curves.parquet` or `geometry.parquet`. analogies: rows of `attngeo.analogy`. explanations: rows of `explain`.
 # methods: rows of `attngeo tabular simulate` or `auto-mpg`. cells, encodings: rows of `attngeo.tabular.views`; the
-# latter also of a saved model.
+# latter also of a saved model. weights: rows of `attngeo efa attention`. vectors, places: rows of `attngeo.efa.views`;
+# the former also of a saved model. errors: rows of `attngeo efa run`.
 FrameName = Literal[
-    "scores", "summary", "published", "matrix", "curves", "analogies", "explanations", "methods", "cells", "encodings"
-]
+    "scores", "summary", "published", "matrix", "curves", "analogies", "explanations", "methods", "cells", "encodings",
+    "weights", "vectors", "places", "errors",
+]  # fmt: skip
 Draw = Callable[..., "Figure"]
 
 
@@ -189,6 +191,38 @@ FIGURES: dict[str, FigureSpec] = {
             columns=("column", "value", "x", "y"),
             options=("where",),
             draw=import_later("attngeo.figures.tabular:draw_encodings"),
+        ),
+        FigureSpec(
+            name="experiment-errors",
+            description="test errors of exponential family attention, factor models and baselines, with intervals",
+            frames=("errors",),
+            columns=("experiment", "model", "direction", "setting", "metric", "value"),
+            options=("where", "published"),
+            draw=import_later("attngeo.figures.experiments:draw_experiment_errors"),
+        ),
+        FigureSpec(
+            name="item-attention",
+            description="attention of the items of a sequence on each other, layer by layer",
+            frames=("weights",),
+            columns=("sequence", "layer", "position", "other_position", "weight"),
+            options=("where",),
+            draw=import_later("attngeo.figures.items:draw_item_attention"),
+        ),
+        FigureSpec(
+            name="item-vectors",
+            description="queries, keys and values of items in each head of the first layer",
+            frames=("vectors",),
+            columns=("item", "vector", "head", "number", "value"),
+            options=("where",),
+            draw=import_later("attngeo.figures.items:draw_item_vectors"),
+        ),
+        FigureSpec(
+            name="place-attention",
+            description="attention of one place on others, on a map of longitude and latitude",
+            frames=("places",),
+            columns=("place", "other", "latitude", "longitude", "layer", "weight"),
+            options=("where",),
+            draw=import_later("attngeo.figures.places:draw_place_attention"),
         ),
     )
 }  # fmt: skip

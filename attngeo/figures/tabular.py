@@ -10,14 +10,13 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from attngeo.figures.common import escape_name, finish_figure
+from attngeo.figures.common import average_runs, colour_methods, dodge, escape_name, finish_figure
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import MAGNITUDE, MARKED, MODELS, SYMBOLS
+from attngeo.figures.palette import MAGNITUDE, MODELS, SYMBOLS
 
-# The method that the others are compared with, and the half width of an interval in standard errors.
-OURS, ERRORS = "atn", 2.0
-# Distance between the points of two methods, as a share of the distance between two shifts; heights in pixels.
-DODGE, PANEL_HEIGHT, AROUND = 0.09, 260, 180
+# The method that the others are compared with; heights in pixels.
+OURS = "atn"
+PANEL_HEIGHT, AROUND = 260, 180
 LARGEST_SQUARE = 12
 # Names of methods up to this length are written in capitals.
 LONGEST_ACRONYM = 3
@@ -135,11 +134,8 @@ class _Style:
 
 def _style_methods(methods: Sequence[str], places: Mapping[str, int]) -> list[_Style]:
     """A colour and a place beside the others for each method."""
-    others = [method for method in methods if method != OURS]
-    scale = sample_colorscale(MODELS, [0.15 + 0.7 * at / max(len(others) - 1, 1) for at in range(len(others))])
-    colours = dict(zip(others, scale, strict=True)) | {OURS: MARKED}
-    middle = (len(methods) - 1) / 2
-    return [_Style(method, colours[method], DODGE * (at - middle), places) for at, method in enumerate(methods)]
+    colours, offsets = colour_methods(methods, OURS), dodge(methods)
+    return [_Style(method, colours[method], offsets[method], places) for method in methods]
 
 
 def _split(
@@ -156,14 +152,12 @@ def _split(
 
 
 def _add_means(figure: go.Figure, own: pd.DataFrame, style: _Style, panel: tuple[int, int], *, is_first: bool) -> None:
-    grouped = own.groupby("shift")["accuracy"]
-    means, counts = grouped.mean(), grouped.size()
-    errors = (ERRORS * grouped.std() / counts**0.5).where(counts > 1)
+    found = average_runs(own["accuracy"], own["shift"]).sort_index()
     figure.add_scatter(
-        x=style.place(means.index), y=means, mode="lines+markers",
-        error_y={"array": errors, "thickness": 1.5, "width": 3}, name=style.name, legendgroup=style.method,
+        x=style.place(found.index), y=found["mean"], mode="lines+markers",
+        error_y={"array": found["error"], "thickness": 1.5, "width": 3}, name=style.name, legendgroup=style.method,
         showlegend=is_first, line={"color": style.colour, "width": 1}, marker={"color": style.colour, "size": 8},
-        customdata=counts, row=panel[0], col=panel[1],
+        customdata=found["runs"], row=panel[0], col=panel[1],
         hovertemplate=f"{style.name}: %{{y:.1%}}, %{{customdata}} runs<extra></extra>",
     )  # fmt: skip
 

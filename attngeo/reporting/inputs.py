@@ -27,6 +27,11 @@ METHOD_SETTING = ("n_c", "noise", "corr")
 METHOD_NUMBERS = ("noise", "corr", "mse", "published_accuracy", "published_mse")
 # Columns of numbers of explained analogies.
 EXPLANATION_NUMBERS = ("cosine", "cosine_error", "rho", "sigma", "sigma_star", "delta", "xi", "zeta_spread")
+# Columns of real numbers of exponential family attention: of weights between rows, vectors, places and errors.
+WEIGHT_NUMBERS = ("weight",)
+VECTOR_NUMBERS = ("number", "value")
+PLACE_NUMBERS = ("latitude", "longitude", "weight")
+ERROR_NUMBERS = ("value", "published")
 # The files of a folder of pretrain that hold curves: of a comparison, and of a single run.
 CURVE_FILES = ("curves.parquet", "geometry.parquet")
 
@@ -195,13 +200,44 @@ def _read_cells(inputs: FigureInputs) -> list[pd.DataFrame]:
 
 def _read_encodings(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of encodings, or those of a model that `attngeo tabular fit --save` wrote."""
-    given = inputs.given
-    if len(given) == 1 and not is_frame(given[0]) and Path(str(given[0])).is_dir():
+    folder = _find_folder(inputs)
+    if folder is not None:
         from attngeo.tabular.saving import load_classifier
         from attngeo.tabular.views import tabulate_encodings
 
-        return [inputs.filter(tabulate_encodings(load_classifier(given[0])))]
+        return [inputs.filter(tabulate_encodings(load_classifier(folder)))]
     return _read_rows(inputs, "attngeo tabular fit --encodings-output FILE, or a folder of --save", ("x", "y"))
+
+
+def _read_weights(inputs: FigureInputs) -> list[pd.DataFrame]:
+    return _read_rows(inputs, "attngeo efa attention -o FILE", WEIGHT_NUMBERS)
+
+
+def _read_vectors(inputs: FigureInputs) -> list[pd.DataFrame]:
+    """Rows of vectors, or those of a model that `attngeo efa fit --save` wrote."""
+    folder = _find_folder(inputs)
+    if folder is not None:
+        from attngeo.efa import load_model
+        from attngeo.efa.views import tabulate_vectors
+
+        return [inputs.filter(tabulate_vectors(load_model(folder)))]
+    return _read_rows(inputs, "attngeo.efa.views.tabulate_vectors, or a folder of efa fit --save", VECTOR_NUMBERS)
+
+
+def _read_places(inputs: FigureInputs) -> list[pd.DataFrame]:
+    return _read_rows(inputs, "attngeo efa attention --places-output FILE", PLACE_NUMBERS)
+
+
+def _read_errors(inputs: FigureInputs) -> list[pd.DataFrame]:
+    return _read_rows(inputs, "attngeo efa run -o FILE", ERROR_NUMBERS)
+
+
+def _find_folder(inputs: FigureInputs) -> Path | None:
+    """The folder of a saved model, if it is what is drawn."""
+    given = inputs.given
+    if len(given) == 1 and not is_frame(given[0]) and Path(str(given[0])).is_dir():
+        return Path(str(given[0]))
+    return None
 
 
 def _read_rows(inputs: FigureInputs, made_by: str, numbers: Sequence[str]) -> list[pd.DataFrame]:
@@ -235,4 +271,8 @@ READERS: dict[FrameName, Callable[[FigureInputs], list[pd.DataFrame]]] = {
     "methods": _read_methods,
     "cells": _read_cells,
     "encodings": _read_encodings,
+    "weights": _read_weights,
+    "vectors": _read_vectors,
+    "places": _read_places,
+    "errors": _read_errors,
 }

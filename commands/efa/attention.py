@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from attngeo.options import RESULTS
 
 from ..options import Output, OutputFormat, RowsFormat
 from ..outputs import check_outputs, deliver_rows
@@ -23,25 +26,42 @@ def attention(
         ),
     ],
     output: Output = None,
+    places_output: Annotated[
+        Path | None,
+        typer.Option(
+            "--places-output",
+            metavar="FILE",
+            help="Write the attention of places with coordinates on each other, for attngeo plot place-attention; "
+            "print nothing, unless -o is given",
+            rich_help_panel=RESULTS,
+        ),
+    ] = None,
     format: RowsFormat = OutputFormat.table,
 ) -> None:
     """Show how much each item attends to the others when it is predicted (figure 3 of the paper).
 
     On the terminal, each line is a masked item, and weights are means over the heads of a layer. Files have a row for
-    each pair of items, layer and head.
+    each pair of items, layer and head; those of places have means over sequences and heads.
 
     Examples:
         attngeo efa attention model "Limes,Large Lemon,Asparagus"
         attngeo efa attention model baskets.csv -o weights.csv
+        attngeo efa attention model temperatures.csv --places-output places.csv
     """
     outputs = output or []
-    check_outputs(outputs, inputs=[basket])
+    check_outputs([*outputs, *([places_output] if places_output else [])], inputs=[basket])
 
     from attngeo.efa import load_model
     from attngeo.efa.own_fit import read_basket
+    from attngeo.efa.views import tabulate_places
+    from attngeo.tables.write import write_table
 
     loaded = load_model(model)
-    deliver_rows(loaded.attention_weights(read_basket(loaded, basket)), outputs, format, _print_weights)
+    rows = read_basket(loaded, basket)
+    if places_output:
+        write_table(tabulate_places(loaded, rows), places_output)
+    if outputs or not places_output:
+        deliver_rows(loaded.attention_weights(rows), outputs, format, _print_weights)
 
 
 def _print_weights(rows: pd.DataFrame) -> None:
