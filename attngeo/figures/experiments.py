@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -28,9 +30,8 @@ def draw_experiment_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figur
     experiment.
 
     If a setting is a number of neighbours, it is the axis, and the other models are lines across it; errors have a log
-    scale there. rows: of
-    `attngeo efa run`. Open symbols are the paper's numbers, unless `options.published` is false. Raises DataError if
-    there is no error among the metrics.
+    scale there. rows: of `attngeo efa run`. Open symbols are the paper's numbers, unless `options.published` is false.
+    Raises DataError if there is no error among the metrics.
     """
     rows = _select_errors(rows)
     if not options.published:
@@ -50,7 +51,8 @@ def draw_experiment_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figur
             _add_neighbours(figure, own, number)
         else:
             _add_settings(figure, own, colours, number)
-        figure.update_yaxes(title=METRICS[own["metric"].iloc[0]], row=number)
+        scale = " (log scale)" if figure.layout[f"yaxis{number if number > 1 else ''}"].type == "log" else ""
+        figure.update_yaxes(title=METRICS[own["metric"].iloc[0]] + scale, row=number)
     figure.update_layout(height=inside + AROUND)
     title = "errors on test rows" if len(panels) > 1 else f"{names[0]}: errors on test rows"
     shown = "mean ± 2 standard errors over seeds" + ("; open symbols: the paper" if _has_published(rows) else "")
@@ -159,8 +161,8 @@ def _add_lines(figure: go.Figure, own: pd.DataFrame, ends: tuple[float, float], 
 
 
 def _add_points(
-    figure: go.Figure, own: pd.DataFrame, by: str, places: dict[object, float], offset: float, row: int,
-    about: dict[str, object],
+    figure: go.Figure, own: pd.DataFrame, by: str, places: Mapping[Any, float], offset: float, row: int,
+    about: dict[str, Any],
 ) -> None:  # fmt: skip
     """The means of one model with their intervals, and the paper's numbers; about: how its trace is drawn."""
     found = average_runs(own["value"], own[by])

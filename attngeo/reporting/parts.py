@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attngeo.analogies.options import GOOGLE
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import local_path
+from attngeo.efa.experiment_options import RunOptions
 from attngeo.errors import InterruptedTrainingError, OutputError
 from attngeo.pretrain.options import INITS, PATHS, make_options, separate_comparison
 from attngeo.pretrain.presets import PRESETS
@@ -20,6 +21,7 @@ from attngeo.provenance import digest_code, software
 from attngeo.reporting.schema import (
     AnalogyRequest,
     AutoMpgRequest,
+    EfaRequest,
     FileRequest,
     PretrainRequest,
     Request,
@@ -61,6 +63,8 @@ def plan_parts(request: Request, place: Workplace) -> Iterator[tuple[str, Callab
             yield "simulated tables", partial(_prepare_simulation, request, place)
         case AutoMpgRequest():
             yield "auto-mpg", partial(_prepare_auto_mpg, request, place)
+        case EfaRequest():
+            yield request.experiment, partial(_prepare_efa, request, place)
         case TheoryRequest():
             yield "statements", partial(_prepare_theory, request, place)
         case ScoreRequest():
@@ -166,6 +170,27 @@ def _prepare_auto_mpg(request: AutoMpgRequest, place: Workplace) -> ResultsPart:
         from attngeo.tabular.experiments import compare_on_auto_mpg
 
         return compare_on_auto_mpg(AutoMpgOptions(**options), study=place.study, progress=place.progress)
+
+    return ResultsPart(_fingerprint(request, describe_files(options.get("data") or "")), make)
+
+
+def _prepare_efa(request: EfaRequest, place: Workplace) -> ResultsPart:
+    options = dict(request.options)
+    if options.get("data") is not None:
+        options["data"] = str(place.base / local_path(options["data"]))
+
+    def make() -> pd.DataFrame:
+        from attngeo.efa.datasets import EXPERIMENTS, load_dataset
+        from attngeo.efa.experiments import build_frame, plan_runs, run_planned
+
+        given = RunOptions(**options)
+        runs = plan_runs(request.experiment, given)
+        load_dataset(EXPERIMENTS[request.experiment].dataset, given.data, place.progress)
+        outcomes = run_planned(runs, study=place.study, progress=place.progress)
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                raise outcome.failure
+        return build_frame(outcomes, published=given.published)
 
     return ResultsPart(_fingerprint(request, describe_files(options.get("data") or "")), make)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from attngeo.reporting.schema import (
     AnalogyRequest,
+    EfaRequest,
     PretrainRequest,
     Recipe,
     Request,
@@ -70,6 +71,10 @@ def columns_of(request: Request) -> tuple[str, ...] | None:
             from attngeo.theory.statements import COLUMNS as THEORY_COLUMNS
 
             return THEORY_COLUMNS
+        case EfaRequest():
+            from attngeo.efa.experiments import COLUMNS as EFA_COLUMNS
+
+            return EFA_COLUMNS
     return None
 
 

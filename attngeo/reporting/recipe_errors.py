@@ -27,6 +27,7 @@ from attngeo.reporting.toml_lines import Place
 COMMANDS_OF_FRAME: dict[FrameName, tuple[str, ...]] = {
     "scores": ("score",), "summary": ("score",), "analogies": ("analogy",), "curves": ("pretrain",),
     "methods": ("simulate", "auto-mpg"), "cells": ("file",), "encodings": ("file",),
+    "weights": ("file",), "vectors": ("file",), "places": ("file",), "errors": ("efa",),
 }  # fmt: skip
 # The same of what a table shows; rows are those of any command.
 COMMANDS_OF_TABLE: dict[str, tuple[str, ...]] = {
@@ -38,6 +39,7 @@ SHOULD_BE = re.compile(r"\w+ should (?:be|have) (?:a valid (?P<kind>\w+)|(?P<res
 # The keys that say what a figure is drawn from; those of all other kinds name results, and models among them.
 SOURCE_KEYS: dict[FrameName, tuple[str, ...]] = {
     "matrix": ("model",), "curves": ("of",), "methods": ("of",), "cells": ("of",), "encodings": ("of",),
+    "weights": ("of",), "vectors": ("of", "model"), "places": ("of",), "errors": ("of",),
 }  # fmt: skip
 # The tables of a recipe that have a class of their own, by their key.
 TABLES: dict[str, type[BaseModel]] = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
@@ -67,9 +69,13 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
             yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(known)}"
     if "score" in figure.given and figure.options.score not in spec.scores:
         yield (*place, "score"), f"score is {figure.options.score!r}, expected one of: {', '.join(spec.scores)}"
-    if "model" in source:
-        if figure.model is None:
-            yield (*place, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
+    if "model" in source and figure.model is not None:
+        if "of" in source and figure.of is not None:
+            yield (*place, "model"), f"{figure.kind} has of, too; expected results or a model"
+    elif "of" not in source:
+        yield (*place, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
+    elif figure.of is None and "model" in source:
+        yield (*place, "of"), "is missing, expected the name of a [[results]] table; or model, the folder of one"
     elif figure.of is None:
         yield (*place, "of"), "is missing, expected the name of a [[results]] table"
     else:

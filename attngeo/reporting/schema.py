@@ -22,6 +22,8 @@ from pydantic_core import CoreSchema, core_schema
 
 from attngeo.analogies.options import AnalogyOptions
 from attngeo.choices import one_of
+from attngeo.efa.experiment_options import RunOptions
+from attngeo.efa.settings import SETTINGS
 from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
@@ -116,12 +118,14 @@ def _as_value_error(function: Callable[..., Any], *args: Any, **named: Any) -> A
 class OptionsOf:
     """Annotation of a recipe's table of options: its keys are the fields of options classes, checked by `check`.
 
-    check: called with the options that the recipe gives; raises UsageError if they contradict one another. The value
-    is the dict of these options.
+    check: called with the options that the recipe gives; raises UsageError if they contradict one another. leave_out:
+    fields that are no keys. The value is the dict of these options.
     """
 
-    def __init__(self, *kinds: type[Options], check: Callable[[dict[str, Any]], object]) -> None:
-        fields = {name: field for kind in kinds for name, field in make_keys(kind).items()}
+    def __init__(
+        self, *kinds: type[Options], check: Callable[[dict[str, Any]], object], leave_out: Iterable[str] = ()
+    ) -> None:
+        fields = {name: field for kind in kinds for name, field in make_keys(kind, leave_out).items()}
         self.table: type[BaseModel] = create_model("OptionsTable", __base__=_Table, **fields)
         self._check = check
 
@@ -150,6 +154,7 @@ THEORY_KEYS = OptionsOf(TheoryOptions, check=lambda given: TheoryOptions(**given
 
 SIMULATE_KEYS = OptionsOf(SimulateOptions, check=lambda given: SimulateOptions(**given))
 AUTO_MPG_KEYS = OptionsOf(AutoMpgOptions, check=lambda given: AutoMpgOptions(**given))
+EFA_KEYS = OptionsOf(RunOptions, check=lambda given: RunOptions(**given), leave_out=("save",))
 
 
 class ScoreRequest(_Table):
@@ -208,6 +213,15 @@ class AutoMpgRequest(_Table):
     options: Annotated[dict[str, Any], AUTO_MPG_KEYS] = Field(default_factory=dict)
 
 
+class EfaRequest(_Table):
+    """Errors of models in an experiment of exponential family attention, beside baselines."""
+
+    command: Literal["efa"]
+    name: Name
+    experiment: Annotated[str, AfterValidator(lambda name: _as_value_error(one_of, "experiment", name, SETTINGS))]
+    options: Annotated[dict[str, Any], EFA_KEYS] = Field(default_factory=dict)
+
+
 class FileRequest(_Table):
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
 
@@ -217,13 +231,14 @@ class FileRequest(_Table):
 
 
 Request = (
-    ScoreRequest | AnalogyRequest | PretrainRequest | TheoryRequest | SimulateRequest | AutoMpgRequest | FileRequest
-)
+    ScoreRequest | AnalogyRequest | PretrainRequest | TheoryRequest | SimulateRequest | AutoMpgRequest | EfaRequest
+    | FileRequest
+)  # fmt: skip
 REQUESTS: tuple[type[Request], ...] = get_args(Request)
 COMMANDS: tuple[str, ...] = tuple(get_args(each.model_fields["command"].annotation)[0] for each in REQUESTS)
 OPTION_KEYS = {
     "score": SCORE_KEYS, "analogy": ANALOGY_KEYS, "pretrain": PRETRAIN_KEYS, "theory": THEORY_KEYS,
-    "simulate": SIMULATE_KEYS, "auto-mpg": AUTO_MPG_KEYS,
+    "simulate": SIMULATE_KEYS, "auto-mpg": AUTO_MPG_KEYS, "efa": EFA_KEYS,
 }  # fmt: skip
 
 

@@ -47,6 +47,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "pretrain": {"resume": "an interrupted report always resumes its runs"},
     "simulate": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
     "auto-mpg": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
+    "run": {
+        "experiment": "key of the results",
+        "fresh": "attngeo cache clear removes what a report would take from the result store",
+        "save": "writes models; a report has a folder of its own",
+    },
     "plot": {
         "inputs": "key `of` or `model` of a figure",
         "width": "figures of a page have the width of the window",
@@ -63,7 +68,12 @@ NOT_IN_RECIPES = {
     "fit": "fits a table of the user's own, and saves a model for predict",
     "predict": "writes predictions for rows",
     "cache": "shows what is kept on this machine",
+    "attention": "writes what a saved model attends to; a recipe reads its file",
+    "sample": "draws rows from a saved model",
+    "similar": "one item by hand",
 }
+# Commands of `attngeo efa` whose results have another name in a recipe.
+RENAMED = {"efa": "run"}
 
 
 def options_of_commands() -> dict[str, set[str]]:
@@ -82,7 +92,8 @@ def options_of_commands() -> dict[str, set[str]]:
 
 
 def keys_of_recipes() -> dict[str, set[str]]:
-    return {name: set(keys.keys) for name, keys in OPTION_KEYS.items()} | {"plot": set(FigureBlock.model_fields)}
+    keys = {RENAMED.get(name, name): set(keys.keys) for name, keys in OPTION_KEYS.items()}
+    return keys | {"plot": set(FigureBlock.model_fields)}
 
 
 COMMANDS = options_of_commands()
