@@ -25,7 +25,7 @@ DIRECTIONS = {"bi": "bidirectional", "uni": "unidirectional"}
 PANEL_HEIGHT, WHOLE_HEIGHT, BETWEEN, AROUND = 230, 440, 90, 170
 
 
-def draw_experiment_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """The test error of each model by direction and setting, with two standard errors over seeds; a panel for each
     experiment.
 

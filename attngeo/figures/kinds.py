@@ -193,12 +193,12 @@ FIGURES: dict[str, FigureSpec] = {
             draw=import_later("attngeo.figures.tabular:draw_encodings"),
         ),
         FigureSpec(
-            name="experiment-errors",
+            name="test-errors",
             description="test errors of exponential family attention, factor models and baselines, with intervals",
             frames=("errors",),
             columns=("experiment", "model", "direction", "setting", "metric", "value"),
             options=("where", "published"),
-            draw=import_later("attngeo.figures.experiments:draw_experiment_errors"),
+            draw=import_later("attngeo.figures.experiments:draw_test_errors"),
         ),
         FigureSpec(
             name="item-attention",

@@ -56,7 +56,7 @@ class PlotOptions(Options):
     )  # fmt: skip
     published: bool = option(
         True,
-        "Show published numbers: the 223 models (kind size), those of experiments (shift, experiment-errors)",
+        "Show published numbers: the 223 models (kind size), those of experiments (shift, test-errors)",
         panel=DRAWING,
         shown_default="published",
     )

@@ -25,7 +25,9 @@ MOST_LISTED, MOST_NAMES, NAME_LENGTH = 10, 16, 30
 # place, a letter, and the room around panels.
 LINE, SMALLEST, LARGEST, STAR = 800, 4, 18, 15
 LETTER, LETTER_HEIGHT, BETWEEN, AROUND = 6.5, 14, 90, 180
-LEAST_HEIGHT, MOST_HEIGHT = 200, 700
+LEAST_HEIGHT, MOST_HEIGHT = 160, 700
+# Layers that are below each other; more are in two columns.
+MOST_LINES = 2
 # The room beside the outermost places, as a share of the distance between them; and between panels, of their line.
 EDGE, SPACING = 0.1, 0.08
 # Where a name may be beside its point, the best first: to the right and up.
@@ -55,14 +57,22 @@ class _Map:
         return cls(low, high, ratio, LINE * (1 - SPACING * (across - 1)) / across, LARGEST / across**0.5)
 
     @property
+    def spans(self) -> tuple[float, float]:
+        """The width and the height that are shown, both in degrees of longitude."""
+        return self.high[0] - self.low[0], self.ratio * (self.high[1] - self.low[1])
+
+    @property
     def height(self) -> int:
-        wanted = self.width * self.ratio * (self.high[1] - self.low[1]) / (self.high[0] - self.low[0])
-        return round(min(max(wanted, LEAST_HEIGHT), MOST_HEIGHT))
+        across, up = self.spans
+        return round(min(max(self.width * up / across, LEAST_HEIGHT), MOST_HEIGHT))
 
     def find_pixels(self, place: Mapping[Hashable, Any]) -> tuple[float, float]:
-        """Where a place is in a panel."""
-        x, y = place["longitude"] - self.low[0], place["latitude"] - self.low[1]
-        return x / (self.high[0] - self.low[0]) * self.width, y / (self.high[1] - self.low[1]) * self.height
+        """Where a place is in a panel, in whose middle the map is as large as it can be."""
+        across, up = self.spans
+        scale = min(self.width / across, self.height / up)
+        x = place["longitude"] - (self.low[0] + self.high[0]) / 2
+        y = self.ratio * (place["latitude"] - (self.low[1] + self.high[1]) / 2)
+        return self.width / 2 + scale * x, self.height / 2 + scale * y
 
     def holds(self, box: _Box) -> bool:
         """Whether a box is in a panel."""
@@ -97,7 +107,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         listed = "; ".join(map(str, places[:MOST_LISTED])) + (" …" if len(places) > MOST_LISTED else "")
         raise UsageError(f"{len(places):,} masked places, expected one; choose it by where, place = one of: {listed}")
     place, layers = places[0], sorted(rows["layer"].unique())
-    across = min(len(layers), 2)
+    across = 1 if len(layers) <= MOST_LINES else 2
     down = math.ceil(len(layers) / across)
     sums = rows.groupby(["layer", "other", "latitude", "longitude"], sort=False)["weight"].sum().reset_index()
     is_own = sums["other"] == place

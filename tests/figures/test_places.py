@@ -1,0 +1,78 @@
+"""The figure of a place's attention on others."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.messages import refuses
+
+import attngeo
+from attngeo.errors import DataError, UsageError
+from attngeo.figures.options import PlotOptions
+from attngeo.figures.palette import MARKED
+from attngeo.figures.places import draw_place_attention
+
+PLACES = {"A": (30.0, -100.0), "B<1>": (50.0, -80.0), "C": (40.0, -120.0), "D": (40.01, -120.0)}
+
+
+def list_rows(layers: int = 1, lags: int = 1) -> pd.DataFrame:
+    """The weights of each masked place on each; the last place has the largest."""
+    return pd.DataFrame(
+        [
+            {"place": place, "other": other, "latitude": PLACES[other][0], "longitude": PLACES[other][1],
+             "layer": layer, "lag": lag, "weight": (0.1 + 0.1 * at) / lags}
+            for layer in range(layers) for lag in range(lags) for place in PLACES for at, other in enumerate(PLACES)
+        ]
+    )  # fmt: skip
+
+
+def test_points_are_at_their_places_and_their_areas_are_weights() -> None:
+    rows = list_rows()
+    figure = attngeo.plot("place-attention", rows, where={"place": "A"})
+    others, masked = figure.data
+    assert {trace.type for trace in figure.data} == {"scatter"}  # maps of plotly are downloaded
+    assert list(others.customdata) == ["D", "C", "B&lt;1&gt;"]
+    assert list(zip(others.y, others.x, strict=True)) == [PLACES["D"], PLACES["C"], PLACES["B<1>"]]
+    areas = np.square(others.marker.size)
+    np.testing.assert_allclose(areas / areas[0], np.array([0.4, 0.3, 0.2]) / 0.4)
+    np.testing.assert_allclose(others.marker.color, [0.4, 0.3, 0.2])
+    assert (list(masked.y), list(masked.x), masked.marker.color) == ([30], [-100], MARKED)
+    assert figure.layout.title.text.startswith("attention of A, masked")
+    middle = math.radians((30 + 50) / 2)
+    assert figure.layout.yaxis.scaleratio == pytest.approx(1 / math.cos(middle))
+    assert figure.layout.yaxis.scaleanchor == "x"
+
+
+def test_names_do_not_hide_each_other() -> None:
+    rows = list_rows()
+    notes = attngeo.plot("place-attention", rows, where={"place": "A"}).layout.annotations
+    assert {note.text for note in notes} >= {"<b>A</b>", "D", "B&lt;1&gt;"}
+    near = {note.text: (note.xshift, note.yshift) for note in notes if note.text in ("C", "D")}
+    assert len(set(near.values())) == len(near)  # C is where D is: their names are on different sides
+    crowd = pd.concat([rows[rows["place"] == "A"].assign(other=lambda own, at=at: own["other"] + str(at))
+                       for at in range(6)])  # fmt: skip
+    assert len(draw_place_attention(crowd.assign(place="A0"), PlotOptions()).layout.annotations) < len(crowd)
+
+
+def test_layers_are_panels_and_earlier_times_are_added() -> None:
+    rows = list_rows(layers=3, lags=2)
+    own = rows[rows["place"] == "C"]
+    figure = draw_place_attention(own, PlotOptions())
+    assert [len(trace.x) for trace in figure.data] == [3, 1] * 3
+    np.testing.assert_allclose(figure.data[0].marker.color, [0.4, 0.2, 0.1])
+    assert {note.text for note in figure.layout.annotations} >= {"layer 0", "layer 1", "layer 2"}
+    assert "earlier times" in figure.layout.title.text
+    single = draw_place_attention(own[(own["layer"] == 1) & (own["lag"] == 0)], PlotOptions())
+    assert "layer 1" in single.layout.title.text
+    assert "earlier" not in single.layout.title.text
+
+
+def test_one_masked_place_with_others_is_required() -> None:
+    with refuses(UsageError, 4, "where", "place", "C"):
+        draw_place_attention(list_rows(), PlotOptions())
+    rows = list_rows()
+    with refuses(DataError, "A"):
+        draw_place_attention(rows[(rows["place"] == "A") & (rows["other"] == "A")], PlotOptions())
