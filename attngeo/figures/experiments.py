@@ -27,7 +27,7 @@ PANEL_HEIGHT, WHOLE_HEIGHT, BETWEEN, AROUND = 230, 440, 90, 170
 
 def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """The test error of each model by direction and setting, with two standard errors over seeds; a panel for each
-    experiment.
+    experiment and metric.
 
     If a setting is a number of neighbours, it is the axis, and the other models are lines across it; errors have a log
     scale there. rows: of `attngeo efa run`. Open symbols are the paper's numbers, unless `options.published` is false.
@@ -36,10 +36,10 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     rows = _select_errors(rows)
     if not options.published:
         rows = rows.assign(published=float("nan"))
-    panels = list(rows.groupby(["experiment", "family"], sort=False))
+    panels = list(rows.groupby(["experiment", "family", "metric"], sort=False))
     height = PANEL_HEIGHT if len(panels) > 1 else WHOLE_HEIGHT
     inside = (height + BETWEEN) * len(panels) - BETWEEN
-    names = [", ".join(filter(None, map(escape_name, key))) for key, _ in panels]
+    names = [", ".join(filter(None, map(escape_name, key[:2]))) for key, _ in panels]
     figure = make_subplots(
         rows=len(panels), cols=1, vertical_spacing=BETWEEN / inside if len(panels) > 1 else 0,
         subplot_titles=names if len(panels) > 1 else None,
@@ -72,9 +72,7 @@ def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:
     published = found["published"] if "published" in found else float("nan")
     found = found.assign(setting=setting, neighbours=neighbours, published=published)
     family = setting.where(found["metric"] == "loss", "")
-    found = found.assign(family=family, setting=setting.where(family == "", ""))
-    first = found.groupby("experiment")["metric"].transform("first")
-    return found[found["metric"] == first]
+    return found.assign(family=family, setting=setting.where(family == "", ""))
 
 
 def _has_published(rows: pd.DataFrame) -> bool:
