@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attngeo.commands.app import COMMANDS
+from attngeo.commands.efa import COMMANDS as EFA
 from attngeo.commands.tabular import COMMANDS as TABULAR
 
 # Results of the census, with their meaning.
@@ -43,9 +44,10 @@ def generate(name: str) -> str:
         case "families":
             return _output("families", "--format", "markdown")
         case "reference":
-            names = (
-                [[name] for name in _names(COMMANDS)] + [["tabular"]] + [["tabular", name] for name in _names(TABULAR)]
-            )
+            groups = {"tabular": TABULAR, "efa": EFA}
+            names = [[name] for name in _names(COMMANDS)]
+            for group, commands in groups.items():
+                names += [[group], *([group, name] for name in _names(commands))]
             return "\n\n".join([_help(), *(_help(*name) for name in names)])
     raise ValueError(f"no generated part is named {name!r}")
 
