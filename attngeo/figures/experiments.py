@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -20,6 +20,21 @@ METRICS = {"mse": "mean squared error", "loss": "loss", "cross_entropy": "cross-
 # The models of the paper: attention and the factor model; all others are baselines without training.
 OURS, FACTORS = "efa", "fm"
 NAMES = {OURS: "EFA", FACTORS: "factor model"}
+
+
+class CountAxis(NamedTuple):
+    """An axis of numbers: its title, where a number is on it, and whether errors have a log scale beside it."""
+
+    title: str
+    place: Callable[[float], float]
+    log_errors: bool
+
+
+# Settings that are numbers, by the letter before the number.
+COUNTS = {
+    "k": CountAxis("neighbours of the factor model, k", float, True),
+    "N": CountAxis("sequences that train, N (log scale)", math.log10, False),
+}
 DIRECTIONS = {"bi": "bidirectional", "uni": "unidirectional"}
 # Pixels: the height of a panel, of a single one, and the room between and around panels.
 PANEL_HEIGHT, WHOLE_HEIGHT, BETWEEN, AROUND = 230, 440, 90, 170
@@ -29,8 +44,8 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """The test error of each model by direction and setting, with two standard errors over seeds; a panel for each
     experiment and metric.
 
-    If a setting is a number of neighbours, it is the axis, and the other models are lines across it; errors have a log
-    scale there. rows: of `attngeo efa run`. Open symbols are the paper's numbers, unless `options.published` is false.
+    If a setting is a number of neighbours or of sequences, it is the axis, and the other models are lines across it.
+    rows: of `attngeo efa run`. Open symbols are the paper's numbers, unless `options.published` is false.
     Raises DataError if there is no error among the metrics.
     """
     rows = _select_errors(rows)
@@ -44,11 +59,11 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         rows=len(panels), cols=1, vertical_spacing=BETWEEN / inside if len(panels) > 1 else 0,
         subplot_titles=names if len(panels) > 1 else None,
     )  # fmt: skip
-    dots = [own for _, own in panels if own["neighbours"].isna().all()]
+    dots = [own for _, own in panels if own["count"].isna().all()]
     colours = colour_methods(_order_models(pd.concat(dots)["model"]), OURS) if dots else {}
     for number, (_, own) in enumerate(panels, 1):
-        if own["neighbours"].notna().any():
-            _add_neighbours(figure, own, number)
+        if own["count"].notna().any():
+            _add_counts(figure, own, number)
         else:
             _add_settings(figure, own, colours, number)
         scale = " (log scale)" if figure.layout[f"yaxis{number if number > 1 else ''}"].type == "log" else ""
@@ -60,7 +75,7 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
 
 
 def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows whose metric is an error, with texts for settings, and the number of neighbours if a setting is one.
+    """The rows whose metric is an error, with texts for settings, and the number and its letter if a setting is one.
 
     Losses of different families cannot be compared: the setting that names one goes to the column family.
     """
@@ -68,9 +83,10 @@ def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:
     if found.empty:
         raise DataError(f"no row has a value of a metric that is one of: {', '.join(METRICS)}")
     setting = found["setting"].fillna("").map(str)
-    neighbours = setting.str.extract(r"^k=(\d+)$", expand=False).astype("float64")
+    counts = setting.str.extract(rf"^(?P<letter>[{''.join(COUNTS)}])=(?P<count>[1-9]\d*)$")
     published = found["published"] if "published" in found else float("nan")
-    found = found.assign(setting=setting, neighbours=neighbours, published=published)
+    count = counts["count"].astype("float64")
+    found = found.assign(setting=setting, count=count, letter=counts["letter"], published=published)
     family = setting.where(found["metric"] == "loss", "")
     return found.assign(family=family, setting=setting.where(family == "", ""))
 
@@ -109,26 +125,29 @@ def _add_settings(figure: go.Figure, own: pd.DataFrame, colours: dict[str, str],
     )
 
 
-def _add_neighbours(figure: go.Figure, own: pd.DataFrame, row: int) -> None:
-    """A line of models against their number of neighbours, and a line across the panel for each other one."""
-    counted = own[own["neighbours"].notna()]
-    numbers = sorted(counted["neighbours"].unique())
-    places = {number: number for number in numbers}
+def _add_counts(figure: go.Figure, own: pd.DataFrame, row: int) -> None:
+    """A line of models against the numbers of their settings, and a line across the panel for each other one."""
+    counted = own[own["count"].notna()]
+    numbers = sorted(counted["count"].unique())
+    axis = COUNTS[counted["letter"].iloc[0]]
+    places = {number: axis.place(number) for number in numbers}
     for model, part in counted.groupby("model", sort=False):
         colour = colour_methods([OURS, str(model)], OURS)[str(model)]
         about = {
             "name": _name_model(str(model)), "legendgroup": str(model), "showlegend": _is_new(figure, str(model)),
             "mode": "lines+markers", "line": {"color": colour, "width": 1}, "marker": {"color": colour, "size": 9},
         }  # fmt: skip
-        _add_points(figure, part.sort_values("neighbours"), "neighbours", places, 0, row, about)
-    ends = (min(numbers), max(numbers)) if len(numbers) > 1 else (numbers[0] - 1, numbers[0] + 1)
+        _add_points(figure, part.sort_values("count"), "count", places, 0, row, about)
+    first, last = places[numbers[0]], places[numbers[-1]]
+    ends = (first, last) if len(numbers) > 1 else (first - 1, last + 1)
     edge = 0.04 * (ends[1] - ends[0])
-    _add_lines(figure, own[own["neighbours"].isna()], (ends[0] - edge, ends[1] + edge), row)
+    _add_lines(figure, own[own["count"].isna()], (ends[0] - edge, ends[1] + edge), row)
     figure.update_xaxes(
-        title="neighbours of the factor model, k", tickvals=numbers, zeroline=False,
-        range=[ends[0] - 2 * edge, ends[1] + 2 * edge], row=row,
+        title=axis.title, tickvals=list(places.values()), ticktext=[f"{number:g}" for number in numbers], row=row,
+        range=[ends[0] - 2 * edge, ends[1] + 2 * edge], zeroline=False,
     )  # fmt: skip
-    figure.update_yaxes(type="log", tick0=1, dtick=math.log10(2), tickformat=".3~g", row=row)
+    if axis.log_errors:
+        figure.update_yaxes(type="log", tick0=1, dtick=math.log10(2), tickformat=".3~g", row=row)
 
 
 def _add_lines(figure: go.Figure, own: pd.DataFrame, ends: tuple[float, float], row: int) -> None:

@@ -114,3 +114,18 @@ def test_files_are_drawn_and_others_refused(ratings: pd.DataFrame, inside: Comma
         attngeo.plot("test-errors", ratings.assign(metric="epochs"))
     ratings.drop(columns="metric").to_csv(path, index=False)
     assert_fails(inside("plot", "test-errors", path, "-o", f"{tmp_path}/f.json"), 4, "errors.csv", "metric", "efa run")
+
+
+def test_numbers_of_sequences_are_an_axis_too() -> None:
+    rows = pd.DataFrame(
+        {
+            "experiment": "recovery", "direction": "uni", "metric": "cross_entropy", "seed": 0,
+            "model": ["efa", "efa", "bayes"], "setting": ["N=100", "N=10000", ""], "value": [1.3, 1.1, 1.0],
+        }
+    )  # fmt: skip
+    figure = draw_test_errors(rows, PlotOptions())
+    named = {trace.name: trace for trace in figure.data}
+    assert list(named["EFA"].x) == [2, 4]
+    assert figure.layout.xaxis.ticktext == ("100", "10000")
+    assert list(named["bayes: 1"].y) == [1, 1]
+    assert figure.layout.yaxis.type != "log"
