@@ -31,4 +31,34 @@ attngeo tabular fit "$scratch/rows.csv" --target y --methods atn --epochs 100 --
 attngeo plot encodings "$scratch/model" -o "$out/encodings.png" --width 700 --height 600 --quiet
 attngeo tabular predict "$scratch/model" "$scratch/rows.csv" --attention-output "$scratch/cells.parquet" > /dev/null
 attngeo plot row-attention "$scratch/cells.parquet" --where row=1 -o "$out/row-attention.png" --width 700 --height 500 --quiet
+attngeo plot test-errors "$out/../efa/recovery.csv" -o "$out/test-errors.png" --width 900 --height 450 --quiet
+python - "$scratch/baskets.csv" "$scratch/days.csv" << 'END'
+import sys
+
+import numpy as np
+import pandas as pd
+
+draw = np.random.default_rng(0)
+names = ["tea", "milk", "sugar", "bread", "butter", "jam"]
+starts, lengths = draw.integers(0, 6, 400), draw.integers(3, 7, 400)
+rows = [(n, names[(a + k) % 6]) for n, (a, b) in enumerate(zip(starts, lengths)) for k in range(b)]
+pd.DataFrame(rows, columns=["sequence", "item"]).to_csv(sys.argv[1], index=False)
+places = pd.DataFrame({"item": [f"place {n}" for n in range(1, 13)],
+                       "latitude": draw.uniform(30, 48, 12), "longitude": draw.uniform(-120, -75, 12)})
+days = []
+for day in range(300):
+    north, east, level = draw.normal(size=3)
+    field = level + north * (places["latitude"] - 39) / 6 + east * (places["longitude"] + 97) / 15
+    days.append(places.assign(sequence=day, value=60 + 8 * (field + 0.3 * draw.normal(size=12))))
+pd.concat(days).to_csv(sys.argv[2], index=False)
+END
+attngeo efa fit "$scratch/baskets.csv" --direction uni --width 16 --lr 0.01 --epochs 40 --save "$scratch/items" --quiet > /dev/null
+attngeo efa attention "$scratch/items" tea,milk,sugar,bread,butter,jam -o "$scratch/weights.csv" > /dev/null
+attngeo plot item-attention "$scratch/weights.csv" -o "$out/item-attention.png" --width 900 --height 450 --quiet
+attngeo plot item-vectors "$scratch/items" -o "$out/item-vectors.png" --width 900 --height 600 --quiet
+attngeo efa fit "$scratch/days.csv" --coordinates latitude --coordinates longitude --no-item-vectors --no-order \
+    --layers 1 --width 16 --lr 0.005 --epochs 60 --save "$scratch/field" --quiet > /dev/null
+attngeo efa attention "$scratch/field" "$scratch/days.csv" --places-output "$scratch/places.csv" > /dev/null
+attngeo plot place-attention "$scratch/places.csv" --where "place=place 1" -o "$out/place-attention.png" \
+    --width 900 --height 500 --quiet
 rm -r "$scratch"
