@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from attngeo.efa.datasets import EXPERIMENTS, load_dataset
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.published import SOURCE, ResultName, published_results
@@ -15,7 +16,7 @@ from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome
+from attngeo.studies.tasks import RunOutcome, require_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +70,22 @@ def run_planned(
     function = partial(perform, fresh=results.fresh)
     names = [run.name for run in runs]
     return run_study(function, runs, names=names, options=study, progress=progress, on_outcome=on_outcome)
+
+
+def compare_models(
+    experiment: str,
+    options: RunOptions = RunOptions(),
+    *,
+    study: StudyOptions = StudyOptions(),
+    progress: ProgressCallback = ignore_progress,
+) -> pd.DataFrame:
+    """`build_frame` of all runs of an experiment. Raises as `plan_runs` and `load_dataset`, and the error of the first
+    run that fails, at the end.
+    """
+    runs = plan_runs(experiment, options)
+    load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)  # one error, not one of each run
+    outcomes = require_all(run_planned(runs, study=study, progress=progress))
+    return build_frame(outcomes, published=options.published)
 
 
 def build_frame(outcomes: Sequence[Outcome], *, published: bool = False) -> pd.DataFrame:

@@ -77,8 +77,8 @@ class PartModel(nn.Module):
         given = dict(zip(self.fields, tensors, strict=True))
         if self.is_of_items:
             logits: Tensor = self.network(given["items"], given["known"])
-            return logits
-        return self.family.natural(self._read_values(given))
+            return _at_least_single(logits)
+        return self.family.natural(_at_least_single(self._read_values(given)))
 
     def mean(self, *tensors: Tensor) -> Tensor:
         """The mean of the family at each position, [B, I]; for items, their probabilities, [B, I, D]."""
@@ -87,8 +87,8 @@ class PartModel(nn.Module):
     def log_prob(self, *tensors: Tensor) -> Tensor:
         """Log p at each position, [B, I]; 0 at unknown ones."""
         known, observed = tensors[self.fields.index("known")], tensors[0]
-        found = torch.zeros(known.shape, device=known.device)
         natural = self.natural(*tensors)
+        found = torch.zeros(known.shape, dtype=natural.dtype, device=known.device)
         return found.masked_scatter(known, self.family.log_prob(natural[known], observed[known]).to(found.dtype))
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,6 +138,11 @@ class PartModel(nn.Module):
             raw = self.network(seen.values, seen.known, seen.items)
         mean, deviation = self._scale
         return raw * deviation + mean if isinstance(self.family, Gaussian) else raw
+
+
+def _at_least_single(numbers: Tensor) -> Tensor:
+    """Numbers that products in half precision gave, in single precision; others as they are."""
+    return numbers.float() if numbers.dtype in (torch.bfloat16, torch.float16) else numbers
 
 
 def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[Parts]) -> DataShape:

@@ -180,17 +180,9 @@ def _prepare_efa(request: EfaRequest, place: Workplace) -> ResultsPart:
         options["data"] = str(place.base / local_path(options["data"]))
 
     def make() -> pd.DataFrame:
-        from attngeo.efa.datasets import EXPERIMENTS, load_dataset
-        from attngeo.efa.experiments import build_frame, plan_runs, run_planned
+        from attngeo.efa.experiments import compare_models
 
-        given = RunOptions(**options)
-        runs = plan_runs(request.experiment, given)
-        load_dataset(EXPERIMENTS[request.experiment].dataset, given.data, place.progress)
-        outcomes = run_planned(runs, study=place.study, progress=place.progress)
-        for outcome in outcomes:
-            if outcome.failure is not None:
-                raise outcome.failure
-        return build_frame(outcomes, published=given.published)
+        return compare_models(request.experiment, RunOptions(**options), study=place.study, progress=place.progress)
 
     return ResultsPart(_fingerprint(request, describe_files(options.get("data") or "")), make)
 

@@ -56,6 +56,14 @@ class RunOutcome(Generic[Result]):
         return self.failure
 
 
+def require_all(outcomes: list[RunOutcome[Result]]) -> list[RunOutcome[Result]]:
+    """The outcomes, if no run failed. Raises the error of the first one that did."""
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            raise outcome.failure
+    return outcomes
+
+
 @dataclass(frozen=True)
 class StudyEnvironment:
     """What a run in another process has to have in common with this one."""

@@ -11,7 +11,7 @@ from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome
+from attngeo.studies.tasks import RunOutcome, require_all
 from attngeo.tabular.experiment_options import FIRST_SEED, AutoMpgOptions, SimulateOptions
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.published import SOURCE, PublishedScores, ShiftSetting, auto_mpg_scores, simulation_scores
@@ -92,7 +92,7 @@ def compare_on_simulation(
 ) -> pd.DataFrame:
     """Table 1: `build_simulation_frame` of all its runs. Raises the error of the first run that fails, at the end."""
     outcomes = run_methods(plan_simulation(options), study=study, progress=progress)
-    return build_simulation_frame(options, _require_all(outcomes))
+    return build_simulation_frame(options, require_all(outcomes))
 
 
 def compare_on_auto_mpg(
@@ -105,14 +105,7 @@ def compare_on_auto_mpg(
 
     data = load_auto_mpg(options.data, progress)
     outcomes = run_methods(plan_auto_mpg(options, data), study=study, progress=progress)
-    return build_auto_mpg_frame(options, data, _require_all(outcomes))
-
-
-def _require_all(outcomes: list[Outcome]) -> list[Outcome]:
-    for outcome in outcomes:
-        if outcome.failure is not None:
-            raise outcome.failure
-    return outcomes
+    return build_auto_mpg_frame(options, data, require_all(outcomes))
 
 
 def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]) -> pd.DataFrame:

@@ -254,6 +254,14 @@ def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) 
     assert not list(tmp_path.iterdir())
 
 
+def test_mixed_precision_changes_the_numbers_a_little() -> None:
+    frame = draw_table([0.0, 3.0])
+    for part in ("items", "values"):
+        exact, mixed = (fit(frame, part=part, precision=precision, epochs=5) for precision in ("fp32", "bf16"))
+        assert mixed.score(frame) != exact.score(frame)
+        assert mixed.score(frame) == pytest.approx(exact.score(frame), rel=0.02)
+
+
 def test_held_out_sequences_stop_the_training_and_seeds_give_the_same_numbers() -> None:
     frame = pd.concat([draw_table([0.0, 1.0]).assign(sequence=lambda each, k=k: each["sequence"] + str(k))
                        for k in range(3)])  # fmt: skip

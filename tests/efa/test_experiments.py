@@ -11,7 +11,7 @@ from support.messages import refuses
 
 from attngeo.efa import load_model
 from attngeo.efa.experiment_options import RunOptions
-from attngeo.efa.experiments import COLUMNS, build_frame, plan_runs, run_planned
+from attngeo.efa.experiments import COLUMNS, build_frame, compare_models, plan_runs, run_planned
 from attngeo.efa.published import published_results
 from attngeo.efa.runs import is_outdated
 from attngeo.efa.settings import SETTINGS
@@ -30,10 +30,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(experiment: str, **options: Any) -> Any:
-    chosen = RunOptions(**options)
-    outcomes = run_planned(plan_runs(experiment, chosen))
-    assert [each.failure for each in outcomes] == [None] * len(outcomes)
-    return build_frame(outcomes, published=chosen.published)
+    return compare_models(experiment, RunOptions(**options))
 
 
 @pytest.mark.parametrize("experiment", SETTINGS)
@@ -107,10 +104,10 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         plan_runs("books", RunOptions())
     with refuses(UsageError, "neighbours is 0"):
         RunOptions(neighbours=0)
-    outcome = run_planned(plan_runs("instacart", RunOptions(data=str(tmp_path / "none"), model="fm", direction="bi")))[
-        0
-    ]
-    assert isinstance(outcome.failure, DataUnavailableError)
+    runs = plan_runs("instacart", RunOptions(data=str(tmp_path / "none"), model="fm", direction="bi"))
+    assert isinstance(run_planned(runs)[0].failure, DataUnavailableError)
+    with refuses(DataUnavailableError, "none"):
+        run("instacart", data=str(tmp_path / "none"))
 
 
 @pytest.mark.slow
