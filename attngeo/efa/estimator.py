@@ -16,7 +16,7 @@ from torch import Tensor
 from attngeo.devices import pick_device
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.marginal import measure_marginal
-from attngeo.efa.modelling import DataShape, PartModel, describe_data, make_model
+from attngeo.efa.modelling import DataShape, PartModel, check_places, describe_data, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.sampling import draw_items, draw_values
 from attngeo.efa.sequences import Sequences, TableReading, check_support, learn_items, require_columns
@@ -298,13 +298,14 @@ class ExponentialFamilyAttention:
         if not hasattr(self, "model_"):
             raise UsageError("the model is not fitted; call fit first")
         sequences = self._reading.read(data)
-        if not drawn:
-            self._check(sequences)
+        self._check(sequences, drawn=drawn)
         return sequences
 
-    def _check(self, sequences: Sequences) -> None:
-        """Raise TableError for values that the family cannot give."""
-        if self.part_ == "values":
+    def _check(self, sequences: Sequences, *, drawn: bool = False) -> None:
+        """Raise TableError for values that the family cannot give, and places whose neighbours are not known."""
+        if self._shape.places:
+            check_places(sequences, self._shape.places)
+        if self.part_ == "values" and not drawn:
             check_support(self.model_.family, sequences, self.options.value, TABLE)
 
     @torch.no_grad()

@@ -204,10 +204,25 @@ def _require_places(data: Sequence[Parts]) -> tuple[tuple[float, ...], ...]:
     first = next(iter(data[0]())).coordinates
     if first is None:
         raise UsageError("a factor model of values requires items or coordinates; name their columns")
+    places = tuple(tuple(map(float, place)) for place in first[0])
     for each in (each for parts in data for each in parts()):
-        if not each.known.all() or each.coordinates is None or not bool((each.coordinates == first[0]).all()):
-            raise TableError("a factor model of places requires all places in each sequence, in one order")
-    return tuple(tuple(map(float, place)) for place in first[0])
+        check_places(each, places)
+    return places
+
+
+def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -> None:
+    """Raise TableError unless each sequence has all these places, in this order: whose neighbours are known."""
+    wanted = torch.tensor(places, dtype=torch.float64)
+    found = sequences.coordinates
+    if (
+        found is None
+        or found.shape[1:] != wanted.shape
+        or not (sequences.known.all() and bool((found == wanted).all()))
+    ):
+        raise TableError(
+            f"a factor model of places requires its {len(places)} places in each sequence, in one order; give all "
+            "rows, with a column that orders them"
+        )
 
 
 def make_model(options: ModelOptions, shape: DataShape) -> PartModel:

@@ -338,6 +338,19 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
         fit(draw_table()).sample(2, 9)
 
 
+def test_a_factor_model_of_places_knows_its_places_only() -> None:
+    places = pd.DataFrame({"x": [0.0, 1.0, 5.0], "y": [0.0, 2.0, 1.0]})
+    days = pd.concat([places.assign(sequence=day, value=[1.0, 2.0, day]) for day in range(4)], ignore_index=True)
+    options: dict[str, Any] = {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}
+    model = fit(days, **options)
+    assert len(model.predict(days)) == 12
+    for other in (days.iloc[::-1], days[days["x"] < 5], days.assign(x=days["x"] + 1)):
+        with refuses(TableError, "requires its 3 places in each sequence"):
+            model.predict(other)
+    with refuses(TableError, "requires its 3 places"):
+        fit(days.iloc[:-1], **options)
+
+
 def test_a_loss_that_diverges_stops_the_training_and_names_the_batch() -> None:
     with refuses(TrainingError, "batch"):
         fit(draw_table([1e30, -1e30]), standardise=False, family="gaussian:1", learning_rate=1e6, epochs=5)
