@@ -13,6 +13,7 @@ from platform import node
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import FolderInUseError, OutputError
+from attngeo.processes import is_first_process
 from attngeo.tables.atomic import atomic_write
 
 # The system releases the lock of LOCK when its process ends, however it ends. HOLDER says who has it: a file of its
@@ -32,7 +33,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first_process():
         yield
         return
     lock = FileLock(folder / LOCK, timeout=0)

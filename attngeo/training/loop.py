@@ -172,10 +172,10 @@ class _Training:
         return self._add(total, count)
 
     def _measure(self, batch: Batch, batches: Batches) -> tuple[Tensor, Tensor]:
-        share = self._processes.share(batch, batches.example_dim)
+        share, counts = self._processes.share(batch, batches.example_dim)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "bf16"):
             total, count = self._model(*share)
-        return total, count
+        return (total, count) if counts else (0 * total, 0 * count)
 
     def _add(self, total: Tensor, count: Tensor) -> Tensor:
         return self._processes.add(torch.stack([total.detach(), count.detach().to(total.dtype)]))

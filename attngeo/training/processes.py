@@ -30,12 +30,19 @@ class Processes:
         wrapped: nn.Module = self._accelerator.prepare(model) if self._count > 1 else model
         return wrapped
 
-    def share(self, batch: Batch, example_dim: int) -> Batch:
-        """The part of a batch that this process computes, on its device."""
+    def share(self, batch: Batch, example_dim: int) -> tuple[Batch, int]:
+        """The part of a batch that this process computes, on its device, and how it counts: 1, or 0.
+
+        A process for which a small batch has no example computes one that counts 0, since all exchange gradients.
+        """
+        counts = 1
         if self._count > 1:
-            part = (slice(None),) * example_dim + (slice(self._accelerator.process_index, None, self._count),)
+            first = self._accelerator.process_index
+            if first >= batch[0].shape[example_dim]:
+                first, counts = 0, 0
+            part = (slice(None),) * example_dim + (slice(first, None, self._count),)
             batch = tuple(each[part] for each in batch)
-        return tuple(each.to(self.device, non_blocking=True) for each in batch)
+        return tuple(each.to(self.device, non_blocking=True) for each in batch), counts
 
     def backward(self, total: Tensor, count: Tensor) -> None:
         """The gradient of the mean loss over all processes."""

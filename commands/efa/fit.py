@@ -9,6 +9,7 @@ import typer
 
 from attngeo.efa.own_fit import EfaFitOptions
 from attngeo.options import RESULTS
+from attngeo.processes import is_first_process
 
 from ..declare import take_options
 from ..messages import say
@@ -67,8 +68,11 @@ def fit(
 
     from ..progress import Bar
 
-    with Bar("fit", quiet=quiet, verbose=verbose) as progress:
+    speaks = is_first_process()
+    with Bar("fit", quiet=quiet or not speaks, verbose=verbose and speaks) as progress:
         fitted = fit_own_sequences(data, options, folder=None if resume is None else str(resume), progress=progress)
+    if not speaks:
+        return
     if save is not None:
         fitted.model.save(save)
         if not quiet:

@@ -9,6 +9,7 @@ import typer
 
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS
+from attngeo.processes import is_first_process
 from attngeo.tabular.own_fit import FitOptions
 from attngeo.tabular.summary import OURS
 
@@ -75,8 +76,11 @@ def fit(
     from ..progress import Bar
 
     tables = read_tables(train, options)
-    with Bar("fit", quiet=quiet, verbose=verbose) as progress:
+    speaks = is_first_process()
+    with Bar("fit", quiet=quiet or not speaks, verbose=verbose and speaks) as progress:
         fitted = fit_own_table(tables, options, progress)
+    if not speaks:
+        return
     if fitted.model is not None:
         _keep(fitted.model, save, encodings_output)
         if save is not None and not quiet:

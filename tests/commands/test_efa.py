@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import Command
+from safetensors.torch import load_file
+from support.launch import launch
 from support.messages import assert_fails, assert_states
 
 NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
@@ -110,3 +113,19 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["run", "temperature", "--neighbours", "0"], 2, ["neighbours", 0]),
     ):
         assert_fails(inside("efa", *map(str, arguments)), code, *facts)
+
+
+@pytest.mark.slow
+def test_two_processes_fit_one_model_and_speak_once(baskets: Path, tmp_path: Path) -> None:
+    """16 sequences train, in batches of 5: the last one has a sequence for one of the processes only."""
+    shown, weights = [], []
+    for processes in (1, 2):
+        model = tmp_path / f"model-{processes}"
+        command = ["efa", "fit", baskets, "--family", "poisson", *SMALL, "--batch-size", 5, "--save", model]
+        shown.append(launch(processes, "-m", "attngeo", *command, folder=tmp_path))
+        # The softmax does not see biases of keys: their gradients are rounding, which Adam scales up.
+        named = load_file(model / "model.safetensors")
+        weights.append({name: each for name, each in named.items() if not name.endswith("key.bias")})
+    assert shown[1].count("log p") == 1
+    assert len(shown[0].splitlines()) == len(shown[1].splitlines())
+    torch.testing.assert_close(weights[1], weights[0], atol=1e-5, rtol=1e-4)

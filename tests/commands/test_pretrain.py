@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.launch import launch
 from support.messages import assert_fails, assert_states
 from support.runs import write_config, write_text
 
@@ -154,17 +153,8 @@ def test_two_processes_train_as_one(options: list[object], tmp_path: Path) -> No
     write_config(tmp_path / "small", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
     def launched(processes: int, batch: int, out: str, *more: object) -> str:
-        # What accelerate calls multi_gpu starts processes on a CPU as well.
-        command = [Path(sys.executable).with_name("accelerate"), "launch", "--num_processes", processes,
-                   "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no",
-                   *(["--multi_gpu"] if processes > 1 else []),
-                   "-m", "attngeo", "pretrain", *options, "--batch-size", batch, "-o", out, *more]  # fmt: skip
-        done = subprocess.run(
-            [str(part) for part in command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        command = ["-m", "attngeo", "pretrain", *options, "--batch-size", batch, "-o", out, *more]
+        return launch(processes, *command, folder=tmp_path)
 
     shown = [launched(*each) for each in ((1, 8, "one"), (2, 4, "two"))]
     assert len(shown[0].splitlines()) == len(shown[1].splitlines())  # only the first process prints
