@@ -51,7 +51,7 @@ def save_model(model: ExponentialFamilyAttention, folder: str | Path) -> None:
         shape = attention.shape
         about |= {
             "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "hidden_size": shape.width,
-            "head_dim": shape.size,
+            "head_dim": shape.size, "is_decoder": model.options.direction == "uni",
         }  # fmt: skip
     tensors = {_to_file(name): each.detach().cpu().contiguous() for name, each in part.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,8 @@ SETTINGS: Mapping[str, ExperimentSettings] = MappingProxyType(
                 "coordinates": ("latitude", "longitude"), "item_vectors": False, "order": False, "epochs": 2000,
                 "learning_rate": 1e-3, "patience": 200, "standardise": True,
             },
-            efa_published={"scale": "head", "standardise": False},
+            # It stopped early in no run.
+            efa_published={"scale": "head", "standardise": False, "patience": 0},
             efa={
                 "heads": 2, "head_size": 16, "norm": True, "feed_forward": 64, "join": 64, "head": (128, 16),
             },

@@ -30,6 +30,9 @@ Q_AND_KV_ATTN = QKLayout(
 )  # fmt: skip
 
 
+OWN = "https://github.com/attngeo/attngeo/blob/main/attngeo"
+
+
 def _file(name: str, module: str = "") -> str:
     return f"{HUGGING_FACE}/{name}/modeling_{module or name}.py"
 
@@ -70,7 +73,14 @@ def _latent(name: str) -> Family:
     )  # fmt: skip
 
 
+# Models that attngeo itself saves. A causal one has is_decoder in its configuration.
+OWN_FAMILIES = {
+    "attngeo_efa": Family(source=f"{OWN}/efa/saving.py", stack="encoder"),
+    "attngeo_tabular": Family(source=f"{OWN}/tabular/saving.py", stack="encoder"),
+}
+
 FAMILIES: dict[str, Family] = {
+    **OWN_FAMILIES,
     # Text encoders
     "bert": _encoder("bert"),
     "roberta": _encoder("roberta"),

@@ -64,8 +64,9 @@ def test_a_loaded_model_says_the_same(kind: str, tmp_path: Path) -> None:
     assert load_file(again / WEIGHTS).keys() == load_file(tmp_path / "m" / WEIGHTS).keys()
 
 
-def test_its_attention_is_scored_as_that_of_any_model(tmp_path: Path) -> None:
-    model = fit(part="items", layers=2, heads=2)
+@pytest.mark.parametrize(("direction", "stack"), [("bi", "encoder"), ("uni", "decoder")])
+def test_its_attention_is_scored_as_that_of_any_model(direction: str, stack: str, tmp_path: Path) -> None:
+    model = fit(part="items", layers=2, heads=2, direction=direction)
     model.save(tmp_path / "m")
     rows = score(str(tmp_path / "m"), per_head=True)
     for number, layer in enumerate(model.model_.attention.layers):
@@ -75,6 +76,8 @@ def test_its_attention_is_scored_as_that_of_any_model(tmp_path: Path) -> None:
             float((product * product.T).sum() / product.square().sum()), abs=1e-5
         )
     assert rows["head"].notna().sum() == 4
+    assert set(rows["stack"]) == {stack}
+    assert set(rows["note"]) == {""}
 
 
 def change_config(folder: Path, **changes: object) -> None:
