@@ -15,6 +15,8 @@ from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention
 from attngeo.efa.datasets import synthetic_ratings
+from attngeo.efa.options import EfaOptions
+from attngeo.efa.sequences import TableReading
 from attngeo.errors import (
     DataError,
     DataUnavailableError,
@@ -275,6 +277,7 @@ REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
     "no rows": ({}, draw_table([1.0]).head(0), "no rows"),
     "no column": ({"sequence": "basket"}, draw_table([1.0]), "no column 'basket'"),
     "NaN": ({}, draw_table([1.0, np.nan]), "expected a finite number"),
+    "infinite": ({}, draw_table([1.0, np.inf]), "has inf in column 'value', expected a finite number"),
     "text": ({}, draw_table([1.0]).assign(value="many"), "'many' in column 'value'"),
     "support": ({"family": "poisson"}, draw_table([1.0, -2.0]), "value -2, expected whole numbers from 0"),
     "one row": ({}, pd.DataFrame({"sequence": [1, 1, 2], "item": list("aba"), "value": 1.0}), "sequence 2 has one row"),
@@ -384,6 +387,15 @@ def test_a_file_that_is_read_in_parts_gives_the_model_of_the_whole_table(
     assert again.log_prob(frame).equals(parts.log_prob(frame))
 
 
+def test_sequences_of_a_file_that_are_held_out_do_not_train(tmp_path: Any) -> None:
+    frame = draw_table([10.0, 30.0])
+    options: dict[str, Any] = {"batch_size": 100, "epochs": 3, "validation_fraction": 0.5}
+    in_memory, in_parts = (fit(each, **options) for each in (frame, write_parquet(frame, tmp_path)))
+    for name in ("train", "validation"):
+        found, expected = (getattr(model.history_, name) for model in (in_parts, in_memory))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_a_file_is_read_in_parts_with_validation_and_short_sequences(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +421,14 @@ def test_an_interrupted_fit_of_a_file_resumes(tmp_path: Any, monkeypatch: pytest
 def fit_file(file: Any, folder: Any, progress: Any = ignore_progress) -> ExponentialFamilyAttention:
     model = ExponentialFamilyAttention(**SMALL | {"epochs": 4, "batch_size": 2})
     return model.fit(file, folder=folder, progress=progress)
+
+
+def test_earlier_values_are_read_in_the_order_of_their_names() -> None:
+    """The latest one first: each has a vector of its time."""
+    frame = pd.DataFrame({"sequence": 1, "item": ["a", "b"], "two": [3.0, 4.0], "one": [1.0, 2.0]})
+    found = TableReading(EfaOptions(lags=("one", "two"))).read(frame).lagged
+    assert found is not None
+    assert found.tolist() == [[[1.0, 2.0], [3.0, 4.0]]]
 
 
 def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: Any) -> None:
