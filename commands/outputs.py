@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +42,22 @@ def check_folder(folder: Path) -> None:
     """Refuse a folder for a saved model that has something in it, before any work is done."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} exists and is not an empty folder; choose a new one")
+    check_writable(folder)
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be created or written, before any work is done. Leaves nothing behind."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written ({error.strerror or error}); choose another folder") from None
+    finally:
+        for each in missing:
+            with contextlib.suppress(OSError):
+                each.rmdir()
 
 
 def deliver_rows(

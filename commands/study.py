@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from attngeo.processes import is_first_process
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
 from attngeo.studies.tasks import RunOutcome
@@ -55,8 +56,11 @@ def deliver(
     format: OutputFormat,
     print_table: Callable[[pd.DataFrame], None],
 ) -> None:
-    """Write and print the rows, then report the runs that failed. print_table: prints rows for people."""
-    if len(frame):
+    """Write and print the rows, then report the runs that failed. print_table: prints rows for people.
+
+    Of several processes that accelerate starts, the first one does.
+    """
+    if len(frame) and is_first_process():
         deliver_rows(frame, outputs, format, print_table)
     failures = [outcome for outcome in outcomes if outcome.failure is not None]
     for outcome in failures:

@@ -92,7 +92,8 @@ class MaskedLayer(nn.Module):
         inner = shape.heads * shape.size
         self.query, self.key, self.value = (nn.Linear(shape.width, inner, bias=shape.bias) for _ in range(3))
         self.output = nn.Linear(inner, shape.width, bias=shape.bias) if shape.output else None
-        self.norm1, self.norm2 = (nn.LayerNorm(shape.width) if shape.norm else nn.Identity() for _ in range(2))
+        self.norm1 = nn.LayerNorm(shape.width) if shape.norm else nn.Identity()
+        self.norm2 = nn.LayerNorm(shape.width) if shape.norm and shape.feed_forward else nn.Identity()
         self.feed_forward = (
             nn.Sequential(
                 nn.Linear(shape.width, shape.feed_forward), nn.ReLU(), nn.Linear(shape.feed_forward, shape.width)
@@ -149,8 +150,8 @@ class MaskedAttention(nn.Module):
         """The last layer's token at each position when that position is masked, [B, I, d].
 
         tokens: [B, J, d]. masked: what replaces each of the first I tokens, [B, I, d]. known: whether there is a token,
-        [B, J]; numbers at other positions are meaningless. causal: each position sees those before it only, and the
-        context-only ones.
+        [B, J]; numbers at other positions are meaningless. causal: each position sees those before it only; see
+        `find_seen`.
         """
         if causal or len(self.layers) == 1 or tokens.shape[1] > masked.shape[1]:
             return self._read_all(tokens, masked, known, causal=causal)
@@ -158,8 +159,30 @@ class MaskedAttention(nn.Module):
         for rows, length in _group_by_length(known):
             parts = (each[rows, :length] for each in (tokens, masked, known))
             read = self._read_all(*parts, causal=False)
-            found.index_put_((rows[:, None], torch.arange(length, device=rows.device)), read)
+            found.index_put_((rows[:, None], torch.arange(length, device=rows.device)), read.to(found.dtype))
         return found
+
+    def read_one(self, given: tuple[Tensor, Tensor, Tensor], position: int, *, causal: bool) -> Tensor:
+        """The last layer's token at one position when that position is masked, [B, d]; given: as in `forward`."""
+        *_, last = self.step_copy(given, position, causal=causal)
+        return last[0][:, position]
+
+    def step_copy(
+        self, given: tuple[Tensor, Tensor, Tensor], position: int, *, causal: bool
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """After each layer of the copy with a masked position: all tokens, [B, J, d], and the weights, [B, H, J, J]."""
+        tokens, masked, known = given
+        positions, total = masked.shape[1], tokens.shape[1]
+        seen = find_seen(positions, total, causal=causal, device=tokens.device)
+        seen = (seen & known[:, None]) | torch.eye(total, dtype=torch.bool, device=tokens.device)
+        copy = tokens.clone()
+        copy[:, position] = masked[:, position]
+        for layer in self.layers:
+            assert isinstance(layer, MaskedLayer)
+            keys = layer.keys(copy)
+            weights = layer.weigh(layer.queries(copy) @ keys.key.transpose(-1, -2), seen[:, None])
+            copy = layer.join(copy, layer.add(weights @ keys.value))
+            yield copy, weights
 
     def _read_all(self, tokens: Tensor, masked: Tensor, known: Tensor, *, causal: bool) -> Tensor:
         """The same for sequences that are computed together."""
@@ -192,11 +215,15 @@ def _group_by_length(known: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 
 def find_seen(positions: int, total: int, *, causal: bool, device: torch.device) -> Tensor:
-    """Which tokens each token sees, [J, J]: all, or those up to itself; the context-only ones always."""
+    """Which tokens each token sees, [J, J]: all; or, if causal, those of positions up to its own.
+
+    The context-only tokens are further ones of the same positions, in the same order, one time after the other. The
+    value that one has of an earlier time may be that of an earlier position. They do not see the first I tokens.
+    """
     if not causal:
         return torch.ones(total, total, dtype=torch.bool, device=device)
-    seen = torch.ones(total, total, dtype=torch.bool, device=device).tril()
-    seen[:, positions:] = True
+    position = torch.arange(total, device=device) % positions
+    seen = position <= position[:, None]
     seen[positions:, :positions] = False
     return seen
 

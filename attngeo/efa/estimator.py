@@ -31,8 +31,11 @@ from attngeo.training.checkpoints import remove_state
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Sequences that are read at once.
-CHUNK = 256
+# Sequences that are read at once, and the numbers that their copies may have in a layer.
+CHUNK, LARGEST = 256, 2**25
+# Options of a factor model of places.
+SPATIAL = ("coordinates", "neighbours")
+NOT_FITTED = "the model is not fitted; call fit first"
 TRAINING, HELD_OUT, TABLE = "the training table", "the validation table", "the table"
 
 
@@ -69,6 +72,8 @@ class ExponentialFamilyAttention:
 
     model_: PartModel
     items_: list[Any]
+    _shape: DataShape
+    _parts: dict[str, SequenceStore]
     history_: History
 
     @accept_options(EfaOptions)
@@ -113,11 +118,15 @@ class ExponentialFamilyAttention:
         if folder is not None:
             remove_state(Path(folder))
         self.model_ = model
+        names = ("train", "held-out" if validation is None else "validation")
+        self._parts = dict(zip(names, stores, strict=False))
         return self
 
     @property
     def part_(self) -> str:
         """What is modelled: "items" or "values"."""
+        if not hasattr(self, "_shape"):
+            raise UsageError(NOT_FITTED)
         return self._shape.part
 
     def log_prob(self, data: pd.DataFrame) -> pd.Series[float]:
@@ -134,17 +143,28 @@ class ExponentialFamilyAttention:
 
         data, train: as in `fit`.
         """
-        stores = [open_store(each, self.options.sequence, TABLE) for each in (data, train)]
-        reading = self._reading
+        return self._measure(*(open_store(each, self.options.sequence, TABLE) for each in (data, train)))
+
+    def measure_fit(self, **tables: pd.DataFrame | str | Path) -> dict[str, Measured]:
+        """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation"), and of
+        further tables by name. Raises UsageError for a model that was loaded, and so has no rows.
+        """
+        if not hasattr(self, "_parts"):
+            raise UsageError("the model has no training rows; call fit, or measure with a training table")
+        stores = self._parts | {name: open_store(each, self.options.sequence, name) for name, each in tables.items()}
+        return {name: self._measure(store, self._parts["train"]) for name, store in stores.items()}
+
+    def _measure(self, data: SequenceStore, train: SequenceStore) -> Measured:
+        model, reading = self._fitted, self._reading
         sequences = rows = 0
         total = 0.0
-        for part in stores[0].parts(reading):
+        for part in data.parts(reading):
             self._check(part)
             sequences += len(part)
             rows += int(part.known.sum())
-            total += float(self._map(part, self.model_.log_prob).double().sum())
-        shown, seen = ((self.model_.tensors(part) for part in store.parts(reading)) for store in stores)
-        return Measured(sequences, rows, total / rows, measure_marginal(self.model_, seen, shown))
+            total += float(self._map(part, model.log_prob).double().sum())
+        shown, seen = ((model.tensors(part) for part in store.parts(reading)) for store in (data, train))
+        return Measured(sequences, rows, total / rows, measure_marginal(model, seen, shown))
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.
@@ -186,8 +206,10 @@ class ExponentialFamilyAttention:
         are not read. Raises UsageError if what the part needs is missing.
         """
         generator = draw_generator(seed, 1).initial_seed()
-        model, causal = self.model_.cpu().eval(), self.options.direction == "uni"
+        model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
         if self.part_ == "items":
+            if given is not None:
+                raise UsageError("the model is of items, which are drawn without a table; leave out given")
             wanted = self._shape.longest if length is None else length
             if sequences < 1 or not 1 <= wanted <= self._shape.longest:
                 raise UsageError(
@@ -202,6 +224,8 @@ class ExponentialFamilyAttention:
             )  # fmt: skip
         if given is None:
             raise UsageError("the model is of values, expected a table of sequences whose values are drawn (given)")
+        if sequences != 1 or length is not None:
+            raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
         known = self._read(given.assign(**{self.options.value: 0.0}), drawn=True)
         values = draw_values(model, model.tensors(known), causal=causal, sweeps=sweeps, seed=generator)
         return given.assign(**{self.options.value: self._as_rows(given, known, values, self.options.value)})
@@ -232,13 +256,21 @@ class ExponentialFamilyAttention:
         Each is a DataFrame [items, numbers]; the latter three have the heads one after the other. A factor model has
         the first two only. Raises UsageError if the model has no items.
         """
-        return tabulate_embeddings(self.model_, self.items_)
+        return tabulate_embeddings(self._fitted, self.items_)
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder that `load_model` reads. Raises OutputError."""
         from attngeo.efa.saving import save_model
 
+        self._fitted  # noqa: B018 - checks
         save_model(self, folder)
+
+    @property
+    def _fitted(self) -> PartModel:
+        """The model. Raises UsageError if there is none."""
+        if not hasattr(self, "model_"):
+            raise UsageError(NOT_FITTED)
+        return self.model_
 
     @property
     def _reading(self) -> TableReading:
@@ -256,6 +288,19 @@ class ExponentialFamilyAttention:
             part = "values" if options.value in columns else "items"
         require_columns(columns, [options.value if part == "values" else options.item], TRAINING)
         has_items = options.item_vectors and options.item in columns
+        if part == "items":
+            _refuse(options, "a model of items", ("coordinates", "lags"))
+            if options.family != EfaOptions.family:
+                raise UsageError(
+                    f"family is {options.family}, which values have, but the model is of items; name the column of "
+                    "values by the option value"
+                )
+        if options.model == "efa":
+            _refuse(options, "attention", ("neighbours",))
+        else:
+            _refuse(options, "a factor model", ("lags",))
+            if has_items:
+                _refuse(options, "a factor model of items; it is one of places without item_vectors", SPATIAL)
         if part == "values" and not has_items and not options.coordinates:
             raise TableError(
                 f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model "
@@ -295,8 +340,7 @@ class ExponentialFamilyAttention:
 
     def _read(self, data: pd.DataFrame, *, drawn: bool = False) -> Sequences:
         """The sequences of a table. drawn: whether its values are not read."""
-        if not hasattr(self, "model_"):
-            raise UsageError("the model is not fitted; call fit first")
+        self._fitted  # noqa: B018 - checks
         sequences = self._reading.read(data)
         self._check(sequences, drawn=drawn)
         return sequences
@@ -310,11 +354,28 @@ class ExponentialFamilyAttention:
 
     @torch.no_grad()
     def _map(self, sequences: Sequences, function: Any) -> Tensor:
-        """A function of batches of tensors, [N, I, …]."""
+        """A function of batches of tensors, [N, I, …]; 0 at unknown positions. Long sequences are read together."""
         device = pick_device(self.options.device)
-        self.model_.to(device).eval()
-        batches = (self.model_.tensors(chunk) for chunk in self._chunks(sequences))
-        return torch.cat([function(*(each.to(device) for each in batch)).cpu() for batch in batches])
+        model = self.model_.to(device).eval()
+        lengths, order = sequences.known.sum(1).sort(descending=True, stable=True)
+        found: Tensor | None = None
+        at = 0
+        while at < len(order):
+            rows = order[at : at + self._count_together(int(lengths[at]))]
+            batch = model.trim(model.tensors(sequences.take(rows.numpy())))
+            read = function(*(each.to(device) for each in batch)).cpu()
+            if found is None:
+                found = torch.zeros(*sequences.known.shape, *read.shape[2:], dtype=read.dtype)
+            found[rows, : read.shape[1]] = read
+            at += len(rows)
+        assert found is not None
+        return found
+
+    def _count_together(self, length: int) -> int:
+        """How many sequences of this length are read at once: copies of a long one are large."""
+        options = self.options
+        is_copied = options.model == "efa" and options.direction == "bi" and options.layers > 1
+        return max(1, min(CHUNK, LARGEST // (options.heads * length ** (3 if is_copied else 2))))
 
     def _chunks(self, sequences: Sequences) -> Iterator[Sequences]:
         for at in range(0, len(sequences), CHUNK):
@@ -324,6 +385,13 @@ class ExponentialFamilyAttention:
         return pd.Series(sequences.scatter(found, len(data)), index=data.index, name=name)
 
 
+def _refuse(options: EfaOptions, what: str, names: Sequence[str]) -> None:
+    """Raise UsageError if one of these options is given, which change nothing."""
+    for name in names:
+        if getattr(options, name):
+            raise UsageError(f"{name} has no effect on {what}; leave it out")
+
+
 def _tabulate_weights(chunk: Sequences, weights: np.ndarray, causal: bool) -> pd.DataFrame:
     """The weights [B, layers, H, I, J] of pairs of known positions, as rows."""
     known = chunk.known.numpy()
@@ -331,7 +399,7 @@ def _tabulate_weights(chunk: Sequences, weights: np.ndarray, causal: bool) -> pd
     others = np.tile(known, weights.shape[-1] // positions)
     pairs = known[:, :, None] & others[:, None]
     if causal:
-        pairs[:, :, :positions] &= np.tri(positions, dtype=bool)
+        pairs &= np.tile(np.tri(positions, dtype=bool), len(pairs[0, 0]) // positions)
     at, layer, head, i, j = np.nonzero(np.broadcast_to(pairs[:, None, None], weights.shape))
     return pd.DataFrame(
         {

@@ -65,6 +65,11 @@ class RunOptions(Options):
         object.__setattr__(self, "neighbours", given)
 
     @property
+    def is_of_paper(self) -> bool:
+        """Whether the models are the paper's. The number of layers is part of the setting for temperatures only."""
+        return self.epochs is None and self.layers is None
+
+    @property
     def models(self) -> tuple[str, ...]:
         """The models that are run."""
         return ("efa", "fm") if self.model == "both" else (self.model,)

@@ -12,6 +12,7 @@ from attngeo.efa.options import EfaOptions
 from attngeo.efa.published import SOURCE, ResultName, published_results
 from attngeo.efa.runs import LABELS, EfaRun, perform
 from attngeo.efa.settings import SETTINGS, ModelSetting, list_settings
+from attngeo.errors import UsageError
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import run_study
@@ -31,6 +32,9 @@ def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
     Raises UsageError for an unknown experiment, or if nothing is left to run.
     """
     found = list_settings(experiment, options)
+    if not found:
+        directions = " and ".join(SETTINGS[experiment].directions)
+        raise UsageError(f"direction is {options.direction!r}, expected {directions} for {experiment}")
     runs = [
         EfaRun(experiment, each.model, each.direction, each.setting, seed, EfaOptions(**each.options, seed=seed),
                options.data, options.published, options.save)
@@ -85,17 +89,20 @@ def compare_models(
     runs = plan_runs(experiment, options)
     load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)  # one error, not one of each run
     outcomes = require_all(run_planned(runs, study=study, progress=progress))
-    return build_frame(outcomes, published=options.published)
+    return build_frame(outcomes, options)
 
 
-def build_frame(outcomes: Sequence[Outcome], *, published: bool = False) -> pd.DataFrame:
-    """The rows of all runs, in the order of their plan; columns: `COLUMNS`, the last one is the paper's number."""
+def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFrame:
+    """The rows of all runs, in the order of their plan; columns: `COLUMNS`.
+
+    The last one is the paper's number, unless the options are not those of the paper.
+    """
     import pandas as pd
 
-    known = published_results()
+    known = published_results() if options.is_of_paper else {}
     rows = [row for each in sorted(outcomes, key=lambda outcome: outcome.number) for row in each.result or ()]
     for row in rows:
         row["published"] = known.get(ResultName(*(row[name] for name in (*COLUMNS[:4], "metric"))))
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": "float64", "published": "float64"})
-    frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "as_published": published}
+    frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "as_published": options.published}
     return frame

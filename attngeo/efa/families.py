@@ -101,8 +101,16 @@ class Gaussian(ExponentialFamily):
 
     def log_base(self, value: Tensor) -> Tensor:
         """The density of a normal with mean 0."""
-        variance = self.variance.to(value.dtype)
-        return -(value.square() / variance + math.log(2 * math.pi) + self.log_variance.to(value.dtype)) / 2
+        return self._log_density(value)
+
+    def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
+        """The logarithm of p(y | η), from y − mean: η·t(y) and A(η) are too large where the mean is."""
+        return self._log_density(value - self.mean(natural))
+
+    def _log_density(self, distance: Tensor) -> Tensor:
+        """Of a number at a distance from the mean."""
+        variance, log_variance = (each.to(distance.dtype) for each in (self.variance, self.log_variance))
+        return -(distance.square() / variance + math.log(2 * math.pi) + log_variance) / 2
 
     def natural(self, raw: Tensor) -> Tensor:
         """The network gives the mean."""

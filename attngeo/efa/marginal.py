@@ -6,12 +6,15 @@ import copy
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from attngeo.efa.families import Gaussian
 from attngeo.efa.modelling import PartModel
 
 # Steps of the optimizer; one suffices for most families.
 STEPS = 20
+# The smallest variance, of values that are all equal.
+LEAST = 1e-12
 
 
 def measure_marginal(
@@ -32,13 +35,16 @@ def measure_marginal(
         return float((chances.log() * asked).sum() / asked.sum())
     family = copy.deepcopy(model.family).cpu().double()
     values, items = _pick(model, train)
+    if isinstance(family, Gaussian):
+        return _measure_normal(model, family, values, items, _pick(model, data))
     raw = torch.zeros(max(model.shape.items, 1), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([raw, *family.parameters()], max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         """−log p, with a little that pulls the parameters of rare items together."""
         optimizer.zero_grad()
-        found: Tensor = -family.log_prob(family.natural(raw[items]), values).mean() + 1e-6 * raw.square().mean()
+        around = (raw - raw.mean()).square().mean()
+        found: Tensor = -family.log_prob(family.natural(raw[items]), values).mean() + 1e-6 * around
         found.backward()  # type: ignore[no-untyped-call]
         return found
 
@@ -47,6 +53,22 @@ def measure_marginal(
     with torch.no_grad():
         values, items = _pick(model, data)
         return float(family.log_prob(family.natural(raw[items]), values).mean())
+
+
+def _measure_normal(
+    model: PartModel, family: Gaussian, values: Tensor, items: Tensor, data: tuple[Tensor, Tensor]
+) -> float:
+    """The same for normal values, whose best means are those of the items; of all rows, for an item that has none."""
+    counts = torch.bincount(items, minlength=max(model.shape.items, 1))
+    center = values.mean()
+    means = center + torch.zeros(len(counts), dtype=torch.float64).index_add(0, items, values - center) / counts.clamp(
+        1
+    )
+    if isinstance(family.log_variance, nn.Parameter):
+        nn.init.constant_(family.log_variance, float((values - means[items]).square().mean().clamp(LEAST).log()))
+    with torch.no_grad():
+        asked, of_items = data
+        return float(family.log_prob(family.natural(means[of_items]), asked).mean())
 
 
 def _pick(model: PartModel, parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:

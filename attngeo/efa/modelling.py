@@ -72,6 +72,15 @@ class PartModel(nn.Module):
         found = (getattr(sequences, name) for name in self.fields)
         return tuple(each.float() if each.is_floating_point() else each for each in found)
 
+    def trim(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The tensors of a batch without the positions at the end that none of its sequences has."""
+        known = tensors[self.fields.index("known")]
+        length = max(int(known.sum(1).max()), 1) if len(known) else 1
+        return tuple(
+            each[:, :, :length] if name == "lagged" else each[:, :length]
+            for name, each in zip(self.fields, tensors, strict=True)
+        )
+
     def natural(self, *tensors: Tensor) -> Tensor:
         """The natural parameter at each position, [B, I]; for items, their logits, [B, I, D]."""
         given = dict(zip(self.fields, tensors, strict=True))
@@ -79,6 +88,14 @@ class PartModel(nn.Module):
             logits: Tensor = self.network(given["items"], given["known"])
             return _at_least_single(logits)
         return self.family.natural(_at_least_single(self._read_values(given)))
+
+    def natural_at(self, position: int, *tensors: Tensor) -> Tensor:
+        """The same at one position, [B] or [B, D]; by one pass."""
+        if not isinstance(self.network, ItemAttention | ValueAttention):
+            return self.natural(*tensors)[:, position]
+        read = self.attention.read_one(self.embed(*tensors), position, causal=self.network.causal)
+        raw = _at_least_single(self.network.decode(read))
+        return raw if self.is_of_items else self.family.natural(self._in_units(raw))
 
     def mean(self, *tensors: Tensor) -> Tensor:
         """The mean of the family at each position, [B, I]; for items, their probabilities, [B, I, D]."""
@@ -136,6 +153,10 @@ class PartModel(nn.Module):
             assert isinstance(self.network, ValueFactors)
             assert seen.items is not None
             raw = self.network(seen.values, seen.known, seen.items)
+        return self._in_units(raw)
+
+    def _in_units(self, raw: Tensor) -> Tensor:
+        """The mean of a Gaussian in the units of the values; other numbers as they are."""
         mean, deviation = self._scale
         return raw * deviation + mean if isinstance(self.family, Gaussian) else raw
 

@@ -63,10 +63,14 @@ class ItemAttention(nn.Module):
         found: Tensor = self.attention(*self.embed(items, known), causal=self.causal)
         return found
 
+    def decode(self, read: Tensor) -> Tensor:
+        """Logits of all items, [..., D], from the vectors of masked positions."""
+        logits: Tensor = self.center(read)
+        return logits
+
     def forward(self, items: Tensor, known: Tensor) -> Tensor:
         """Logits of all items at each position, [B, I, D]."""
-        logits: Tensor = self.center(self.read(items, known))
-        return logits
+        return self.decode(self.read(items, known))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,11 +186,14 @@ class ValueAttention(nn.Module):
         found: Tensor = self.attention(*self.embed(given), causal=self.causal)
         return found
 
+    def decode(self, read: Tensor) -> Tensor:
+        """λ2 of the vectors of masked positions, [..., n]."""
+        raw: Tensor = read[..., -1] * self.shape.head_scale if self.head is None else self.head(read)[..., 0]
+        return raw
+
     def forward(self, given: Observations) -> Tensor:
         """A real number for each position, [B, I]: `family.natural` of it is the natural parameter."""
-        x = self.read(given)
-        raw: Tensor = x[..., -1] * self.shape.head_scale if self.head is None else self.head(x)[..., 0]
-        return raw
+        return self.decode(self.read(given))
 
     def _describe(self, given: Observations) -> list[Tensor]:
         """The parts of a token that are no value, [B, I, n] each."""

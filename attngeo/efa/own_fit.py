@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, option, parse_bytes
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.processes import is_first_process
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.own import MISSING_TEXTS, SUFFIXES, read_own_table
 
 if TYPE_CHECKING:
@@ -50,29 +52,43 @@ class OwnEfa(NamedTuple):
 
 
 def fit_own_sequences(
-    path: str, options: EfaFitOptions, *, folder: str | None = None, progress: ProgressCallback = ignore_progress
+    path: str,
+    options: EfaFitOptions,
+    *,
+    folder: str | None = None,
+    save: str | Path | None = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> OwnEfa:
-    """Fit a model to the rows of a file, and measure it.
+    """Fit a model to the rows of a file, save it, and measure it.
 
-    Rows: `COLUMNS`; data is train, validation or test, log_prob the mean of a row, constants of the family included,
-    and without_context that of the best distribution that does not see the other rows: one of the family for each
-    item. folder: keeps the state of an unfinished training. Raises as `ExponentialFamilyAttention.fit`, and
-    DataUnavailableError or TableError for files that cannot be read.
+    Rows: `COLUMNS`; data is train, held-out or validation, and test, log_prob the mean of a row, constants of the
+    family included, and without_context that of the best distribution that does not see the other rows: one of the
+    family for each item, learned from training rows. folder: keeps the state of an unfinished training. save: folder
+    of the fitted model; the first of several processes writes it. Raises as `ExponentialFamilyAttention.fit` and
+    `save`, and DataUnavailableError or TableError for files that cannot be read.
     """
     import pandas as pd
 
     from attngeo.efa.estimator import ExponentialFamilyAttention
+    from attngeo.efa.saving import check_items
 
     paths = {"train": path, "validation": options.validation, "test": options.test}
     frames = {name: _open(each, options) for name, each in paths.items() if each}
+    if save is not None and not isinstance(frames["train"], str) and options.item in frames["train"]:
+        check_items(frames["train"][options.item].dropna().unique().tolist())
     own = {each.name: getattr(options, each.name) for each in fields(EfaOptions)}
     model = ExponentialFamilyAttention(**own)
     model.fit(frames["train"], frames.get("validation"), folder=folder, progress=progress)
+    if save is not None and is_first_process():
+        model.save(save)
+        progress(
+            Progress("note", f"{save}: saved; attngeo efa predict {save} DATA uses it, and attngeo score {save} scores "
+                     "its attention")
+        )  # fmt: skip
     rows = [
         {"data": name, **_describe(model), "sequences": measured.sequences, "rows": measured.rows,
          "log_prob": measured.log_prob, "without_context": measured.without_context}
-        for name, frame in frames.items()
-        for measured in (model.measure(frame, frames["train"]),)
+        for name, measured in model.measure_fit(**{"test": frames["test"]} if "test" in frames else {}).items()
     ]  # fmt: skip
     return OwnEfa(pd.DataFrame(rows, columns=list(COLUMNS)), model)
 
@@ -94,15 +110,20 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
 
 
 def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
-    """The rows of a file; or items with commas between them, as one sequence. Raises UsageError, TableError."""
+    """The rows of a file; or items with commas between them, as one sequence. Raises UsageError, TableError.
+
+    An item that has a comma is in quotation marks.
+    """
     import pandas as pd
 
     if text.lower().endswith(SUFFIXES):
         return read_own_table(text)
     if model.part_ != "items":
         raise UsageError(f"{text!r:.60} has no values, expected a file ({' '.join(SUFFIXES)}) for a model of values")
-    items = [find_item(model, each.strip()) for each in text.split(",")]
-    return pd.DataFrame({model.options.sequence: "basket", model.options.item: items})
+    names = next(csv.reader([text], skipinitialspace=True))
+    items = [find_item(model, each.strip()) for each in names]
+    position = model.options.position or "position"
+    return pd.DataFrame({model.options.sequence: "basket", position: range(len(items)), model.options.item: items})
 
 
 def _open(path: str, options: EfaFitOptions) -> pd.DataFrame | str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from attngeo.efa.datasets import EXPERIMENTS, Split, load_dataset
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.settings import SETTINGS
+from attngeo.errors import AttnGeoError
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import digest_statements, machine, software
 from attngeo.studies.results import KeptResult, ResultStore
@@ -90,7 +91,7 @@ def perform(run: EfaRun, progress: ProgressCallback, *, fresh: bool = False) -> 
     """
     split = load_split(run.experiment, run.data, run.published)
     record = _find_record(run, split)
-    is_saved = run.folder is None or run.folder.exists()
+    is_saved = run.folder is None or _has_model(run.folder, run)
     kept = None if record is None or fresh or not is_saved else record.load()
     if kept is not None:
         progress(Progress("kept", f"{run.name}: from the result store"))
@@ -108,6 +109,21 @@ def perform(run: EfaRun, progress: ProgressCallback, *, fresh: bool = False) -> 
     return [{**labels, **row} for row in rows]
 
 
+def _has_model(folder: Path, run: EfaRun) -> bool:
+    """Whether a folder has a whole model with the options of a run."""
+    from attngeo.efa.saving import load_model
+
+    if not folder.exists():
+        return False
+    try:
+        found, wanted = load_model(folder).options, run.options
+    except AttnGeoError:
+        return False
+    return wanted is not None and replace(found, device="cpu", longest=None) == replace(
+        wanted, device="cpu", longest=None
+    )
+
+
 def is_outdated(about: Mapping[str, Any]) -> bool:
     """Whether numbers that are kept are no answer any more: they are of other code, or of another version of torch."""
     return about.get("version") not in (_version_of(trivial=True), _version_of(trivial=False))
@@ -119,7 +135,7 @@ def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: Pro
     from attngeo.efa.trivial import TRIVIAL, measure_ratings
 
     if run.options is None:
-        return TRIVIAL[run.model].measure(split, run.direction, run.setting)
+        return TRIVIAL[run.model](split, run.direction, run.setting)
     if SETTINGS[run.experiment].sizes:
         count = int(run.setting.removeprefix("N="))
         kept = split.train["sequence"].isin(split.train["sequence"].unique()[:count])

@@ -22,9 +22,7 @@ def draw_items(model: PartModel, sequences: int, length: int, *, causal: bool, s
         items = torch.randint(0, model.shape.items, (sequences, length))
         known = torch.ones(items.shape, dtype=torch.bool)
         for position in _visit(length, 1 if causal else sweeps):
-            seen = position + 1 if causal else length
-            natural = model.natural(items[:, :seen], known[:, :seen])[:, position]
-            items[:, position] = model.family.sample(natural)
+            items[:, position] = model.family.sample(model.natural_at(position, items, known))
     return items
 
 
@@ -43,10 +41,10 @@ def draw_values(model: PartModel, tensors: tuple[Tensor, ...], *, causal: bool, 
         if not causal:  # a start of each value that depends on no other one
             for position in range(known.shape[1]):
                 alone = known & (torch.arange(known.shape[1]) == position)
-                natural = model.natural(values, alone, *rest[1:])[:, position]
+                natural = model.natural_at(position, values, alone, *rest[1:])
                 values[:, position] = _draw(model, natural, known[:, position])
         for position in _visit(known.shape[1], 1 if causal else sweeps):
-            values[:, position] = _draw(model, model.natural(values, *rest)[:, position], known[:, position])
+            values[:, position] = _draw(model, model.natural_at(position, values, *rest), known[:, position])
     return values
 
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from attngeo import __version__
 from attngeo.efa.modelling import DataShape, make_model
@@ -34,12 +37,7 @@ LAYERS, IN_FILE = "network.attention.layers.", "encoder.layer."
 def save_model(model: ExponentialFamilyAttention, folder: str | Path) -> None:
     """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks."""
     folder = Path(folder)
-    items = [item.item() if isinstance(item, np.generic) else item for item in model.items_]
-    for item in items:
-        if not isinstance(item, PLAIN):
-            raise TableError(
-                f"an item is a {type(item).__name__}, which a saved model cannot keep; use texts or numbers"
-            )
+    items = check_items(model.items_)
     part = model.model_
     attention = getattr(part.network, "attention", None)
     about = {
@@ -61,6 +59,17 @@ def save_model(model: ExponentialFamilyAttention, folder: str | Path) -> None:
         path.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
+def check_items(items: Iterable[Any]) -> list[Any]:
+    """The items as a saved model keeps them. Raises TableError for one that JSON lacks."""
+    plain = [item.item() if isinstance(item, np.generic) else item for item in items]
+    for item in plain:
+        if not isinstance(item, PLAIN):
+            raise TableError(
+                f"an item is a {type(item).__name__}, which a saved model cannot keep; use texts or numbers"
+            )
+    return plain
+
+
 def load_model(folder: str | Path) -> ExponentialFamilyAttention:
     """The model that `save` wrote.
 
@@ -78,25 +87,39 @@ def load_model(folder: str | Path) -> ExponentialFamilyAttention:
         found.items_, found._shape = list(about["items"]), shape
         if len(found.items_) != shape.items:
             raise ValueError(f"{len(found.items_)} items, expected {shape.items}")
+        found.history_ = History(np.full(int(about["epochs"]), np.nan), *(np.empty(0) for _ in range(2)))
+        path = folder / WEIGHTS
+        tensors = load_file(path)
+        _check_sizes(found.options, shape, tensors, path)
         model = make_model(found.options, shape)
-        found.history_ = History(*(np.empty(0) for _ in range(3)))
     except (LookupError, TypeError, ValueError, UsageError, TableError) as error:
         raise CorruptCheckpointError(f"{folder / CONFIG}: is no saved model ({first_line(error)})") from None
-    path = folder / WEIGHTS
-    try:
-        tensors = load_file(path)
-        for name, wanted in model.state_dict().items():
-            each = tensors.get(_to_file(name))
-            if each is None or each.shape != wanted.shape or not each.isfinite().all():
-                have = "none" if each is None else list(each.shape)
-                raise CorruptCheckpointError(
-                    f"{path}: {_to_file(name)} is {have}, expected finite numbers of shape {list(wanted.shape)}"
-                )
-        model.load_state_dict({name: tensors[_to_file(name)] for name in model.state_dict()})
     except (OSError, SafetensorError) as error:
-        raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
+        raise CorruptCheckpointError(f"{folder / WEIGHTS} cannot be read ({first_line(error)})") from None
+    for name, wanted in model.state_dict().items():
+        each = tensors.get(_to_file(name))
+        if each is None or each.shape != wanted.shape or not each.isfinite().all():
+            have = "none" if each is None else list(each.shape)
+            raise CorruptCheckpointError(
+                f"{path}: {_to_file(name)} is {have}, expected finite numbers of shape {list(wanted.shape)}"
+            )
+    model.load_state_dict({name: tensors[_to_file(name)] for name in model.state_dict()})
     found.model_ = model.eval()
     return found
+
+
+def _check_sizes(options: EfaOptions, shape: DataShape, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise CorruptCheckpointError if a model of these options has other tensors, before its memory is taken."""
+    layers = {name.removeprefix(IN_FILE).partition(".")[0] for name in tensors if name.startswith(IN_FILE)}
+    if options.model == "efa" and len(layers) != options.layers:
+        raise CorruptCheckpointError(f"{path} has {len(layers)} layers, expected {options.layers}")
+    with torch.device("meta"):
+        empty = make_model(options, shape)
+    for name, wanted in empty.state_dict().items():
+        each = tensors.get(_to_file(name))
+        if each is None or each.shape != wanted.shape:
+            have = "none" if each is None else list(each.shape)
+            raise CorruptCheckpointError(f"{path}: {_to_file(name)} is {have}, expected {list(wanted.shape)}")
 
 
 def _to_file(name: str) -> str:

@@ -65,7 +65,8 @@ class Sequences:
 class TableReading:
     """How tables are read: the columns, and what they must have.
 
-    items: the known items in the order of their numbers; None if the table needs none. has_values, causal: whether
+    items: the known items in the order of their numbers; None if the table needs none. Those of other kinds are found
+    by their texts. has_values, causal: whether
     values are needed, and whether a sequence of one row makes sense. longest: most positions, 0 for any.
     """
 
@@ -75,9 +76,11 @@ class TableReading:
     causal: bool = False
     longest: int = 0
     numbers: dict[Any, int] = field(init=False)
+    texts: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", {item: at for at, item in enumerate(self.items or ())})
+        object.__setattr__(self, "texts", {str(item): at for at, item in enumerate(self.items or ())})
 
     def read(self, frame: pd.DataFrame, *, source: str = "the table") -> Sequences:
         """The sequences of a table. Raises TableError that names the row, from 1, and what to do."""
@@ -122,7 +125,10 @@ class TableReading:
         )  # fmt: skip
 
     def _read_items(self, frame: pd.DataFrame, order: np.ndarray, source: str) -> np.ndarray:
-        found = frame[self.columns.item].map(self.numbers)
+        items = frame[self.columns.item]
+        found = items.map(self.numbers)
+        if found.isna().any():  # the kind of a column of a text file depends on all of its cells
+            found = found.fillna(items.astype(str).map(self.texts))
         unseen = order[found.isna().to_numpy()[order]]
         if len(unseen):
             at = int(unseen.min())
@@ -177,6 +183,7 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
     """A column as finite numbers, checked for the kept rows. Raises TableError."""
     numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    numbers = np.where(frame[name].isna(), np.nan, numbers)  # times that are missing have a number
     wrong = kept[~np.isfinite(numbers[kept])]
     if len(wrong):
         at = int(wrong.min())

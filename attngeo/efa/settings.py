@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 
 from attngeo.choices import one_of
 from attngeo.efa.experiment_options import RunOptions
+from attngeo.errors import UsageError
 
 # Masked copies in a batch of the published runs; a batch here has as many sequences as have that many positions.
 COPIES = 256
 NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 LAYERS = (1, 2, 4)
+# The experiment that has earlier days, and neighbours.
+TEMPERATURE = "temperature"
 
 
 class ModelSetting(NamedTuple):
@@ -94,6 +97,10 @@ SETTINGS: Mapping[str, ExperimentSettings] = MappingProxyType(
 def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
     """The models of an experiment that are asked for. Raises UsageError for an unknown experiment."""
     experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
+    if name != TEMPERATURE:
+        for each in ("lags", "neighbours"):
+            if getattr(options, each) is not None:
+                raise UsageError(f"{each} has no effect on {name}, expected {TEMPERATURE}; leave it out")
     return [
         found
         for model in options.models
@@ -116,7 +123,7 @@ def _list_models(
         about |= experiment.fm_uni_published if direction == "uni" else {}
     if options.epochs is not None:
         about["epochs"] = options.epochs
-    if name == "temperature":
+    if name == TEMPERATURE:
         list_kind = _list_layers if model == "efa" else _list_neighbours
         for setting, own in list_kind(options):
             yield ModelSetting(model, direction, setting, about | own | {"family": experiment.families[""]})
@@ -126,7 +133,8 @@ def _list_models(
     for size in experiment.sizes:
         yield ModelSetting(model, direction, f"N={size}", about)
     for setting, family in experiment.families.items() if not experiment.sizes else ():
-        yield ModelSetting(model, direction, setting, about | {"family": family})
+        of_values = {} if about.get("part") == "items" else {"family": family}
+        yield ModelSetting(model, direction, setting, about | of_values)
 
 
 def _list_layers(options: RunOptions) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -82,7 +82,7 @@ class MemoryStore:
 
     def batches(self, reading: TableReading, model: PartModel, size: int, seed: int | None) -> Batches:
         """Batches of tensors in memory."""
-        return TensorBatches(model.tensors(next(self.parts(reading))), size, seed)
+        return SequenceBatches(model, next(self.parts(reading)), size, seed)
 
     def fingerprint(self, reading: TableReading) -> str:
         """The SHA-256 of the tensors."""
@@ -204,8 +204,20 @@ class ParquetStore:
         groups = [group for group in range(len(counts)) if edges[group] < end and edges[group + 1] > begin]
         table = file.read_row_groups(groups, columns=columns)
         skipped = begin - int(edges[groups[0]])
-        frame: pd.DataFrame = table.slice(skipped, end - begin).to_pandas()
+        frame: pd.DataFrame = table.slice(skipped, end - begin).to_pandas(ignore_metadata=True)
         return frame
+
+
+class SequenceBatches(TensorBatches):
+    """Batches of sequences in memory, each as long as its longest one."""
+
+    def __init__(self, model: PartModel, sequences: Sequences, size: int, seed: int | None) -> None:
+        super().__init__(model.tensors(sequences), size, seed)
+        self._model = model
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
+        """The batches of an epoch, from 0, without the first `start` ones."""
+        return map(self._model.trim, super().epoch(number, start))
 
 
 class ParquetBatches:
@@ -239,9 +251,9 @@ class ParquetBatches:
             if left >= batches:  # also a part without any
                 left -= batches
                 continue
-            tensors = self._model.tensors(self._store._part(part, self._reading))
+            sequences = self._store._part(part, self._reading)
             seed = None if self._seed is None else int(np.random.SeedSequence([self._seed, part]).generate_state(1)[0])
-            yield from TensorBatches(tensors, self._size, seed).epoch(number, left)
+            yield from SequenceBatches(self._model, sequences, self._size, seed).epoch(number, left)
             left = 0
 
 
@@ -263,7 +275,7 @@ def _read_parts(path: Path, columns: list[str], rows: int) -> Iterator[pd.DataFr
             have = ", ".join(file.schema_arrow.names[:10])
             raise TableError(f"{path}: no column {missing[0]!r}, expected one; it has {have}")
         for batch in file.iter_batches(rows, columns=columns):
-            yield batch.to_pandas()
+            yield batch.to_pandas(ignore_metadata=True)
     except FileNotFoundError:
         raise DataUnavailableError(f"{path} does not exist; give a .parquet file") from None
     except TableError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,17 +36,25 @@ def read_own_table(path: str | Path, missing: Sequence[str] = MISSING_TEXTS) -> 
         check_small(path, MOST_RESULTS_BYTES)
         if path.suffix.lower() == ".parquet":
             frame: pd.DataFrame = pd.read_parquet(path)
+            if any(name is not None for name in frame.index.names):
+                frame = frame.reset_index()
         else:
             separator = SEPARATORS[path.suffix.lower()]
             _check_header(path, separator)
-            frame = pd.read_csv(
-                path, sep=separator, na_values=list(missing), keep_default_na=False, encoding="utf-8-sig",
-                skipinitialspace=True, index_col=False,
-            )  # fmt: skip
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
+                frame = pd.read_csv(
+                    path, sep=separator, na_values=list(missing), keep_default_na=False, encoding="utf-8-sig",
+                    skipinitialspace=True, index_col=False,
+                )  # fmt: skip
     except FileNotFoundError:
         raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file") from None
     except TableError:
         raise
+    except pd.errors.ParserWarning:
+        raise TableError(
+            f"{path}: row 1 has more cells than there are columns; put texts with commas in quotation marks"
+        ) from None
     except (OSError, ValueError, csv.Error) as error:
         raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
     if not len(frame) or not frame.shape[1]:

@@ -40,8 +40,9 @@ def attention(
 ) -> None:
     """Show how much each item attends to the others when it is predicted (figure 3 of the paper).
 
-    On the terminal, each line is a masked item, and weights are means over the heads of a layer. Files have a row for
-    each pair of items, layer and head; those of places have means over sequences and heads.
+    On the terminal, each line is a masked item, and weights are means over the heads of a layer; t-1 is the value at
+    an earlier time. Files have a row for each pair of items, layer and head; those of places have means over sequences
+    and heads.
 
     Examples:
         attngeo efa attention model "Limes,Large Lemon,Asparagus"
@@ -75,8 +76,11 @@ def _print_weights(rows: pd.DataFrame) -> None:
     names = rows.set_index("row")["item"].to_dict() if "item" in rows else {}
     for key, part in rows.groupby(["sequence", "layer"], sort=False):
         sequence, layer = key if isinstance(key, tuple) else (key, 0)
-        wide = part.pivot_table(index="row", columns="other", values="weight", aggfunc="mean")
-        table = start_table(f"layer {layer}", *(str(number) for number in range(1, wide.shape[1] + 1)))
+        wide = part.pivot_table(index="row", columns=["lag", "other"], values="weight", aggfunc="mean")
+        numbers = {other: str(number) for number, other in enumerate(sorted(part["other"].unique()), 1)}
+        columns = wide.columns.to_frame(index=False)
+        named = [numbers[other] + (f" t-{lag}" if lag else "") for lag, other in columns.to_numpy()]
+        table = start_table(f"layer {layer}", *named)
         table.title, table.title_justify = f"sequence {printable(str(sequence))}", "left"
         for number, (row, weights) in enumerate(zip(wide.index, wide.to_numpy(), strict=True), 1):
             label = f"{number} {printable(str(names.get(row, '')))}".strip()

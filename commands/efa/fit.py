@@ -12,9 +12,8 @@ from attngeo.options import RESULTS
 from attngeo.processes import is_first_process
 
 from ..declare import take_options
-from ..messages import say
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from ..outputs import check_folder, check_outputs, deliver_rows
+from ..outputs import check_folder, check_outputs, check_writable, deliver_rows
 from .arguments import Rows
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ def fit(
     check_outputs(outputs, inputs=inputs)
     if save is not None:
         check_folder(save)
+    if resume is not None:
+        check_writable(resume)
 
     from attngeo.efa.own_fit import fit_own_sequences
 
@@ -70,15 +71,10 @@ def fit(
 
     speaks = is_first_process()
     with Bar("fit", quiet=quiet or not speaks, verbose=verbose and speaks) as progress:
-        fitted = fit_own_sequences(data, options, folder=None if resume is None else str(resume), progress=progress)
+        folder = None if resume is None else str(resume)
+        fitted = fit_own_sequences(data, options, folder=folder, save=save, progress=progress)
     if not speaks:
         return
-    if save is not None:
-        fitted.model.save(save)
-        if not quiet:
-            say(
-                f"{save}: saved; attngeo efa predict {save} DATA uses it, and attngeo score {save} scores its attention"
-            )
     deliver_rows(fitted.rows, outputs, format, _print_scores)
 
 

@@ -56,4 +56,4 @@ def run(
     with Bar("data", quiet=quiet, verbose=verbose) as progress:
         load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
     outcomes = run_all("efa", runs, run_planned, results, study, quiet=quiet, verbose=verbose)
-    deliver(build_frame(outcomes, published=options.published), outcomes, output or [], format, print_experiment)
+    deliver(build_frame(outcomes, options), outcomes, output or [], format, print_experiment)

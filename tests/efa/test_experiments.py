@@ -42,7 +42,10 @@ def test_every_published_number_belongs_to_a_run(experiment: str) -> None:
 
 
 def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
-    rows = run("synthetic", epochs=1, model="fm", seeds=2)
+    quick = RunOptions(epochs=1, model="fm", seeds=2)
+    outcomes = run_planned(plan_runs("synthetic", quick))
+    assert build_frame(outcomes, quick)["published"].isna().all()  # another number of epochs than the paper's
+    rows = build_frame(outcomes, RunOptions(model="fm", seeds=2))
     assert tuple(rows.columns) == COLUMNS
     mse = rows[rows["metric"] == "mse"]
     assert mse.groupby("model").size().to_dict() == {"bayes": 2, "fm": 4, "mean-per-item": 2}
@@ -58,7 +61,7 @@ def test_what_is_kept_is_not_computed_again_and_the_text_differs_from_the_code()
     again = plan_runs("synthetic", RunOptions(epochs=1, model="fm", published=True, direction="uni"))
     outcomes = run_planned(again)
     assert all("from the result store" in each.notes[0] for each in outcomes)
-    assert build_frame(outcomes).equals(first)
+    assert build_frame(outcomes, RunOptions(epochs=1, published=True)).equals(first)
     by_text = run("synthetic", epochs=1, model="fm", direction="uni")
     fm = (first["model"] == "fm") & (first["metric"] == "mse")
     assert (first["value"][fm] != by_text["value"][fm]).all()
@@ -78,6 +81,13 @@ def test_fitted_models_are_saved_and_a_missing_one_is_fitted_again(tmp_path: Pat
     folder.rmdir()
     assert run("synthetic", **options).equals(rows)
     assert load_model(folder)
+    (folder / "config.json").unlink()  # as after a kill
+    run("synthetic", **options)
+    assert load_model(folder)
+    other = options | {"epochs": 2}
+    run("synthetic", **other | {"save": None})
+    run("synthetic", **other)
+    assert load_model(folder).options.epochs == 2
 
 
 @pytest.mark.parametrize("experiment", PLACES)
@@ -85,7 +95,8 @@ def test_each_experiment_runs_on_its_data(experiment: str) -> None:
     place = PLACES[experiment]
     if not (DATA / place).exists():
         pytest.skip(f"needs {place} in the folder that ATTNGEO_DATA names, which cannot be shipped")
-    rows = run(experiment, data=str(DATA / place), epochs=1, model="fm", neighbours=3)
+    more = {"neighbours": 3} if experiment == "temperature" else {}
+    rows = run(experiment, data=str(DATA / place), epochs=1, model="fm", **more)
     assert rows["value"].notna().all()
     assert set(rows["model"]) == {"fm", *SETTINGS[experiment].trivial}
 
@@ -104,6 +115,10 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         plan_runs("books", RunOptions())
     with refuses(UsageError, "neighbours is 0"):
         RunOptions(neighbours=0)
+    with refuses(UsageError, "neighbours has no effect on synthetic"):
+        plan_runs("synthetic", RunOptions(neighbours=3))
+    with refuses(UsageError, "direction is 'uni', expected bi for temperature"):
+        plan_runs("temperature", RunOptions(direction="uni"))
     runs = plan_runs("instacart", RunOptions(data=str(tmp_path / "none"), model="fm", direction="bi"))
     assert isinstance(run_planned(runs)[0].failure, DataUnavailableError)
     with refuses(DataUnavailableError, "none"):
