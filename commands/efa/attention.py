@@ -22,7 +22,9 @@ def attention(
     basket: Annotated[
         str,
         typer.Argument(
-            metavar="BASKET", help="Items with commas between them; or a .csv, .tsv or .parquet file of sequences"
+            metavar="BASKET",
+            help="Items with commas between them, in quotation marks if an item has one; or a .csv, .tsv or .parquet "
+            "file of sequences",
         ),
     ],
     output: Output = None,

@@ -129,7 +129,8 @@ def test_two_processes_fit_one_model_and_speak_once(baskets: Path, tmp_path: Pat
     shown, weights = [], []
     for processes in (1, 2):
         model = tmp_path / f"model-{processes}"
-        command = ["efa", "fit", baskets, "--family", "poisson", *SMALL, "--batch-size", 5, "--save", model]
+        command = ["efa", "fit", baskets, "--family", "poisson", *SMALL, "--batch-size", 5, "--norm",
+                   "--save", model]  # fmt: skip
         shown.append(launch(processes, "-m", "attngeo", *command, folder=tmp_path))
         # The softmax does not see biases of keys: their gradients are rounding, which Adam scales up.
         named = load_file(model / "model.safetensors")

@@ -1,0 +1,229 @@
+"""Tables that are unusual: far from 0, of very different lengths, of other kinds of columns; and what has no effect."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from support.messages import refuses
+
+from attngeo.efa import ExponentialFamilyAttention, load_model
+from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences, read_basket
+from attngeo.efa.saving import CONFIG
+from attngeo.errors import CorruptCheckpointError, TableError, UsageError
+from attngeo.tables.own import read_own_table
+
+SMALL: dict[str, Any] = {"width": 4, "epochs": 2, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
+ITEMS = ["bread", "jam", "milk", "tea"]
+
+
+def draw_rows(lengths: list[int], seed: int = 0) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    rows = [
+        {"sequence": number, "item": draw.choice(ITEMS), "value": draw.normal(), "before": draw.normal(),
+         "x": draw.normal(), "y": draw.normal()}
+        for number, length in enumerate(lengths) for _ in range(length)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+ROWS = draw_rows([2, 3, 4, 2, 3])
+KINDS: dict[str, dict[str, Any]] = {
+    "items": {"part": "items"},
+    "items, uni": {"part": "items", "direction": "uni"},
+    "one layer": {"layers": 1},
+    "three layers": {"layers": 3, "norm": True, "feed_forward": 5},
+    "earlier values": {"lags": ("before",), "coordinates": ("x", "y")},
+    "earlier values, uni": {"lags": ("before",), "direction": "uni"},
+    "factors": {"model": "fm"},
+    "factors of items, uni": {"model": "fm", "part": "items", "direction": "uni"},
+}
+
+
+def fit(rows: pd.DataFrame = ROWS, **options: Any) -> ExponentialFamilyAttention:
+    """A model with large parameters, so that what a position sees matters."""
+    model = ExponentialFamilyAttention(**SMALL | options).fit(rows)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in model.model_.network.parameters():
+            weight.copy_(torch.randn_like(weight))
+    return model
+
+
+@pytest.mark.parametrize("mean", [1e3, 1e5])
+def test_normal_densities_far_from_0_are_those_of_scipy(mean: float) -> None:
+    rows = ROWS.assign(value=ROWS["value"] + mean)
+    model = ExponentialFamilyAttention(**SMALL | {"family": "gaussian:1", "scale": "head"}).fit(rows)
+    expected = stats.norm(model.predict(rows)["mean"], 1).logpdf(rows["value"])
+    np.testing.assert_allclose(model.log_prob(rows), expected, atol=mean * 1e-6)
+
+
+def test_the_best_distribution_without_a_context_is_found_far_from_0() -> None:
+    means = {"bread": 5e4, "jam": 9e4, "milk": -2e4, "tea": 0.0}
+    rows = pd.concat([ROWS.assign(sequence=ROWS["sequence"] + 10 * k) for k in range(4)], ignore_index=True)
+    rows["value"] = rows["item"].map(means) + 2e4 * np.random.default_rng(1).normal(size=len(rows))
+    residuals = rows["value"] - rows.groupby("item")["value"].transform("mean")
+    model = ExponentialFamilyAttention(**SMALL).fit(rows)
+    expected = stats.norm(0, residuals.std(ddof=0)).logpdf(residuals).mean()
+    assert model.measure_fit()["train"].without_context == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short sequences are read without its positions; and few at once have the numbers of all at once."""
+    long = draw_rows([40]).assign(sequence=9)
+    rows = pd.concat([ROWS, long], ignore_index=True)
+    model = fit(rows, **KINDS[kind])
+    expected = pd.concat([model.log_prob(ROWS), model.log_prob(long)], ignore_index=True)
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=2e-4, atol=1e-4)
+    monkeypatch.setattr("attngeo.efa.estimator.LARGEST", 1)
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=2e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_position_has_the_numbers_that_it_has_among_all(kind: str) -> None:
+    model = fit(**KINDS[kind])
+    tensors = model.model_.tensors(model._read(ROWS))
+    known = tensors[model.model_.fields.index("known")]
+    every = model.model_.natural(*tensors)
+    for position in range(known.shape[1]):
+        rows = known[:, position]
+        one = model.model_.natural_at(position, *tensors)
+        torch.testing.assert_close(one[rows], every[rows, position], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["efa", "fm"])
+def test_sequences_are_drawn_as_often_as_they_are_probable(model: str) -> None:
+    """All sequences of three items: their probabilities sum to 1, and are those of draws."""
+    fitted = fit(ROWS.assign(item=ROWS["item"].replace({"milk": "jam", "tea": "bread"})), model=model, part="items",
+                 direction="uni", longest=4)  # fmt: skip
+    table = pd.DataFrame(itertools.product(["bread", "jam"], repeat=3)).stack().rename("item").reset_index()
+    chances = fitted.log_prob(table.rename(columns={"level_0": "sequence"})).groupby(table["level_0"]).sum()
+    assert np.exp(chances).sum() == pytest.approx(1, abs=1e-5)
+    drawn = fitted.sample(4000, 3)
+    counts = Counter(tuple(part) for _, part in drawn.groupby("sequence")["item"])
+    names = [tuple(part) for _, part in table.groupby("level_0")["item"]]
+    found = np.array([counts[name] for name in names]) / 4000
+    assert np.abs(found - np.exp(chances).to_numpy()).max() < 0.03
+
+
+def test_values_of_earlier_times_are_not_seen_before_their_position() -> None:
+    """A sequence may be a series in time, whose next row has this value as that of the time before."""
+    rows = ROWS.sort_values("sequence", ignore_index=True)
+    rows["before"] = rows.groupby("sequence")["value"].shift(1).fillna(0)
+    model = fit(rows, lags=("before",), direction="uni", layers=3)
+    last = rows.groupby("sequence").tail(1).index
+    changed = rows.copy()
+    changed.loc[last, "before"] += 5
+    kept = rows.index.difference(last)
+    pd.testing.assert_series_equal(model.log_prob(changed)[kept], model.log_prob(rows)[kept])
+    assert not np.allclose(model.log_prob(changed)[last], model.log_prob(rows)[last])
+    weights = model.attention_weights(rows)
+    assert (weights["other_position"] <= weights["position"]).all()
+    assert weights["lag"].max() == 1
+
+
+def test_items_of_another_kind_of_column_are_found() -> None:
+    """The kind of a column of a text file depends on all of its cells."""
+    model = fit(ROWS.assign(item=ROWS["item"].replace({"bread": "8", "jam": "7"})))
+    only = pd.DataFrame({"sequence": 1, "item": [8, 7], "value": [0.5, 1.0]})
+    assert model.log_prob(only).equals(model.log_prob(only.assign(item=["8", "7"])))
+    with refuses(TableError, "row 2 has the item 9"):
+        model.log_prob(only.assign(item=[8, 9]))
+
+
+def test_items_with_commas_and_positions_are_read_as_a_basket() -> None:
+    rows = ROWS.assign(item=ROWS["item"].replace({"jam": "Boise, Idaho"}), rank=range(len(ROWS)))
+    model = fit(rows, part="items", position="rank")
+    basket = read_basket(model, '"Boise, Idaho", tea,milk')
+    assert basket["item"].tolist() == ["Boise, Idaho", "tea", "milk"]
+    assert len(model.log_prob(basket)) == 3
+
+
+def test_a_missing_time_is_no_number() -> None:
+    times = pd.Series(pd.date_range("2020-01-01", periods=len(ROWS)))
+    times[3] = pd.NaT
+    with refuses(TableError, "row 4 has NaT in column 'when'"):
+        fit(ROWS.assign(when=times), position="when")
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None:
+    for more in ({}, {"norm": True, "feed_forward": 4, "join": 6, "order": False}):
+        model = ExponentialFamilyAttention(**SMALL | {"precision": "bf16", "residual": residual, "layers": 3} | more)
+        assert np.isfinite(model.fit(ROWS).score(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        ({"model": "fm", "lags": ("before",)}, ["lags", "factor model"]),
+        ({"model": "fm", "coordinates": ("x", "y")}, ["coordinates", "item_vectors"]),
+        ({"neighbours": 2}, ["neighbours", "attention"]),
+        ({"part": "items", "lags": ("before",)}, ["lags", "items"]),
+        ({"part": "items", "family": "poisson"}, ["poisson", "items"]),
+        ({"value": "price", "family": "poisson"}, ["poisson", "value"]),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(options: dict[str, Any], facts: list[str]) -> None:
+    with refuses(UsageError, *facts):
+        fit(**options)
+
+
+def test_a_model_that_is_not_fitted_says_so() -> None:
+    model = ExponentialFamilyAttention()
+    asked = [
+        lambda: model.part_, model.embeddings, model.sample, model.measure_fit, lambda: model.save("none"),
+        lambda: model.predict_proba(ROWS), lambda: model.score(ROWS), lambda: model.measure(ROWS, ROWS),
+    ]  # fmt: skip
+    for ask in asked:
+        with refuses(UsageError, "fit"):
+            ask()
+
+
+def test_a_file_of_huge_sizes_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
+    fit(part="items").save(tmp_path / "m")
+    config = (tmp_path / "m" / CONFIG).read_text()
+    for old, new in (('"layers": 2', '"layers": 99999999'), ('"longest": 4', '"longest": 99999999999')):
+        assert old in config
+        (tmp_path / "m" / CONFIG).write_text(config.replace(old, new))
+        with refuses(CorruptCheckpointError, tmp_path / "m"):
+            load_model(tmp_path / "m")
+
+
+def test_a_model_is_saved_before_it_is_measured(tmp_path: Path) -> None:
+    """A row of the test table that cannot be read does not lose the training."""
+    ROWS.to_csv(tmp_path / "train.csv", index=False)
+    ROWS.assign(item="coffee").to_csv(tmp_path / "test.csv", index=False)
+    options = EfaFitOptions(**SMALL | {"test": str(tmp_path / "test.csv")})
+    with refuses(TableError, "coffee"):
+        fit_own_sequences(str(tmp_path / "train.csv"), options, save=tmp_path / "m")
+    assert load_model(tmp_path / "m").items_ == sorted(ROWS["item"].unique())
+
+
+def test_items_that_cannot_be_saved_are_refused_before_the_training(tmp_path: Path) -> None:
+    rows = ROWS.assign(item=pd.to_datetime("2020-01-01") + pd.to_timedelta(range(len(ROWS)), unit="D"))
+    rows.to_parquet(tmp_path / "rows.parquet")
+    said: list[object] = []
+    with refuses(TableError, "Timestamp", "texts or numbers"):
+        fit_own_sequences(
+            str(tmp_path / "rows.parquet"), EfaFitOptions(**SMALL), save=tmp_path / "m", progress=said.append
+        )
+    assert said == []
+
+
+def test_cells_that_have_no_column_are_refused_and_an_index_is_a_column(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("sequence,item\n1,Limes, fresh\n1,Tea\n")
+    with refuses(TableError, "rows.csv", "more cells"):
+        read_own_table(tmp_path / "rows.csv")
+    ROWS.set_index("sequence").to_parquet(tmp_path / "rows.parquet")
+    assert read_own_table(tmp_path / "rows.parquet").equals(ROWS)
+    options: dict[str, Any] = {"part": "items", "epochs": 1}
+    assert len(ExponentialFamilyAttention(**SMALL | options).fit(tmp_path / "rows.parquet").items_) == len(ITEMS)
