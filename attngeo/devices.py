@@ -24,6 +24,15 @@ def pick_device(device: str) -> torch.device:
     return torch.device(kind, int(number)) if colon else torch.device(kind)
 
 
+def usable_device(device: str) -> str:
+    """The name of a device that a model was fitted on; "auto" if there is none such here."""
+    try:
+        pick_device(device)
+    except UsageError:
+        return "auto"
+    return device
+
+
 def _count_devices(kind: str) -> int:
     """The number of devices of a kind; 0 for a name that is not a kind."""
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}

@@ -1,7 +1,8 @@
-"""The progress of long work: what a caller's callback receives."""
+"""The progress of long work: what a caller's callback receives, and which of several processes tells it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -28,3 +29,8 @@ ProgressCallback = Callable[[Progress], None]
 
 def ignore_progress(progress: Progress) -> None:
     """The callback of a caller that gave none: does nothing."""
+
+
+def is_first_process() -> bool:
+    """Whether this process is the first one of those that `accelerate launch` starts; it alone prints and writes."""
+    return os.environ.get("RANK", "0") == "0"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attngeo.processes import is_first_process
+from attngeo.progress import is_first_process
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
 from attngeo.studies.tasks import RunOutcome

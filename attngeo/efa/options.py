@@ -49,8 +49,8 @@ class ColumnOptions(Options):
         None, "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=tuple, repeated=True
     )
     lags: Iterable[str] | None = option(
-        None, "Column of the value at an earlier time, the latest first, which is not that of another row of a sequence; "
-        "may be repeated", panel=INPUT,
+        None, "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be "
+        "repeated", panel=INPUT,
         metavar="COLUMN", parse=tuple, repeated=True,
     )  # fmt: skip
     short: Short = option(

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, option, parse_bytes
-from attngeo.processes import is_first_process
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback, ignore_progress, is_first_process
 from attngeo.tables.own import MISSING_TEXTS, SUFFIXES, read_own_table
 
 if TYPE_CHECKING:

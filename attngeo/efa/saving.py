@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from attngeo import __version__
+from attngeo.devices import usable_device
 from attngeo.efa.modelling import DataShape, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import CorruptCheckpointError, TableError, UsageError, first_line
@@ -82,7 +83,8 @@ def load_model(folder: str | Path) -> ExponentialFamilyAttention:
     folder = Path(folder)
     about = read_config(folder, MODEL_TYPE, FORMAT, MADE_BY)
     try:
-        found = ExponentialFamilyAttention(options=EfaOptions(**about["options"]))
+        options = EfaOptions(**about["options"])
+        found = ExponentialFamilyAttention(options=dataclasses.replace(options, device=usable_device(options.device)))
         shape = DataShape(**{name: _freeze(value) for name, value in about["shape"].items()})
         found.items_, found._shape = list(about["items"]), shape
         if len(found.items_) != shape.items:

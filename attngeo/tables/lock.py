@@ -13,7 +13,7 @@ from platform import node
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import FolderInUseError, OutputError
-from attngeo.processes import is_first_process
+from attngeo.progress import is_first_process
 from attngeo.tables.atomic import atomic_write
 
 # The system releases the lock of LOCK when its process ends, however it ends. HOLDER says who has it: a file of its

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from attngeo import __version__
+from attngeo.devices import usable_device
 from attngeo.errors import CorruptCheckpointError, TableError, UsageError, first_line
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.saved import CONFIG, PLAIN, read_config
@@ -101,6 +102,7 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
             for each in about["columns"]
         )
         model = AttentionClassifier(**about["parameters"])
+        model.set_params(device=usable_device(model.device))
         model.coding_ = TableCoding(columns, bool(about["named"]))
         layout = CellLayout(model.coding_.sizes, model.vocabulary == "shared")
         network = TableAttention(

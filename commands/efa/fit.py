@@ -9,7 +9,7 @@ import typer
 
 from attngeo.efa.own_fit import EfaFitOptions
 from attngeo.options import RESULTS
-from attngeo.processes import is_first_process
+from attngeo.progress import is_first_process
 
 from ..declare import take_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose

@@ -9,7 +9,7 @@ import typer
 
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS
-from attngeo.processes import is_first_process
+from attngeo.progress import is_first_process
 from attngeo.tabular.own_fit import FitOptions
 from attngeo.tabular.summary import OURS
 

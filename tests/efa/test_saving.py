@@ -80,6 +80,12 @@ def test_its_attention_is_scored_as_that_of_any_model(direction: str, stack: str
     assert set(rows["note"]) == {""}
 
 
+def test_a_model_of_a_gpu_is_used_without_one(saved: Path) -> None:
+    options = json.loads((saved / CONFIG).read_text())["options"]
+    change_config(saved, options=options | {"device": "cuda:77"})
+    assert load_model(saved).log_prob(ROWS).notna().all()
+
+
 def change_config(folder: Path, **changes: object) -> None:
     about = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps(about | changes))

@@ -84,6 +84,12 @@ def change_config(folder: Path, **changes: object) -> None:
     (folder / CONFIG).write_text(json.dumps(about | changes))
 
 
+def test_a_model_of_a_gpu_is_used_without_one(saved: Path) -> None:
+    parameters = json.loads((saved / CONFIG).read_text())["parameters"]
+    change_config(saved, parameters=parameters | {"device": "cuda:77"})
+    assert load_classifier(saved).device == "auto"
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with refuses(ModelNotFoundError, tmp_path / "none", "--save"):
         load_classifier(tmp_path / "none")
