@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,11 +19,17 @@ def is_missing(value: Any) -> bool:
     return bool(pd.isna(value))
 
 
+# Larger numbers have so many digits that tables cut them.
+LARGE = 1e12
+
+
 def format_number(value: Any, form: str = ".3f") -> str:
     """A number by a format; a dash for a missing one, and no minus in front of a zero."""
     if is_missing(value):
         return MISSING
-    text = f"{value:{form}}"
+    text = f"{value:{form}}" if not abs(value) > LARGE else f"{value:.3g}"
+    if math.isinf(value):
+        return text
     if any(digit in text for digit in "123456789"):
         return text
     return text.replace("-", "+" if "+" in form else "")

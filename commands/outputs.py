@@ -41,7 +41,7 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
 def check_folder(folder: Path) -> None:
     """Refuse a folder for a saved model that has something in it, before any work is done."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} exists and is not an empty folder; choose a new one")
+        raise OutputError(f"the folder {folder} exists and is not empty; choose a new one")
     check_writable(folder)
 
 
@@ -53,7 +53,9 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error}); choose another folder") from None
+        raise OutputError(
+            f"the folder {folder} cannot be written ({error.strerror or error}); choose another one"
+        ) from None
     finally:
         for each in missing:
             with contextlib.suppress(OSError):

@@ -16,6 +16,7 @@ from torch import Tensor
 from attngeo.devices import pick_device
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.marginal import measure_marginal
+from attngeo.efa.missing import copy_for_missing, rows_with_others
 from attngeo.efa.modelling import DataShape, PartModel, check_places, describe_data, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.sampling import draw_items, draw_values
@@ -29,7 +30,7 @@ from attngeo.training import History, TrainingOptions, draw_generator, train
 from attngeo.training.checkpoints import remove_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 # Sequences that are read at once, and the numbers that their copies may have in a layer.
 CHUNK, LARGEST = 256, 2**25
@@ -169,25 +170,16 @@ class ExponentialFamilyAttention:
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.
 
-        Values: the column mean. Items: the most likely item, and its probability.
+        Values: the column mean. Items: the most likely item, and its probability. A row whose value or item is missing
+        is predicted from the rows that have one; no row is predicted from it.
         """
-        sequences = self._read(data)
-        means = self._map(sequences, self.model_.mean)
-        if self.part_ == "values":
-            return self._as_rows(data, sequences, means, "mean").to_frame()
-        best = means.max(-1)
-        numbers = self._as_rows(data, sequences, best.indices, "item")
-        items = [None if np.isnan(each) else self.items_[int(each)] for each in numbers]
-        chances = self._as_rows(data, sequences, best.values, "probability")
-        return pd.DataFrame({"item": pd.Series(items, index=data.index), "probability": chances})
+        return self._predict(data, self._predict_best)
 
     def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
-        """The probability of each item at each row, given the others: [rows, items]."""
+        """The probability of each item at each row, given the others: [rows, items]. Missing items as in `predict`."""
         if self.part_ != "items":
             raise UsageError("the model is of values, which have no probability of each item; use predict")
-        sequences = self._read(data)
-        chances = self._map(sequences, self.model_.mean)
-        return pd.DataFrame(sequences.scatter(chances, len(data)), index=data.index, columns=self.items_)
+        return self._predict(data, self._predict_all)
 
     def sample(
         self,
@@ -211,10 +203,10 @@ class ExponentialFamilyAttention:
             if given is not None:
                 raise UsageError("the model is of items, which are drawn without a table; leave out given")
             wanted = self._shape.longest if length is None else length
-            if sequences < 1 or not 1 <= wanted <= self._shape.longest:
-                raise UsageError(
-                    f"{sequences} sequences of length {wanted}, expected at least 1 of 1 to {self._shape.longest}"
-                )
+            if sequences < 1:
+                raise UsageError(f"sequences is {sequences}, expected at least 1")
+            if not 1 <= wanted <= self._shape.longest:
+                raise UsageError(f"length is {wanted}, expected from 1 to {self._shape.longest}, as in training")
             drawn = draw_items(model, sequences, wanted, causal=causal, sweeps=sweeps, seed=generator)
             places = np.indices(drawn.shape)
             names = (self.options.sequence, self.options.position or "position", self.options.item)
@@ -351,6 +343,42 @@ class ExponentialFamilyAttention:
             check_places(sequences, self._shape.places)
         if self.part_ == "values" and not drawn:
             check_support(self.model_.family, sequences, self.options.value, TABLE)
+
+    def _predict_best(self, data: pd.DataFrame, sequences: Sequences) -> pd.DataFrame:
+        means = self._map(sequences, self.model_.mean)
+        if self.part_ == "values":
+            return self._as_rows(data, sequences, means, "mean").to_frame()
+        best = means.max(-1)
+        numbers = self._as_rows(data, sequences, best.indices, "item")
+        items = [None if np.isnan(each) else self.items_[int(each)] for each in numbers]
+        chances = self._as_rows(data, sequences, best.values, "probability")
+        return pd.DataFrame({"item": pd.Series(items, index=data.index), "probability": chances})
+
+    def _predict_all(self, data: pd.DataFrame, sequences: Sequences) -> pd.DataFrame:
+        chances = self._map(sequences, self.model_.mean)
+        return pd.DataFrame(sequences.scatter(chances, len(data)), index=data.index, columns=self.items_)
+
+    def _predict(self, data: pd.DataFrame, predict: Callable[[pd.DataFrame, Sequences], pd.DataFrame]) -> pd.DataFrame:
+        """`predict` of a table; of a copy of its sequence for each row whose value or item is missing."""
+        missing = self.find_missing(data)
+        if not missing.any():
+            return predict(data, self._read(data))
+        table, name = data.reset_index(drop=True), self.options.sequence
+        rows = rows_with_others(table, missing, sequence=name)
+        found = [predict(rows, self._read(rows))] if len(rows) else []
+        column, fill = (self.options.value, 0.0) if self.part_ == "values" else (self.options.item, self.items_[0])
+        copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
+        answers = predict(copies, self._read(copies, drawn=True))
+        found.append(answers[missing[answers.index]])
+        return pd.concat(found).reindex(range(len(table))).set_axis(data.index)
+
+    def find_missing(self, data: pd.DataFrame) -> np.ndarray:
+        """Which rows have no value, or no item for a model of items, and can only be predicted: [rows]."""
+        column = self.options.value if self.part_ == "values" else self.options.item
+        if column not in data:
+            return np.ones(len(data), bool)
+        missing: np.ndarray = data[column].isna().to_numpy()
+        return missing
 
     @torch.no_grad()
     def _map(self, sequences: Sequences, function: Any) -> Tensor:

@@ -36,11 +36,11 @@ class RunOptions(Options):
     baselines: bool = option(True, "Compute the baselines that need no training", panel=COMPARISON)
     published: bool = option(False, "As the paper's numbers were made, not as its text says", panel=COMPUTATION)
     layers: int | None = option(
-        None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
+        None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4; for recovery 1"
     )
     lags: int | None = option(
         None, "Earlier days of temperatures in the context", panel=MODEL, least=0, most=2,
-        shown_default="0, and 1 and 2 with four layers",
+        shown_default="0; then 1 and 2 with the most layers",
     )  # fmt: skip
     neighbours: Iterable[int] | None = option(
         None, "Nearest cities that the factor model adds up; may be repeated", panel=MODEL, metavar="K",

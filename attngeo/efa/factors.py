@@ -56,6 +56,8 @@ class ValueFactors(nn.Module):
         super().__init__()
         self.causal, self.pooling = causal, pooling
         self.context, self.center = nn.Embedding(items, size), nn.Embedding(items, size)
+        for table in (self.context, self.center):  # products of about 1/√K: those of torch's start overflow as counts
+            nn.init.normal_(table.weight, std=size**-0.5)
         self.start = nn.Parameter(torch.zeros(size)) if start else None
 
     def forward(self, values: Tensor, known: Tensor, items: Tensor) -> Tensor:

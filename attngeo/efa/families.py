@@ -354,7 +354,8 @@ class Shifted(ExponentialFamily):
     def __init__(self, family: ExponentialFamily, shift: float) -> None:
         super().__init__()
         self.family, self.shift = family, shift
-        self.values = f"{family.values} plus {shift:g}"
+        is_open = family.values.endswith("from 0")
+        self.values = f"{family.values[:-1]}{shift:g}" if is_open else f"{family.values} plus {shift:g}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """That of the family."""

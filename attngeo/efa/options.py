@@ -84,7 +84,7 @@ class ModelOptions(ColumnOptions):
     )  # fmt: skip
     family: str = option(
         "gaussian", "Family of values: gaussian, poisson, poisson-from-1, bernoulli, binomial:N, negative-binomial:N, "
-        "gamma:CONCENTRATION or ordinal:LEVELS", panel=MODEL, metavar="FAMILY",
+        "gamma:CONCENTRATION or ordinal:LEVELS (values from 0 to LEVELS − 1)", panel=MODEL, metavar="FAMILY",
     )  # fmt: skip
     model: Model = option("efa", "Exponential family attention, or the latent factor model", panel=MODEL)
     direction: Direction = option("bi", "What a position sees: all others, or those before it", panel=MODEL)

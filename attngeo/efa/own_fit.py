@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attngeo.efa.missing import rows_with_others
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, option, parse_bytes
@@ -80,10 +81,8 @@ def fit_own_sequences(
     model.fit(frames["train"], frames.get("validation"), folder=folder, progress=progress)
     if save is not None and is_first_process():
         model.save(save)
-        progress(
-            Progress("note", f"{save}: saved; attngeo efa predict {save} DATA uses it, and attngeo score {save} scores "
-                     "its attention")
-        )  # fmt: skip
+        scores = f", and attngeo score {save} scores its attention" if options.model == "efa" else ""
+        progress(Progress("note", f"{save}: saved; attngeo efa predict {save} DATA uses it{scores}"))
     rows = [
         {"data": name, **_describe(model), "sequences": measured.sequences, "rows": measured.rows,
          "log_prob": measured.log_prob, "without_context": measured.without_context}
@@ -93,9 +92,15 @@ def fit_own_sequences(
 
 
 def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with log_prob, and predicted_mean for values, or predicted_item and probability for items."""
+    """The rows, with log_prob, and predicted_mean for values, or predicted_item and probability for items.
+
+    Rows whose value or item is missing are predicted from the others, and have no log_prob.
+    """
     found = model.predict(frame).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
-    return frame.assign(log_prob=model.log_prob(frame), **{str(name): found[name] for name in found})
+    missing = model.find_missing(frame)
+    known = rows_with_others(frame, missing, sequence=model.options.sequence) if missing.any() else frame
+    log_prob = model.log_prob(known).reindex(frame.index) if len(known) else float("nan")
+    return frame.assign(log_prob=log_prob, **{str(name): found[name] for name in found})
 
 
 def find_item(model: ExponentialFamilyAttention, text: str) -> Any:

@@ -135,7 +135,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         axis.update(scaleanchor=f"x{number if number > 1 else ''}", scaleratio=shape.ratio)
     figure.update_layout(
         coloraxis={
-            "colorscale": MAGNITUDE, "cmin": others.min(), "cmax": others.max(),
+            "colorscale": MAGNITUDE, "cmin": 0, "cmax": others.max(),
             "colorbar": {"title": "attention", "tickformat": ".2~p", "lenmode": "pixels", "len": 260, "y": 1,
                          "yanchor": "top"},
         },

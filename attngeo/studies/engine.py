@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
+from attngeo.errors import InterruptedTrainingError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.studies.options import StudyOptions
 from attngeo.studies.tasks import Function, RunOutcome, StudyTask, run_task
@@ -39,8 +40,9 @@ def run_study(
     arrives, in any order.
 
     A run that fails does not stop the others, unless `options.fail_fast`: then the runs that are not finished end at
-    once, and are missing from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C; the
-    exception goes to the caller. With several processes or a cluster, function, settings and results are pickled.
+    once, and are missing from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C, also if a
+    training saved its state and ended; the exception goes to the caller. With several processes or a cluster, function,
+    settings and results are pickled.
     Raises UsageError or ClusterError if the cluster cannot be used.
     """
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
@@ -52,6 +54,8 @@ def run_study(
             if options.elsewhere:
                 _report_several(tasks, found, options, progress)
             on_outcome(outcome)
+            if isinstance(outcome.failure, InterruptedTrainingError) and not options.elsewhere:
+                raise outcome.failure  # the user stopped the study, not only this run
             if outcome.failure is not None and options.fail_fast:
                 break
     return [found[number] for number in sorted(found)]

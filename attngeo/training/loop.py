@@ -30,6 +30,8 @@ from attngeo.training.signals import SignalListener
 SAVE_EVERY = 60.0
 # Options that do not change the numbers.
 FREE = ("device",)
+# What a state is of, for messages.
+NAMES = {"identity": "model or data", "options": "options", "shapes": "shapes"}
 
 
 @dataclass(frozen=True)
@@ -248,8 +250,8 @@ class _Training:
         for what, wanted in self._about.items():
             if about.get(what) != wanted:
                 raise TrainingError(
-                    f"{self._folder}: its unfinished training has another {what}; choose another folder, or remove it "
-                    "to train from the start"
+                    f"{self._folder}: its unfinished training has another {NAMES[what]}; choose another folder, or "
+                    "remove it to train from the start"
                 )
         self._epoch, self._step = int(about["epoch"]), int(about["step"])
         self._bare.load_state_dict(groups["model"])

@@ -21,7 +21,7 @@ def predict(
     """Predict each row of a table from the other rows of its sequence by a saved model.
 
     The rows of DATA with further columns: log_prob, and predicted_mean for values, or predicted_item and its
-    probability for items.
+    probability for items. An empty value, or item of a model of items, is predicted from the rows that have one.
 
     Examples:
         attngeo efa predict model ratings.csv

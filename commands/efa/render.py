@@ -25,7 +25,7 @@ def print_experiment(frame: pd.DataFrame) -> None:
     for name in ("runs", "value", "paper"):
         table.add_column(name, justify="right", no_wrap=True)
     previous: Any = None
-    shown = frame[frame["metric"] != EPOCHS]
+    shown = frame[frame["metric"] != EPOCHS].sort_values("direction", kind="stable")
     for (direction, setting, model, metric), rows in shown.groupby(KEYS, sort=False):
         if previous not in (None, (direction, setting)) and not has_settings:
             table.add_section()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -12,7 +13,7 @@ from attngeo.studies.options import StudyOptions
 
 from ..declare import take_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from ..outputs import check_outputs
+from ..outputs import check_outputs, check_writable
 from ..study import deliver, run_all
 
 ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature", "recovery"]
@@ -45,6 +46,8 @@ def run(
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o ratings.csv
     """
     check_outputs(output or [], inputs=[options.data] if options.data else [])
+    if options.save is not None:
+        check_writable(Path(options.save).expanduser())
 
     from attngeo.efa.datasets import EXPERIMENTS, load_dataset
     from attngeo.efa.experiments import build_frame, plan_runs, run_planned

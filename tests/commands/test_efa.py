@@ -97,6 +97,25 @@ def test_an_experiment_prints_the_papers_numbers_beside_ours(inside: Command, tm
     assert not any(entry["outdated"] for entry in json.loads(inside("cache", "list", "--format", "json").stdout))
 
 
+def test_a_value_may_be_the_name_of_an_argument(
+    inside: Command, baskets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert inside("efa", "fit", baskets, *SMALL, "--save", "data").returncode == 0
+    again = inside("efa", "fit", baskets, *SMALL, "--save", "data")
+    assert_fails(again, 2, "folder data", "not empty")
+
+
+def test_what_is_empty_is_predicted(inside: Command, baskets: Path, tmp_path: Path) -> None:
+    rows = pd.read_csv(baskets)
+    rows.loc[2, "value"] = np.nan
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    inside("efa", "fit", baskets, "--family", "poisson", *SMALL, "--save", tmp_path / "model", "-q")
+    found = json.loads(inside("efa", "predict", tmp_path / "model", tmp_path / "rows.csv", "--format", "json").stdout)
+    assert [at for at, row in enumerate(found) if row["log_prob"] is None] == [2]
+    assert all(row["predicted_mean"] > 0 for row in found)
+
+
 def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -> None:
     model, broken = tmp_path / "model", tmp_path / "broken.csv"
     assert inside("efa", "fit", baskets, "--part", "items", *SMALL, "--save", model).returncode == 0

@@ -15,7 +15,7 @@ from scipy import stats
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
-from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences, read_basket
+from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences, predict_own_rows, read_basket
 from attngeo.efa.saving import CONFIG
 from attngeo.errors import CorruptCheckpointError, TableError, UsageError
 from attngeo.tables.own import read_own_table
@@ -227,3 +227,33 @@ def test_cells_that_have_no_column_are_refused_and_an_index_is_a_column(tmp_path
     assert read_own_table(tmp_path / "rows.parquet").equals(ROWS)
     options: dict[str, Any] = {"part": "items", "epochs": 1}
     assert len(ExponentialFamilyAttention(**SMALL | options).fit(tmp_path / "rows.parquet").items_) == len(ITEMS)
+
+
+@pytest.mark.parametrize("kind", ["items", "items, uni", "one layer", "earlier values", "factors"])
+def test_what_is_missing_is_predicted_from_what_is_there(kind: str) -> None:
+    """The same numbers as if the row had any value, in a sequence without the other missing ones."""
+    model = fit(**KINDS[kind])
+    column = "item" if "items" in kind else "value"
+    rows = ROWS.copy().set_index(np.arange(len(ROWS)) * 7)
+    gaps = [3, 5, 6]  # two of one sequence, and one of the next
+    rows.iloc[gaps, rows.columns.get_loc(column)] = np.nan
+    found = model.predict(rows)
+    assert found.index.equals(rows.index)
+    assert found.notna().all(axis=None)
+    for gap in gaps:
+        others = rows[rows[column].notna() | (np.arange(len(rows)) == gap)]
+        for other in ("tea", "jam") if column == "item" else (0.0, 9.0):
+            expected = model.predict(others.fillna({column: other})).loc[[rows.index[gap]]]
+            pd.testing.assert_frame_equal(found.loc[[rows.index[gap]]], expected, rtol=1e-4, atol=1e-5)
+    there = rows[rows[column].notna()]
+    pd.testing.assert_frame_equal(found.loc[there.index], model.predict(there), rtol=1e-4)
+    filled = predict_own_rows(model, rows)
+    assert filled["log_prob"].isna().tolist() == rows[column].isna().tolist()
+    if column == "item":
+        assert model.predict_proba(rows).sum(axis=1).to_numpy() == pytest.approx(1)
+
+
+def test_a_factor_model_of_counts_starts_with_probable_ones() -> None:
+    rows = ROWS.assign(value=np.random.default_rng(0).poisson(3, len(ROWS)).astype(float))
+    model = ExponentialFamilyAttention(**SMALL | {"family": "poisson", "model": "fm", "width": 32}).fit(rows)
+    assert model.score(rows) > -20

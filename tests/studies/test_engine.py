@@ -18,8 +18,15 @@ from support.messages import assert_states, refuses
 from support.study_runs import end_its_process, square, square_or_fail, tell
 
 from attngeo import errors
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, StudyError, UnexpectedError, UsageError
-from attngeo.progress import Progress
+from attngeo.errors import (
+    AttnGeoError,
+    CorruptCheckpointError,
+    InterruptedTrainingError,
+    StudyError,
+    UnexpectedError,
+    UsageError,
+)
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.studies.engine import run_study
 from attngeo.studies.options import StudyOptions
 
@@ -70,6 +77,18 @@ def test_the_progress_of_several_processes_counts_runs_and_names_those_in_work()
     assert [(step.phase, step.done, step.total) for step in steps] == [("study", done, 4) for done in range(5)]
     assert steps[0].what == "a, b"
     assert steps[-1].what == ""
+
+
+def test_a_training_that_the_user_stopped_ends_the_study() -> None:
+    begun: list[int] = []
+
+    def train(number: int, _: ProgressCallback) -> None:
+        begun.append(number)
+        raise InterruptedTrainingError("interrupted in epoch 2 of 9", "start it again to resume")
+
+    with pytest.raises(InterruptedTrainingError):
+        run_study(train, [0, 1, 2], names=["a", "b", "c"])
+    assert begun == [0]
 
 
 def test_an_exception_of_the_caller_ends_the_study() -> None:
