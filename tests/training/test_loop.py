@@ -191,7 +191,7 @@ def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:
     x, y = draw_data()
     with refuses(InterruptedTrainingError):
         train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="a", asked_to_stop=lambda: True)
-    with refuses(TrainingError, "identity", tmp_path):
+    with refuses(TrainingError, "another model or data", tmp_path):
         train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="b")
     with refuses(TrainingError, "options", tmp_path):
         train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="a", epochs=7)
