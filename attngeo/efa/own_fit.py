@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.efa.missing import rows_with_others
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, option, parse_bytes
@@ -97,6 +96,8 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
     Rows whose value or item is missing are predicted from the others, and have no log_prob.
     """
     found = model.predict(frame).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
+    from attngeo.efa.missing import rows_with_others
+
     missing = model.find_missing(frame)
     known = rows_with_others(frame, missing, sequence=model.options.sequence) if missing.any() else frame
     log_prob = model.log_prob(known).reindex(frame.index) if len(known) else float("nan")

@@ -70,7 +70,8 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         figure.update_yaxes(title=METRICS[own["metric"].iloc[0]] + scale, row=number)
     figure.update_layout(height=inside + AROUND)
     title = "errors on test rows" if len(panels) > 1 else f"{names[0]}: errors on test rows"
-    shown = "mean ± 2 standard errors over seeds" + ("; open symbols: the paper" if _has_published(rows) else "")
+    shown = "mean ± 2 standard errors over seeds" if "seed" not in rows or rows["seed"].nunique() > 1 else "one seed"
+    shown += "; open symbols: the paper" if _has_published(rows) else ""
     return finish_figure(figure, title, shown).update_layout(margin={"t": 100})
 
 
