@@ -95,9 +95,9 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
 
     Rows whose value or item is missing are predicted from the others, and have no log_prob.
     """
-    found = model.predict(frame).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
     from attngeo.efa.missing import rows_with_others
 
+    found = model.predict(frame).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
     missing = model.find_missing(frame)
     known = rows_with_others(frame, missing, sequence=model.options.sequence) if missing.any() else frame
     log_prob = model.log_prob(known).reindex(frame.index) if len(known) else float("nan")

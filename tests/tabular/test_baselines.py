@@ -47,6 +47,7 @@ def assert_equal_to_plain(name: str, table: ShiftedTable, seed: int, grid: dict[
     np.testing.assert_array_equal(found.predict_proba(table.test.x), plain.predict_proba(test))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_search_is_that_of_grid_search(name: str) -> None:
     for seed in range(1 if name == "mlp" else 3):

@@ -86,6 +86,7 @@ def test_each_method_is_measured_on_the_same_rows(tmp_path: Path) -> None:
     assert model.classes_.tolist() == ["large", "small"]
 
 
+@pytest.mark.slow
 def test_baselines_train_on_all_rows_though_early_stopping_holds_some_out(tmp_path: Path) -> None:
     found = []
     for options in ({}, {"validation_fraction": 0.5, "patience": 1}):
