@@ -17,6 +17,7 @@ from support.messages import refuses
 from attngeo.efa import ExponentialFamilyAttention, load_model
 from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences, predict_own_rows, read_basket
 from attngeo.efa.saving import CONFIG
+from attngeo.efa.stores import open_store
 from attngeo.errors import CorruptCheckpointError, TableError, UsageError
 from attngeo.tables.own import read_own_table
 
@@ -257,3 +258,42 @@ def test_a_factor_model_of_counts_starts_with_probable_ones() -> None:
     rows = ROWS.assign(value=np.random.default_rng(0).poisson(3, len(ROWS)).astype(float))
     model = ExponentialFamilyAttention(**SMALL | {"family": "poisson", "model": "fm", "width": 32}).fit(rows)
     assert model.score(rows) > -20
+
+
+def test_batches_of_a_file_come_in_another_order_in_each_epoch_and_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts in a random order; an epoch without its first batches has the others, wherever a part ends."""
+    monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 4)
+    rows = draw_rows([2] * 12).assign(value=lambda each: each["sequence"].astype(float))
+    rows.to_parquet(tmp_path / "rows.parquet", index=False)
+    model = fit(rows)
+    store = open_store(tmp_path / "rows.parquet", "sequence", "")
+    batches = store.batches(model._reading, model.model_, 1, 3)
+    epochs = [[int(batch[0][0, 0]) for batch in batches.epoch(number)] for number in range(3)]
+    parts = [tuple(number // 2 for number in epoch[::2]) for epoch in epochs]  # a part has two sequences
+    assert len(set(parts)) == 3
+    assert sorted(epochs[0]) == list(range(12))
+    for start in range(len(batches) + 1):
+        again = [int(batch[0][0, 0]) for batch in batches.epoch(1, start)]
+        assert again == epochs[1][start:]
+
+
+def test_a_file_that_has_changed_is_another_one(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    reading = fit()._reading
+    ROWS.to_parquet(file, index=False)
+    first = open_store(file, "sequence", "").fingerprint(reading)
+    assert open_store(file, "sequence", "").fingerprint(reading) == first
+    ROWS.assign(value=ROWS["value"].round(1)).to_parquet(file, index=False)
+    assert open_store(file, "sequence", "").fingerprint(reading) != first
+
+
+def test_items_that_no_training_row_has_count_once_without_a_context() -> None:
+    """An item of validation rows only."""
+    train = pd.DataFrame({"sequence": [1, 1, 2, 2], "item": ["tea", "tea", "tea", "jam"]})
+    other = train.assign(item=["jam", "milk", "tea", "milk"])
+    model = ExponentialFamilyAttention(**SMALL | {"part": "items"}).fit(train, other)
+    chances = {"tea": 4 / 7, "jam": 2 / 7, "milk": 1 / 7}
+    expected = np.log([chances[item] for item in other["item"]]).mean()
+    assert model.measure_fit()["validation"].without_context == pytest.approx(expected)
