@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.efa.datasets import EXPERIMENTS, Split, load_dataset
+from attngeo.efa.datasets import EXPERIMENTS, Split, load_dataset, load_item_names
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.settings import SETTINGS
 from attngeo.errors import AttnGeoError
@@ -144,7 +144,8 @@ def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: Pro
     model = ExponentialFamilyAttention(options=replace(run.options, longest=longest))
     model.fit(split.train, split.validation, folder=None if record is None else record.folder, progress=progress)
     if run.folder is not None:
-        model.save(run.folder)
+        names = load_item_names(EXPERIMENTS[run.experiment].dataset, run.data)
+        model.with_item_names(names).save(run.folder)
     if model.part_ == "items":
         return {"cross_entropy": -model.score(split.test)} | _count_epochs(model)
     value, mean = split.test["value"], model.predict(split.test)["mean"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support.data import DATA, needs
 from support.messages import refuses
 
 from attngeo.efa import load_model
+from attngeo.efa.embeddings import rank_similar
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.efa.experiments import COLUMNS, build_frame, compare_models, plan_runs, run_planned
 from attngeo.efa.published import published_results
@@ -88,6 +90,24 @@ def test_fitted_models_are_saved_and_a_missing_one_is_fitted_again(tmp_path: Pat
     run("synthetic", **other | {"save": None})
     run("synthetic", **other)
     assert load_model(folder).options.epochs == 2
+
+
+def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
+    """Names that two items would share are left out."""
+    baskets = [[1 + (order + at) % 12 for at in range(10)] for order in range(40)]
+    for part, orders in {"train": range(30), "test": range(30, 40)}.items():
+        rows = [f"{order},{item},{rank}" for order in orders for rank, item in enumerate(baskets[order], 1)]
+        (tmp_path / f"data_{part}_final.csv").write_text("\n".join(["order_id,product_id,rank", *rows]))
+    (tmp_path / "items.csv").write_text("item,name\n1,Limes\n2,Milk\n3,Milk\n99,Unknown\n")
+    options = {"epochs": 1, "direction": "bi", "model": "efa", "baselines": False, "data": str(tmp_path)}
+    rows = run("instacart", **options, save=str(tmp_path / "models"))
+    model = load_model(tmp_path / "models" / "instacart-efa-bi-seed-0")
+    assert model.items_ == ["Limes", *range(2, 13)]
+    frame = pd.DataFrame({"sequence": 0, "item": ["Limes", 2, 3]})
+    assert len(rank_similar(model.model_, model.items_, "Limes", 3)) == 3
+    assert model.log_prob(frame.astype({"item": object})).notna().all()
+    again = run("instacart", **options | {"data": str(tmp_path)})
+    assert again.equals(rows)
 
 
 @pytest.mark.parametrize("experiment", PLACES)

@@ -9,10 +9,11 @@ the text leaves open.
 
 from attngeo.efa.datasets.catalogue import DATASETS, EXPERIMENTS, DataSet, Experiment, terms_of
 from attngeo.efa.datasets.instacart import read_instacart, read_item_names, split_instacart
-from attngeo.efa.datasets.loading import load_dataset
+from attngeo.efa.datasets.loading import load_dataset, load_item_names
 from attngeo.efa.datasets.movielens import (
     movielens_ratings,
     movielens_sequences,
+    read_movie_titles,
     read_movielens,
     split_movielens_ratings,
     split_movielens_sequences,
@@ -28,11 +29,13 @@ __all__ = [
     "Experiment",
     "Split",
     "load_dataset",
+    "load_item_names",
     "mark_validated_copies",
     "movielens_ratings",
     "movielens_sequences",
     "read_instacart",
     "read_item_names",
+    "read_movie_titles",
     "read_movielens",
     "read_temperatures",
     "split_instacart",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from attngeo.choices import one_of
 from attngeo.efa.datasets.dayton import ARCHIVE, list_sites
-from attngeo.efa.datasets.instacart import PARTS, read_instacart, split_instacart
+from attngeo.efa.datasets.files import folder_of
+from attngeo.efa.datasets.instacart import PARTS, read_instacart, read_item_names, split_instacart
 from attngeo.efa.datasets.known_model import draw_known_sequences, split_known
 from attngeo.efa.datasets.movielens import (
     MEMBER,
     MOVIELENS_ARCHIVE,
+    read_movie_titles,
     read_movielens,
     split_movielens_ratings,
     split_movielens_sequences,
@@ -49,13 +51,17 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set. terms: on which it may be used. citation: what to cite. read: reads a folder of its files."""
+    """A data set. terms: on which it may be used. citation: what to cite. read: reads a folder of its files.
+
+    name_items: reads the names of its items from such a folder; none if they have none there.
+    """
 
     name: str
     terms: str
     citation: str
     read: Callable[[Path], pd.DataFrame]
     files: tuple[SourceFile, ...] = ()
+    name_items: Callable[[Path], Mapping[int, str]] = field(default=lambda _: {})
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,7 @@ _MOVIELENS = DataSet(
     citation="Harper and Konstan 2015, The MovieLens Datasets: History and Context, https://doi.org/10.1145/2827872",
     read=read_movielens,
     files=(MOVIELENS_FILE,),
+    name_items=read_movie_titles,
 )
 _INSTACART = DataSet(
     "instacart",
@@ -117,6 +124,7 @@ _INSTACART = DataSet(
     citation=f"The Instacart Online Grocery Shopping Dataset 2017; {PAPER}, section 6.3",
     read=read_instacart,
     files=_sources_of_instacart(),
+    name_items=lambda place: read_item_names(folder_of(place)),
 )
 _TEMPERATURE = DataSet(
     "temperature",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from attngeo.bounds.small_files import check_small
-from attngeo.errors import DataError, DataUnavailableError, first_line
+from attngeo.errors import PROJECT_FILES, DataError, DataUnavailableError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,9 @@ def find_file(place: str | Path, *names: str) -> Path:
     for name in (each + suffix for each in names for suffix in ("", PACKED)):
         if (place / name).exists():
             return place / name
-    raise DataUnavailableError(f"{place} has no file {' or '.join(names)}; attngeo/efa/README.md describes them")
+    raise DataUnavailableError(
+        f"{place} has no file {' or '.join(names)}; {PROJECT_FILES}/attngeo/efa/README.md describes them"
+    )
 
 
 def has_file(folder: Path, name: str) -> bool:

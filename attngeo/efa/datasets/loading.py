@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from attngeo.choices import one_of
 from attngeo.efa.datasets.catalogue import DATASETS, DataSet, SourceFile, terms_of
-from attngeo.efa.datasets.files import read_content
+from attngeo.efa.datasets.files import PACKED, folder_of, read_content
 from attngeo.errors import DataError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.studies.downloads import downloads_folder, fetch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
 # The largest file has 5 MB.
@@ -27,7 +29,8 @@ def load_dataset(
     """The rows of a data set, as its reader returns them; `EXPERIMENTS` has how they are divided.
 
     data: a file or a folder with the files of the data set; None downloads them once, and keeps them in the cache.
-    progress: is told the terms of the data set as a note before a download, and each file.
+    progress: is told the terms of the data set as a note before a download, each file, and which file of the user has
+    other content than the published one.
     Raises UsageError if the name is unknown, or data is given of one without files; DataUnavailableError if a file is
     missing, or cannot be downloaded; DataError if it is another one than expected.
     """
@@ -35,13 +38,49 @@ def load_dataset(
     if data is not None:
         if not dataset.files:
             raise UsageError(f"the data set {name} is drawn, not read; give no data (--data)")
-        return dataset.read(Path(data).expanduser())
+        place = Path(data).expanduser()
+        frame = dataset.read(place)
+        _note_changes(dataset, place, progress)
+        return frame
     if not dataset.files:
         return dataset.read(Path())
     with downloads_folder() as downloads:
-        folder = downloads / f"efa-{name}"
+        folder = _folder_of_downloads(downloads, dataset)
         _fetch_files(dataset, folder, progress)
         return dataset.read(folder)
+
+
+def load_item_names(name: str, data: str | Path | None = None) -> Mapping[int, str]:
+    """The names of the items of a data set by their numbers: of those that have one, or none.
+
+    data: as in `load_dataset`; None looks at what it has downloaded. Raises DataError for a broken file of names.
+    """
+    dataset = DATASETS[one_of("data set", name, DATASETS)]
+    if data is not None:
+        return dataset.name_items(Path(data).expanduser())
+    with downloads_folder() as downloads:
+        folder = _folder_of_downloads(downloads, dataset)
+        return dataset.name_items(folder) if folder.exists() else {}
+
+
+def _folder_of_downloads(downloads: Path, dataset: DataSet) -> Path:
+    return downloads / f"efa-{dataset.name}"
+
+
+def _note_changes(dataset: DataSet, place: Path, progress: ProgressCallback) -> None:
+    """Tell which files of the user, of those that a download would get, have another content."""
+    folder = folder_of(place)
+    for file in dataset.files:
+        names = [name for name in (Path(file.member).name, file.name, f"{file.name}{PACKED}") if name]
+        found = next((folder / name for name in names if (folder / name).is_file()), None)
+        if len(dataset.files) == 1 and place.is_file():
+            found = place
+        if found is not None:
+            try:
+                _verify(file, found)
+            except DataError:
+                note = f"{found} is not the published file, so numbers differ from the paper's"
+                progress(Progress("note", note))
 
 
 def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> None:

@@ -7,10 +7,11 @@ leaves open.
 from __future__ import annotations
 
 import io
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.efa.datasets.files import find_file, read_content
+from attngeo.efa.datasets.files import find_file, folder_of, read_content
 from attngeo.efa.datasets.splits import PUBLISHED_SEED, Split, hold_out, start_draws, take_sequences
 from attngeo.errors import DataError, first_line
 
@@ -21,6 +22,8 @@ COLUMNS = ("sequence", "position", "item", "value")
 MOVIELENS = ("user", "item", "rating", "time")
 MOVIELENS_ARCHIVE, MEMBER = "ml-100k.zip", "ml-100k/u.data"
 NAMES = ("u.data", MEMBER, MOVIELENS_ARCHIVE)
+TITLES = "ml-100k/u.item"
+TITLE_NAMES = ("u.item", TITLES, MOVIELENS_ARCHIVE)
 # Of MovieLens: the movies that are kept, the lowest rating of the second experiment, and what is subtracted from it.
 TOP_MOVIES, LOWEST_RATING, RATING_SHIFT = 50, 3, 2
 
@@ -50,6 +53,27 @@ def read_movielens(path: str | Path) -> pd.DataFrame:
         user, item = frame.loc[twice[0], ["user", "item"]]
         raise DataError(f"{file}: row {twice[0] + 1}: user {user} rates movie {item} again, expected once")
     return frame
+
+
+def read_movie_titles(path: str | Path) -> dict[int, str]:
+    """The titles of the movies by their numbers, from u.item of MovieLens-100K; none if it is not there.
+
+    path: as for `read_movielens`; u.item is in the archive, or beside u.data. Raises DataError for another table.
+    """
+    folder = folder_of(path)
+    file = next((folder / name for name in TITLE_NAMES if (folder / name).is_file()), None)
+    if file is None or (zipfile.is_zipfile(file) and TITLES not in zipfile.ZipFile(file).namelist()):
+        return {}
+    titles: dict[int, str] = {}
+    lines = read_content(file, member=TITLES).decode("latin-1").splitlines()
+    for row, line in enumerate(lines, 1):
+        number, title, *_ = [*line.split("|"), ""]
+        if not (number.isascii() and number.isdecimal() and title.strip()):
+            raise DataError(
+                f"{file}: row {row} is {line!r:.40}, expected the number of a movie and its title: 1|Title|"
+            )
+        titles[int(number)] = title.strip()
+    return titles
 
 
 def movielens_sequences(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> pd.DataFrame:

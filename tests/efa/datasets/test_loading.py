@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -19,7 +20,15 @@ from support.data import DATA, needs
 from support.file_server import Answer, serve
 from support.messages import refuses
 
-from attngeo.efa.datasets import DATASETS, EXPERIMENTS, load_dataset, loading, synthetic_ratings, terms_of
+from attngeo.efa.datasets import (
+    DATASETS,
+    EXPERIMENTS,
+    load_dataset,
+    load_item_names,
+    loading,
+    synthetic_ratings,
+    terms_of,
+)
 from attngeo.efa.datasets.files import read_content
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.progress import Progress
@@ -143,6 +152,42 @@ def test_files_of_the_user_are_read(tmp_path: Path) -> None:
     assert load_dataset("movielens", tmp_path).equals(load_dataset("movielens", str(tmp_path / "u.data")))
     with refuses(DataUnavailableError, "none.data"):
         load_dataset("movielens", tmp_path / "none.data")
+
+
+@pytest.mark.usefixtures("host")
+def test_another_file_than_the_published_one_is_announced(tmp_path: Path) -> None:
+    steps: list[Progress] = []
+    place = tmp_path / "own"
+    place.mkdir()
+    (place / "u.data").write_text(RATINGS)
+    load_dataset("movielens", place, steps.append)
+    for name, text in {"train": BASKETS, "test": BASKETS.replace("\n1,", "\n2,")}.items():
+        (place / f"data_{name}_final.csv.gz").write_bytes(gzip.compress(text.encode()))
+    load_dataset("instacart", place, steps.append)
+    assert steps == []
+    (place / "u.data").write_text(RATINGS.replace("5", "4"))
+    (place / "data_train_final.csv.gz").write_bytes(gzip.compress(BASKETS.replace("\n1,", "\n3,").encode()))
+    load_dataset("movielens", place / "u.data", steps.append)
+    load_dataset("instacart", place, steps.append)
+    assert [(step.phase, Path(step.what.split(" is not ")[0]).name) for step in steps] == [
+        ("note", "u.data"), ("note", "data_train_final.csv.gz")
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("host")
+def test_names_of_items_are_those_of_the_files(tmp_path: Path) -> None:
+    assert load_item_names("movielens") == load_item_names("synthetic") == {}
+    load_dataset("movielens")  # an archive without titles
+    assert load_item_names("movielens") == {}
+    (tmp_path / "items.csv").write_text("item,name\n1,Limes\n")
+    assert load_item_names("instacart", tmp_path) == {1: "Limes"}
+    with zipfile.ZipFile(tmp_path / "ml-100k.zip", "w") as archive:
+        archive.writestr("ml-100k/u.item", "7|Café (1990)|01-Jan-1990||\n8|Limes (2001)\n".encode("latin-1"))
+    assert load_item_names("movielens", tmp_path) == {7: "Café (1990)", 8: "Limes (2001)"}
+    for line in ("x|Limes", "7", "7| |"):
+        (tmp_path / "u.item").write_text(f"1|a\n{line}\n")
+        with refuses(DataError, "u.item", "row 2", repr(line)):
+            load_item_names("movielens", tmp_path)
 
 
 def test_the_synthetic_data_has_no_files(tmp_path: Path) -> None:
