@@ -30,6 +30,9 @@ A message is one line: what happened: where: expected X, got Y. What to do. This
 
 from __future__ import annotations
 
+# Where the files of the project can be read, for messages that refer to one.
+PROJECT_FILES = "https://github.com/attngeo/attngeo/blob/main"
+
 
 class AttnGeoError(Exception):
     """Base of all; `exit_code` is what the command line exits with."""

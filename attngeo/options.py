@@ -95,6 +95,14 @@ def device_option() -> Any:
     return option("auto", "Where to compute: auto, cpu, cuda, cuda:N or mps", panel=RUNNING, metavar="DEVICE")
 
 
+def missing_option() -> Any:
+    """The option `missing` of what reads a user's own tables."""
+    return option(
+        None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
+        shown_default="an empty cell, NA, NaN, ?",
+    )  # fmt: skip
+
+
 def parse_bytes(text: str) -> int:
     """The bytes of "2GB", "1.5 GiB" or "1000000": GB is 1000³ bytes, GiB is 1024³. Raises UsageError.
 

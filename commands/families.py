@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from attngeo.bounds.escape import dump_json
+from attngeo.errors import PROJECT_FILES
 from attngeo.options import RESULTS
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def _print(rows: list[dict[str, str]]) -> None:
     console = Terminal()
     console.print(table)
     console.print(
-        "Other families are read if their tensor names match a rule; attngeo/layouts/README.md says how to add one.",
+        "Other families are read if their tensor names match a rule. How to add one:\n"
+        f"{PROJECT_FILES}/attngeo/layouts/README.md",
         highlight=False,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from copy import copy
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from attngeo.devices import pick_device
 from attngeo.efa.embeddings import tabulate_embeddings
-from attngeo.efa.marginal import measure_marginal
+from attngeo.efa.marginal import measure_marginal, measure_rest
 from attngeo.efa.missing import copy_for_missing, rows_with_others
 from attngeo.efa.modelling import DataShape, PartModel, check_places, describe_data, make_model
 from attngeo.efa.options import EfaOptions
@@ -30,7 +31,7 @@ from attngeo.training import History, TrainingOptions, draw_generator, train
 from attngeo.training.checkpoints import remove_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Sequences that are read at once, and the numbers that their copies may have in a layer.
 CHUNK, LARGEST = 256, 2**25
@@ -41,12 +42,16 @@ TRAINING, HELD_OUT, TABLE = "the training table", "the validation table", "the t
 
 
 class Measured(NamedTuple):
-    """What is read of a table, and the mean log p of a row: by the model, and by the best one without a context."""
+    """What is read of a table, and the mean log p of a row: by the model, and by the best one without a context.
+
+    without_repeats: by the frequencies of items that are not in the context, NaN where items repeat and for values.
+    """
 
     sequences: int
     rows: int
     log_prob: float
     without_context: float
+    without_repeats: float
 
 
 class ExponentialFamilyAttention:
@@ -164,8 +169,14 @@ class ExponentialFamilyAttention:
             sequences += len(part)
             rows += int(part.known.sum())
             total += float(self._map(part, model.log_prob).double().sum())
-        shown, seen = ((model.tensors(part) for part in store.parts(reading)) for store in (data, train))
-        return Measured(sequences, rows, total / rows, measure_marginal(model, seen, shown))
+
+        def read() -> Iterator[Iterator[tuple[Tensor, ...]]]:
+            return ((model.tensors(part) for part in store.parts(reading)) for store in (train, data))
+
+        causal = self.options.direction == "uni"
+        return Measured(
+            sequences, rows, total / rows, measure_marginal(model, *read()), measure_rest(model, *read(), causal=causal)
+        )
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.
@@ -249,6 +260,17 @@ class ExponentialFamilyAttention:
         the first two only. Raises UsageError if the model has no items.
         """
         return tabulate_embeddings(self._fitted, self.items_)
+
+    def with_item_names(self, names: Mapping[Any, str]) -> Self:
+        """A copy whose items have these names; the others, and those that would share one, stay as they are.
+
+        Tables for the copy have the names in their column of items.
+        """
+        self._fitted  # noqa: B018 - checks
+        named = [names.get(item, item) for item in self.items_]
+        found = copy(self)
+        found.items_ = [item if named.count(name) > 1 else name for item, name in zip(self.items_, named, strict=True)]
+        return found
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder that `load_model` reads. Raises OutputError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 
 import torch
@@ -53,6 +54,38 @@ def measure_marginal(
     with torch.no_grad():
         values, items = _pick(model, data)
         return float(family.log_prob(family.natural(raw[items]), values).mean())
+
+
+def measure_rest(
+    model: PartModel, train: Iterable[tuple[Tensor, ...]], data: Iterable[tuple[Tensor, ...]], *, causal: bool
+) -> float:
+    """The mean log p of items by their frequencies, when those of the context have probability 0 and the rest sum to 1.
+
+    causal: the context is the items before a position; otherwise all others. NaN for values, and if an item occurs
+    twice in a sequence of either table. train, data: as in `measure_marginal`.
+    """
+    if not model.is_of_items:
+        return math.nan
+    counts = torch.ones(model.shape.items, dtype=torch.float64)
+    for items, known in train:
+        if _has_repeats(items, known):
+            return math.nan
+        counts += torch.bincount(items[known], minlength=len(counts))
+    chances, total, rows = counts / counts.sum(), 0.0, 0
+    for items, known in data:
+        if _has_repeats(items, known):
+            return math.nan
+        own = chances[items] * known
+        seen = (own.cumsum(1) if causal else own.sum(1, keepdim=True)) - own
+        total += float((own / (1 - seen))[known].log().sum())
+        rows += int(known.sum())
+    return total / rows
+
+
+def _has_repeats(items: Tensor, known: Tensor) -> bool:
+    """Whether a sequence has an item twice."""
+    numbers = torch.where(known, items, -1 - torch.arange(items.shape[1])).sort(1).values
+    return bool((numbers[:, 1:] == numbers[:, :-1]).any())
 
 
 def _measure_normal(

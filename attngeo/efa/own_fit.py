@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import UsageError
-from attngeo.options import INPUT, option, parse_bytes
+from attngeo.options import INPUT, Options, device_option, missing_option, option, parse_bytes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress, is_first_process
 from attngeo.tables.own import MISSING_TEXTS, SUFFIXES, read_own_table
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from attngeo.efa.estimator import ExponentialFamilyAttention
 
 COLUMNS = (
-    "data", "part", "model", "direction", "family", "seed", "sequences", "rows", "log_prob", "without_context"
+    "data", "part", "model", "direction", "family", "seed", "sequences", "rows", "log_prob", "without_context",
+    "without_repeats",
 )  # fmt: skip
 
 
@@ -37,10 +38,15 @@ class EfaFitOptions(EfaOptions):
         256_000_000, "Largest Parquet file that is read at once; a larger one is read in parts", panel=INPUT,
         metavar="SIZE", parse=parse_bytes, shown_default="256MB",
     )  # fmt: skip
-    missing: Iterable[str] | None = option(
-        None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
-        shown_default="an empty cell, NA, NaN, ?",
-    )  # fmt: skip
+    missing: Iterable[str] | None = missing_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfaPredictOptions(Options):
+    """How a file is read that a saved model predicts, and where. Raises UsageError."""
+
+    missing: Iterable[str] | None = missing_option()
+    device: str = device_option()
 
 
 class OwnEfa(NamedTuple):
@@ -62,9 +68,10 @@ def fit_own_sequences(
 
     Rows: `COLUMNS`; data is train, held-out or validation, and test, log_prob the mean of a row, constants of the
     family included, and without_context that of the best distribution that does not see the other rows: one of the
-    family for each item, learned from training rows. folder: keeps the state of an unfinished training. save: folder
-    of the fitted model; the first of several processes writes it. Raises as `ExponentialFamilyAttention.fit` and
-    `save`, and DataUnavailableError or TableError for files that cannot be read.
+    family for each item, learned from training rows. without_repeats, for items that occur once in a sequence, is that
+    of their frequencies among the items that the context does not have. folder: keeps the state of an unfinished
+    training. save: folder of the fitted model; the first of several processes writes it. Raises as
+    `ExponentialFamilyAttention.fit` and `save`, and DataUnavailableError or TableError for files that cannot be read.
     """
     import pandas as pd
 
@@ -84,10 +91,20 @@ def fit_own_sequences(
         progress(Progress("note", f"{save}: saved; attngeo efa predict {save} DATA uses it{scores}"))
     rows = [
         {"data": name, **_describe(model), "sequences": measured.sequences, "rows": measured.rows,
-         "log_prob": measured.log_prob, "without_context": measured.without_context}
+         "log_prob": measured.log_prob, "without_context": measured.without_context,
+         "without_repeats": measured.without_repeats}
         for name, measured in model.measure_fit(**{"test": frames["test"]} if "test" in frames else {}).items()
     ]  # fmt: skip
     return OwnEfa(pd.DataFrame(rows, columns=list(COLUMNS)), model)
+
+
+def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = EfaPredictOptions()) -> pd.DataFrame:
+    """`predict_own_rows` of a saved model and a file. Raises as they and their readers do."""
+    from attngeo.efa.saving import load_model
+
+    model = load_model(folder)
+    model.options = replace(model.options, device=options.device)
+    return predict_own_rows(model, read_own_table(path, tuple(options.missing or MISSING_TEXTS)))
 
 
 def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:

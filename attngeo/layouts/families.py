@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attngeo.errors import PROJECT_FILES
 from attngeo.layouts.layout import Family, HeadNorm, LatentLayout, QKLayout, Rotary, make_fused, make_separate
 
 HUGGING_FACE = "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models"
@@ -30,7 +31,7 @@ Q_AND_KV_ATTN = QKLayout(
 )  # fmt: skip
 
 
-OWN = "https://github.com/attngeo/attngeo/blob/main/attngeo"
+OWN = f"{PROJECT_FILES}/attngeo"
 
 
 def _file(name: str, module: str = "") -> str:

@@ -110,6 +110,10 @@ def explain_nothing_found(
             f"{ref}: family {model_type!r} is not supported: {unknown} {unread[0]}{' is unknown' if fused else ''}; "
             "declare it in attngeo/layouts/families.py"
         )
+    if model_type == "attngeo_efa":
+        return UnsupportedModelError(
+            f"{ref}: a factor model has no attention; fit one with attngeo efa fit --model efa"
+        )
     pairs = [(rule.q, rule.kv_a if isinstance(rule, LatentLayout) else rule.k) for rule in RULES]
     looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from attngeo.errors import UsageError
+from attngeo.errors import PROJECT_FILES, UsageError
 from attngeo.options import COMPUTATION, INPUT, Options, default_of, option
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.published import ShiftSetting, paper_settings
@@ -17,8 +17,8 @@ from attngeo.tabular.simulation import Shift, ShiftConvention
 MOST_DATA_SETS = 1000
 # Why no extra installs pytorch_tabular.
 WHY_NOT_INSTALLED = (
-    "it is not installed, and pip refuses it beside attngeo, because it requires pandas < 3; attngeo/tabular/README.md "
-    "has a command that installs it"
+    "it is not installed, and pip refuses it beside attngeo, because it requires pandas < 3; "
+    f"{PROJECT_FILES}/attngeo/tabular/README.md has a command that installs it"
 )
 # The seed of the paper's run on auto-mpg.
 FIRST_SEED = 42

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.errors import TableError, UsageError
-from attngeo.options import COMPUTATION, INPUT, OPTIMISATION, Options, option
+from attngeo.options import COMPUTATION, INPUT, OPTIMISATION, Options, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.own import MISSING_TEXTS, read_own_table
 from attngeo.tabular.experiment_options import check_methods, methods_of_table_1, methods_option
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from attngeo.tabular.classifier import AttentionClassifier
 
 CALIBRATION_BINS = 10
-
-
-def missing_option() -> Any:
-    """The option `missing`, which `fit` and `predict` have."""
-    return option(
-        None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
-        shown_default="an empty cell, NA, NaN, ?",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,8 @@ def fit(
     """Fit a model to the items of sequences, or to the values of items and places.
 
     Each row is predicted from the other rows of its sequence, or from those before it. The table has the mean log p of
-    a row, constants included, and that of the best distribution which does not see the other rows.
+    a row, constants included, and that of the best distribution which does not see the other rows; for items that occur
+    once in a sequence, also that of frequencies among the items which the other rows do not have.
 
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model
@@ -84,9 +85,10 @@ def _print_scores(rows: pd.DataFrame) -> None:
     from ..tables import start_table
 
     first = rows.iloc[0]
-    table = start_table("data", "sequences", "rows", "log p", "without context")
+    baselines = ["without_context", *(["without_repeats"] if rows["without_repeats"].notna().any() else [])]
+    table = start_table("data", "sequences", "rows", "log p", *(name.replace("_", " ") for name in baselines))
     for row in rows.to_dict("records"):
-        numbers = (format_number(row[name]) for name in ("log_prob", "without_context"))
+        numbers = (format_number(row[name]) for name in ("log_prob", *baselines))
         table.add_row(row["data"], f"{row['sequences']:,}", f"{row['rows']:,}", *numbers)
     console = Terminal()
     console.print(table)

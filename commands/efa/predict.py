@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attngeo.efa.own_fit import EfaPredictOptions
+
+from ..declare import take_options
 from ..options import Output, OutputFormat, RowsFormat
 from ..outputs import check_outputs, deliver_rows
 from .arguments import Rows, SavedModel
@@ -12,7 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@take_options(EfaPredictOptions)
 def predict(
+    options: EfaPredictOptions,
     model: SavedModel,
     data: Rows,
     output: Output = None,
@@ -30,11 +35,9 @@ def predict(
     outputs = output or []
     check_outputs(outputs, inputs=[data])
 
-    from attngeo.efa import load_model
-    from attngeo.efa.own_fit import predict_own_rows
-    from attngeo.tables.own import read_own_table
+    from attngeo.efa.own_fit import predict_file
 
-    deliver_rows(predict_own_rows(load_model(model), read_own_table(data)), outputs, format, print_frame)
+    deliver_rows(predict_file(model, data, options), outputs, format, print_frame)
 
 
 def print_frame(rows: pd.DataFrame) -> None:

@@ -115,6 +115,10 @@ def test_what_is_empty_is_predicted(inside: Command, baskets: Path, tmp_path: Pa
     found = json.loads(inside("efa", "predict", tmp_path / "model", tmp_path / "rows.csv", "--format", "json").stdout)
     assert [at for at, row in enumerate(found) if row["log_prob"] is None] == [at]
     assert all(row["predicted_mean"] > 0 for row in found)
+    rows.to_csv(tmp_path / "rows.csv", index=False, na_rep="unknown")
+    command = ["efa", "predict", tmp_path / "model", tmp_path / "rows.csv", "--format", "json"]
+    assert json.loads(inside(*command, "--missing", "unknown", "--device", "cpu").stdout) == found
+    assert_fails(inside(*command, "--missing", "unknown", "--device", "abacus"), 2, "--device", "'abacus'")
 
 
 def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -> None:

@@ -91,6 +91,12 @@ def change_config(folder: Path, **changes: object) -> None:
     (folder / CONFIG).write_text(json.dumps(about | changes))
 
 
+def test_a_factor_model_has_no_attention_to_score(tmp_path: Path) -> None:
+    fit(part="items", model="fm").save(tmp_path / "m")
+    with refuses(UnsupportedModelError, "factor model", "--model efa"):
+        score(str(tmp_path / "m"))
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "facts"),
     [

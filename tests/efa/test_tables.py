@@ -297,3 +297,35 @@ def test_items_that_no_training_row_has_count_once_without_a_context() -> None:
     chances = {"tea": 4 / 7, "jam": 2 / 7, "milk": 1 / 7}
     expected = np.log([chances[item] for item in other["item"]]).mean()
     assert model.measure_fit()["validation"].without_context == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_items_that_do_not_come_again_are_known_without_repeats(direction: str) -> None:
+    """Each item of the context is left out, and the other frequencies are divided by their sum."""
+    train = pd.DataFrame({"sequence": [1, 1, 1, 2, 2], "item": ["tea", "jam", "milk", "tea", "bread"]})
+    shown = pd.DataFrame({"sequence": [1, 1, 2, 2, 2], "item": ["jam", "tea", "bread", "milk", "jam"]})
+    model = ExponentialFamilyAttention(**SMALL | {"part": "items", "direction": direction}).fit(train, shown)
+    counts = {item: 1 + int((train["item"] == item).sum()) for item in ITEMS}
+    expected = []
+    for _, part in shown.groupby("sequence"):
+        items = part["item"].tolist()
+        for at, item in enumerate(items):
+            context = items[:at] if direction == "uni" else items[:at] + items[at + 1 :]
+            left = [counts[each] for each in ITEMS if each not in context]
+            expected.append(np.log(counts[item] / sum(left)))
+    measured = model.measure_fit(again=shown.assign(item="tea"))
+    assert measured["validation"].without_repeats == pytest.approx(np.mean(expected))
+    assert np.isnan(measured["again"].without_repeats)
+    values = ExponentialFamilyAttention(**SMALL).fit(ROWS)
+    assert np.isnan(values.measure(ROWS, ROWS).without_repeats)
+
+
+def test_a_copy_with_other_names_of_items_gives_the_same_numbers() -> None:
+    model = fit(part="items")
+    named = model.with_item_names({"tea": "Tee", "milk": "Milch", "jam": "Tee"})
+    assert named.items_ == ["bread", "jam", "Milch", "tea"]
+    assert model.items_ == ITEMS
+    renamed = ROWS.assign(item=ROWS["item"].replace("milk", "Milch"))
+    assert named.log_prob(renamed).equals(model.log_prob(ROWS))
+    with refuses(UsageError, "call fit"):
+        ExponentialFamilyAttention().with_item_names({})
