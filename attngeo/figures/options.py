@@ -20,18 +20,18 @@ def drawable_scores() -> tuple[str, ...]:
     return (*score_names(), LOSS)
 
 
-def parse_where(texts: Iterable[str]) -> dict[str, str]:
-    """Column → value of texts such as "layer=2". Raises UsageError.
+def parse_where(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Column → its values, of texts such as "layer=2". Raises UsageError.
 
-    >>> parse_where(["layer=2", "note=a=b"])
-    {'layer': '2', 'note': 'a=b'}
+    >>> parse_where(["layer=2", "note=a=b", "layer=3"])
+    {'layer': ['2', '3'], 'note': ['a=b']}
     """
-    values = {}
+    values: dict[str, list[str]] = {}
     for text in texts:
         column, equals, value = text.partition("=")
         if not (column and equals and value):
             raise UsageError(f"where is {text!r}, expected COLUMN=VALUE")
-        values[column] = value
+        values.setdefault(column, []).append(value)
     return values
 
 
@@ -51,7 +51,7 @@ class PlotOptions(Options):
         None, "Draw only this stack: encoder, decoder, cross, vision …", panel=DRAWING, metavar="NAME"
     )
     where: Mapping[str, object] | None = option(
-        None, "Draw only the rows with this value; may be repeated", panel=DRAWING, metavar="COLUMN=VALUE",
+        None, "Draw only the rows with this value; may be repeated, for another column or value", panel=DRAWING, metavar="COLUMN=VALUE",
         parse=parse_where, repeated=True,
     )  # fmt: skip
     published: bool = option(

@@ -17,7 +17,7 @@ from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.published import published_of, published_scores
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import QUARTILES, statistic, summarise
-from attngeo.tables.read import explain_unknown_column, filter_rows, require_columns
+from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, require_columns
 from attngeo.tabular.summary import measure_advantage, summarise_methods
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, p
         if missing:
             raise UsageError(f"{block.of}: {explain_unknown_column(missing[0], list(rows.columns))}")
         rows = rows[block.columns]
-    kinds = [block.of, *([] if block.show == "rows" else [block.show]), *map(str, block.where.values())]
+    values = [value for wanted in block.where.values() for value in list_values(wanted)]
+    kinds = [block.of, *([] if block.show == "rows" else [block.show]), *values]
     name = "-".join(re.sub(r"[^\w.-]+", "-", kind, flags=re.ASCII).strip("-.") for kind in kinds)
     return ReportTable(_choose_name(name, rows, taken), block.caption or CAPTIONS[block.show], rows)
 

@@ -138,16 +138,27 @@ def _type_of(name: str, numbers: Collection[str]) -> str:
 
 
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
-    """The rows with these values in these columns. Raises UsageError if a column or a value is missing."""
-    for column, value in where.items():
+    """The rows with these values in these columns; of a list of values, any. Raises UsageError if there is no row."""
+    for column, wanted in where.items():
         if column not in rows:
             raise UsageError(f"{name}: {explain_unknown_column(column, list(rows.columns))}")
-        kept = rows[rows[column].astype(str) == str(value)]
-        if kept.empty:
-            there = ", ".join(map(str, rows[column].unique()[:MOST_LISTED]))
-            raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
-        rows = kept
+        texts = rows[column].astype(str)
+        values = list_values(wanted)
+        for value in values:
+            if not (texts == value).any():
+                there = ", ".join(texts.unique()[:MOST_LISTED])
+                raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
+        rows = rows[texts.isin(values)]
     return rows
+
+
+def list_values(wanted: object) -> list[str]:
+    """The values that an entry of `where` names, as texts: one, or those of a list.
+
+    >>> list_values(1), list_values(["a", 2])
+    (['1'], ['a', '2'])
+    """
+    return [str(each) for each in wanted] if isinstance(wanted, list | tuple) else [str(wanted)]
 
 
 def explain_unknown_column(column: str, known: Collection[str]) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from support.messages import refuses
 
 import attngeo
-from attngeo.errors import DataError
+from attngeo.errors import DataError, UsageError
 from attngeo.tables import write as tables
 from attngeo.tables.read import filter_rows, read_results
 
@@ -32,6 +33,9 @@ def test_rows_are_chosen_by_whole_values(tmp_path: Path) -> None:
     tables.write_table(frame, tmp_path / "rows.json")
     back = read_results(tmp_path / "rows.json", ("layer",), "x")
     assert filter_rows(back, {"layer": 1}, "rows")["layer"].tolist() == [1]
+    assert filter_rows(back, {"layer": ["11", 1]}, "rows")["layer"].tolist() == [1, 11]
+    with refuses(UsageError, "rows has no row with layer = '2'", "1, 10, 11"):
+        filter_rows(back, {"layer": [1, 2]}, "rows")
     assert back["mixed"].tolist() == ["a", "1", "[2]"]
     tables.write_table(back, tmp_path / "rows.parquet")
 
