@@ -89,7 +89,7 @@ def axis_title_of(score: str) -> str:
     if score == LOSS:
         return "loss (nats per prediction)"
     label, space, ends = SCORES[score].axis_title.partition(" (")
-    return f"{label}<br><sup>({ends}</sup>" if space else label
+    return f'{label}<br><span style="font-size:0.7em">({ends}</span>' if space else label
 
 
 def number_format_of(score: str) -> str:

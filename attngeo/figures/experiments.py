@@ -36,6 +36,8 @@ COUNTS = {
     "N": CountAxis("sequences that train, N (log scale)", math.log10, False),
 }
 DIRECTIONS = {"bi": "bidirectional", "uni": "unidirectional"}
+# From this ratio of errors on, ticks are powers of 10, not of 2.
+WIDE = 64
 # Pixels: the height of a panel, of a single one, and the room between and around panels.
 PANEL_HEIGHT, WHOLE_HEIGHT, BETWEEN, AROUND = 230, 440, 90, 170
 
@@ -148,7 +150,9 @@ def _add_counts(figure: go.Figure, own: pd.DataFrame, row: int) -> None:
         range=[ends[0] - 2 * edge, ends[1] + 2 * edge], zeroline=False,
     )  # fmt: skip
     if axis.log_errors:
-        figure.update_yaxes(type="log", tick0=1, dtick=math.log10(2), tickformat=".3~g", row=row)
+        errors = pd.concat([own["value"], own["published"]]).dropna()
+        is_wide = errors.max() > WIDE * errors.min()
+        figure.update_yaxes(type="log", tick0=1, dtick=1 if is_wide else math.log10(2), tickformat=".3~g", row=row)
 
 
 def _add_lines(figure: go.Figure, own: pd.DataFrame, ends: tuple[float, float], row: int) -> None:

@@ -51,8 +51,8 @@ class PlotOptions(Options):
         None, "Draw only this stack: encoder, decoder, cross, vision …", panel=DRAWING, metavar="NAME"
     )
     where: Mapping[str, object] | None = option(
-        None, "Draw only the rows with this value; may be repeated, for another column or value", panel=DRAWING, metavar="COLUMN=VALUE",
-        parse=parse_where, repeated=True,
+        None, "Draw only the rows with this value; may be repeated, for another column or value", panel=DRAWING,
+        metavar="COLUMN=VALUE", parse=parse_where, repeated=True,
     )  # fmt: skip
     published: bool = option(
         True,

@@ -90,6 +90,11 @@ def test_neighbours_are_an_axis_and_other_models_are_lines(temperature: pd.DataF
               for x, y in zip(trace.x, trace.y, strict=True)}  # fmt: skip
     assert hollow == {(2, 32), (10, 40), (line.x[1], 16)}
     assert "log" in figure.layout.yaxis.title.text
+    assert figure.layout.yaxis.dtick == pytest.approx(np.log10(2))
+    wide = draw_test_errors(
+        temperature.assign(value=temperature["value"] * [*[1] * (len(temperature) - 1), 1e4]), PlotOptions()
+    )
+    assert wide.layout.yaxis.dtick == 1
 
 
 def test_experiments_are_panels_and_a_model_has_one_colour(ratings: pd.DataFrame, temperature: pd.DataFrame) -> None:
