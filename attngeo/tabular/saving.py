@@ -62,7 +62,7 @@ def save_classifier(model: AttentionClassifier, folder: str | Path) -> None:
         "num_hidden_layers": 1, "num_attention_heads": network.heads, "hidden_size": network.width,
         "intermediate_size": network.shape["feed_forward"],
         "parameters": parameters, "named": coding.named,
-        "data_sets": model._data_sets, "epochs": model.n_iter_,
+        "seed": model._seed, "data_sets": model._data_sets, "epochs": model.n_iter_,
         "columns": [_describe_column(column) for column in coding.columns],
     }  # fmt: skip
     tensors = {}
@@ -110,11 +110,11 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
             generators=[torch.Generator()],
         )  # fmt: skip
         model.n_iter_, model._data_sets, names = int(about["epochs"]), int(about["data_sets"]), model.coding_.names
+        model._seed, model._optimizer = int(about["seed"]), None
     except (LookupError, TypeError, ValueError, UsageError) as error:
         raise CorruptCheckpointError(f"{folder / CONFIG}: is no saved classifier ({first_line(error)})") from None
     _load_weights(network, folder / WEIGHTS)
     model.network_ = network
-    model._seed, model._optimizer = 0, None
     model.train_loss_ = model.validation_loss_ = np.empty(0)
     model.n_features_in_ = len(names)
     if model.coding_.named:

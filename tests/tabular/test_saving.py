@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def test_a_loaded_model_says_the_same(vocabulary: str, tmp_path: Path) -> None:
     for same in (model, loaded):
         with pytest.raises(ValueError, match="feature names"):
             same.predict(ROWS.assign(extra="x"))
+    again = pickle.loads(pickle.dumps(model)).partial_fit(ROWS, LABELS)
     loaded.partial_fit(ROWS, LABELS)
+    np.testing.assert_array_equal(loaded.predict_proba(ROWS), again.predict_proba(ROWS))
 
 
 def test_a_model_of_an_array_and_of_numbers_as_labels(tmp_path: Path) -> None:
