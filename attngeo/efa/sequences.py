@@ -66,8 +66,8 @@ class TableReading:
     """How tables are read: the columns, and what they must have.
 
     items: the known items in the order of their numbers; None if the table needs none. Those of other kinds are found
-    by their texts. has_values, causal: whether
-    values are needed, and whether a sequence of one row makes sense. longest: most positions, 0 for any.
+    by their texts. has_values, causal: whether values are needed, and whether a sequence of one row makes sense.
+    longest: most positions, 0 for any.
     """
 
     columns: ColumnOptions
@@ -82,9 +82,13 @@ class TableReading:
         object.__setattr__(self, "numbers", {item: at for at, item in enumerate(self.items or ())})
         object.__setattr__(self, "texts", {str(item): at for at, item in enumerate(self.items or ())})
 
-    def read(self, frame: pd.DataFrame, *, source: str = "the table") -> Sequences:
-        """The sequences of a table. Raises TableError that names the row, from 1, and what to do."""
+    def read(self, frame: pd.DataFrame, *, source: str = "the table", numbers: np.ndarray | None = None) -> Sequences:
+        """The sequences of a table. Raises TableError that names the row, from 1, and what to do.
+
+        numbers: of the rows, from 0, if they are a part of a larger table.
+        """
         columns = self.columns
+        frame = frame.set_axis(pd.RangeIndex(len(frame)) if numbers is None else numbers)
         names = [columns.sequence, *columns.coordinate_names, *columns.lag_names]
         names += [columns.item] if self.items is not None else []
         names += [columns.value] if self.has_values else []
@@ -105,7 +109,7 @@ class TableReading:
                 "or fit with a larger longest"
             )
         rows = np.full((len(present), length), -1)
-        rows[sequence, where] = order
+        rows[sequence, where] = frame.index.to_numpy()[order]
         known = torch.as_tensor(rows >= 0)
 
         def spread(values: np.ndarray) -> Tensor:
@@ -113,15 +117,15 @@ class TableReading:
             wide[sequence, where] = values[order]
             return torch.as_tensor(wide)
 
-        def numbers(wanted: Iterable[str]) -> np.ndarray:
+        def read_all(wanted: Iterable[str]) -> np.ndarray:
             return np.stack([read_numbers(frame, name, kept=order, source=source) for name in wanted], 1)
 
         return Sequences(
             labels[present], rows, known,
             items=spread(self._read_items(frame, order, source)) if self.items is not None else None,
-            values=spread(numbers([columns.value])[:, 0]) if self.has_values else None,
-            coordinates=spread(numbers(columns.coordinate_names)) if columns.coordinates else None,
-            lagged=spread(numbers(columns.lag_names)).transpose(1, 2).contiguous() if columns.lags else None,
+            values=spread(read_all([columns.value])[:, 0]) if self.has_values else None,
+            coordinates=spread(read_all(columns.coordinate_names)) if columns.coordinates else None,
+            lagged=spread(read_all(columns.lag_names)).transpose(1, 2).contiguous() if columns.lags else None,
         )  # fmt: skip
 
     def _read_items(self, frame: pd.DataFrame, order: np.ndarray, source: str) -> np.ndarray:
@@ -134,7 +138,7 @@ class TableReading:
             at = int(unseen.min())
             item = show_name(frame[self.columns.item].iloc[at])
             raise TableError(
-                f"{source}: row {at + 1} has the item {item}, which no training row has, expected one of "
+                f"{source}: row {frame.index[at] + 1} has the item {item}, which no training row has, expected one of "
                 f"{len(self.numbers):,} items; leave it out, or fit again with it"
             )
         return found.fillna(0).to_numpy().astype(np.int64)
@@ -150,11 +154,15 @@ class HasFrames(Protocol):
 def learn_items(tables: Iterable[HasFrames], column: str, source: str) -> list[Any]:
     """The items of tables, sorted. Raises TableError for one that is missing."""
     found: set[Any] = set()
-    for frame in (frame for table in tables for frame in table.frames([column])):
-        missing = np.flatnonzero(frame[column].isna())
-        if len(missing):
-            raise TableError(f"{source}: row {missing[0] + 1} has no {column}, expected one in each row; leave it out")
-        found |= set(frame[column].unique().tolist())
+    for table in tables:
+        rows = 0
+        for frame in table.frames([column]):
+            missing = frame[column].isna().to_numpy()
+            if missing.any():
+                row = rows + int(missing.argmax()) + 1
+                raise TableError(f"{source}: row {row} has no {column}, expected one in each row; leave it out")
+            found |= set(frame[column].unique().tolist())
+            rows += len(frame)
     try:
         return sorted(found)
     except TypeError:
@@ -189,7 +197,8 @@ def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: st
         at = int(wrong.min())
         value = show_name(frame[name].iloc[at])
         raise TableError(
-            f"{source}: row {at + 1} has {value} in column {name!r}, expected a finite number; leave the row out"
+            f"{source}: row {frame.index[at] + 1} has {value} in column {name!r}, expected a finite number; leave the "
+            "row out"
         )
     return numbers
 
@@ -224,8 +233,8 @@ def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.
     if twice.any():
         at = int(np.flatnonzero(twice)[0])
         raise TableError(
-            f"{source}: row {at + 1} has the {position} {numbers[at]:g} of an earlier row of its sequence, expected "
-            "another one"
+            f"{source}: row {frame.index[at] + 1} has the {position} {numbers[at]:g} of an earlier row of its "
+            "sequence, expected another one"
         )
     return np.argsort(numbers, kind="stable")
 
@@ -234,7 +243,7 @@ def _place_rows(frame: pd.DataFrame, name: str, order: np.ndarray) -> tuple[np.n
     """The sequence of each ordered row, its position there, and the names of all sequences, as they come first."""
     codes, labels = pd.factorize(frame[name])
     if (codes < 0).any():
-        raise TableError(f"row {np.flatnonzero(codes < 0)[0] + 1} has no {name}, expected one in each row")
+        raise TableError(f"row {frame.index[int((codes < 0).argmax())] + 1} has no {name}, expected one in each row")
     sequence = codes[order]
     where = pd.Series(sequence).groupby(sequence).cumcount().to_numpy()
     return sequence, where, np.asarray(labels)

@@ -189,9 +189,8 @@ class ParquetStore:
     def _part(self, number: int, reading: TableReading) -> Sequences:
         first, last = self._ranges()[number]
         frame = self._read(first, last, None)
-        lengths = np.diff(self.starts[first : last + 1])
-        frame = frame[np.repeat(self.chosen[first:last], lengths)]
-        return reading.read(frame, source=f"{self.path}, rows from {self.starts[first] + 1}")
+        used = np.repeat(self.chosen[first:last], np.diff(self.starts[first : last + 1]))
+        return reading.read(frame[used], source=str(self.path), numbers=int(self.starts[first]) + np.flatnonzero(used))
 
     def _read(self, first: int, last: int, columns: list[str] | None) -> pd.DataFrame:
         """The rows of sequences from `first` until before `last`."""
