@@ -123,7 +123,11 @@ class _Training:
 
     def run(self, progress: ProgressCallback, asked_to_stop: Callable[[], bool]) -> History:
         """Train, from the saved state if there is one."""
-        signals = SignalListener(lambda: progress(Progress("fit", "stopping after this step")))
+
+        def announce() -> None:
+            progress(Progress("fit", "stopping after this step", self._epoch, self._options.epochs, "steps"))
+
+        signals = SignalListener(announce)
         devices = [self._device.index or 0] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices), signals.listening():
             resumed = self._resume()

@@ -177,11 +177,19 @@ def test_who_asks_a_training_without_a_folder_to_stop_is_told_that_nothing_is_ke
 
 
 def test_a_signal_saves_the_state_and_a_second_one_ends_at_once(tmp_path: Path) -> None:
+    said: list[Progress] = []
+
     def interrupt(_: Progress) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
+    def interrupt_once(each: Progress) -> None:
+        said.append(each)
+        if each.done == 1:
+            interrupt(each)
+
     with refuses(InterruptedTrainingError, "epoch 2 of 5"):
-        fit(Regression(), tmp_path, epochs=5, progress=lambda each: interrupt(each) if each.done == 1 else None)
+        fit(Regression(), tmp_path, epochs=5, progress=interrupt_once)
+    assert [(each.total, each.unit) for each in said] == [(5, "steps")] * 2  # a bar goes on where it was
     assert (tmp_path / FILE).is_file()
     with pytest.raises(KeyboardInterrupt):
         fit(Regression(), epochs=5, progress=interrupt)
