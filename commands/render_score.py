@@ -106,6 +106,7 @@ def tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = Fals
     labels = [spec.label for spec in SCORES.values()]
     table = Table("median \\[quartiles] over", *labels[:-1], box=None, pad_edge=False, header_style="")
     table.add_column(labels[-1], overflow="fold")
+    table.columns[0].overflow = "fold"  # paths differ at their ends
     for frame in frames:
         if name_models:
             table.add_row(Text(printable(frame.attrs["model"]), style="bold"))

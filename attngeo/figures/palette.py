@@ -6,6 +6,8 @@ Tol's notes, https://personal.sron.nl/~pault/.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 ROLES = {
     "encoder": "#0072B2", "decoder": "#CC79A7", "cross": "#E69F00", "vision": "#009E73", "audio": "#56B4E9",
     "text": "#332288",
@@ -28,6 +30,8 @@ INTERVAL = "#7F7F7F"
 # Symbols and dashes distinguish models of one colour.
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+# Shares of white in the colour of further models, when all symbols or dashes are used.
+LIGHTER = (0.0, 0.35, 0.6, 0.75)
 
 
 def role_of(stack: str) -> str:
@@ -43,6 +47,24 @@ def role_of(stack: str) -> str:
 def colour_of(stack: str) -> str:
     """The colour of a stack of attention."""
     return ROLES.get(role_of(stack), OTHER)
+
+
+def tell_apart(stack: str, number: int, styles: Sequence[str]) -> tuple[str, str]:
+    """The colour and the dash or symbol of one of several models, by its number among those of the same role.
+
+    The colour is lighter in each round of the styles, three times at most.
+
+    >>> tell_apart("encoder", 1, DASHES), tell_apart("encoder", 6, DASHES)
+    (('#0072B2', 'dash'), ('#59a3cd', 'solid'))
+    """
+    rounds, at = divmod(number, len(styles))
+    return _lighten(colour_of(stack), LIGHTER[min(rounds, len(LIGHTER) - 1)]), styles[at]
+
+
+def _lighten(colour: str, share: float) -> str:
+    """A colour with a share of white."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts) if share else colour
 
 
 def fade(colour: str, opacity: float = 0.2) -> str:

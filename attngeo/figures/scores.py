@@ -29,7 +29,7 @@ from attngeo.figures.common import (
     split_panels,
 )
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import DASHES, MISSING, SIGNED, SYMBOLS, colour_of, fade, role_of
+from attngeo.figures.palette import DASHES, MISSING, SIGNED, SYMBOLS, fade, role_of, tell_apart
 
 # Pixels: the height of a cell, the least height of a panel, and the room between panels and around them.
 CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
@@ -103,16 +103,16 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure = go.Figure()
     used: Counter[str] = Counter()
     for model, stack, own in split_panels(rows):
-        dash = DASHES[used[role_of(stack)] % len(DASHES)]
+        colour, dash = tell_apart(stack, used[role_of(stack)], DASHES)
         used[role_of(stack)] += 1
         name = names[model, stack] or escape_name(stack)
         heads = _head_quartiles(own, score)
-        _add_head_band(figure, heads, colour_of(stack), name)
+        _add_head_band(figure, heads, colour, name)
         layers = own[own["head"].isna()].set_index("layer")[score].astype("float32")
         number = number_format_of(score)
         figure.add_scatter(
             x=layers.index, y=layers, name=name, legendgroup=name, mode="lines+markers",
-            line={"color": colour_of(stack), "width": 2.5, "dash": dash}, marker={"size": 6},
+            line={"color": colour, "width": 2.5, "dash": dash}, marker={"size": 6},
             customdata=heads.reindex(layers.index).to_numpy(dtype="float32", na_value=np.nan),
             hovertemplate=f"{escape_name(model)}<br>{escape_name(stack)}, layer %{{x}}<br>"
             f"{label_of(score)} %{{y:{number}}}<br>its heads: median %{{customdata[1]:{number}}}, "
@@ -151,12 +151,12 @@ def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: 
     used: Counter[str] = Counter()
     trace = go.Scattergl if len(heads) > MANY_POINTS else go.Scatter
     for model, stack, own in split_panels(heads):
-        symbol = SYMBOLS[used[role_of(stack)] % len(SYMBOLS)]
+        colour, symbol = tell_apart(stack, used[role_of(stack)], SYMBOLS)
         used[role_of(stack)] += 1
         figure.add_trace(trace(
             x=own["symmetry"].astype("float32"), y=own["directionality"].astype("float32"), mode="markers",
             name=names[model, stack] or escape_name(stack),
-            marker={"color": colour_of(stack), "symbol": symbol, "size": 7, "opacity": 0.65},
+            marker={"color": colour, "symbol": symbol, "size": 7, "opacity": 0.65},
             customdata=own[["layer", "head"]].to_numpy(dtype="int32"),
             hovertemplate=f"{escape_name(model)}<br>{escape_name(stack)}, layer %{{customdata[0]}}, "
             "head %{customdata[1]}<br>symmetry %{x:+.3f}<br>directionality %{y:+.3f}<extra></extra>",

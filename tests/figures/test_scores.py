@@ -102,11 +102,14 @@ def test_names_are_shown_letter_for_letter(rows: pd.DataFrame, make: Any) -> Non
     assert "&lt;script&gt;alert(1)&lt;/script&gt;%&#123;x}" in text.replace("\\u0026", "&").replace("\\u002f", "/")
 
 
-def test_more_models_than_dashes_start_again(rows: pd.DataFrame) -> None:
+def test_more_models_than_dashes_start_again_with_a_lighter_colour(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:encoder")
-    many = pd.concat([own.assign(model=f"m{i}") for i in range(len(DASHES) + 1)])
+    many = pd.concat([own.assign(model=f"m{i}") for i in range(2 * len(DASHES))])
     lines = [trace for trace in draw_layers(many, SYMMETRY).data if trace.showlegend is not False]
-    assert [line.line.dash for line in lines] == [*DASHES, DASHES[0]]
+    assert [line.line.dash for line in lines] == [*DASHES, *DASHES]
+    assert len({(line.line.color, line.line.dash) for line in lines}) == len(lines)
+    points = draw_heads(many, SYMMETRY).data
+    assert len({(trace.marker.color, trace.marker.symbol) for trace in points}) == len(points)
 
 
 def test_many_points_are_drawn_on_a_canvas(rows: pd.DataFrame) -> None:
