@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from copy import copy
 from dataclasses import fields, replace
 from functools import partial
@@ -44,7 +45,8 @@ TRAINING, HELD_OUT, TABLE = "the training table", "the validation table", "the t
 class Measured(NamedTuple):
     """What is read of a table, and the mean log p of a row: by the model, and by the best one without a context.
 
-    without_repeats: by the frequencies of items that are not in the context, NaN where items repeat and for values.
+    without_repeats: by the frequencies of items that are not in the context; NaN for values, and if an item occurs
+    twice in a sequence.
     """
 
     sequences: int
@@ -106,7 +108,7 @@ class ExponentialFamilyAttention:
         given = [(data, TRAINING), *([(validation, HELD_OUT)] if validation is not None else [])]
         stores = [open_store(each, self.options.sequence, source) for each, source in given]
         part, uses_items = self._choose_part(stores[0])
-        self.items_ = learn_items(stores, self.options.item, TRAINING) if uses_items else []
+        self.items_ = learn_items(stores, self.options.item, [source for _, source in given]) if uses_items else []
         self._shape = DataShape(part=part, items=len(self.items_))
         reading = self._reading
         if validation is None and self.options.validation_fraction:
@@ -264,12 +266,15 @@ class ExponentialFamilyAttention:
     def with_item_names(self, names: Mapping[Any, str]) -> Self:
         """A copy whose items have these names; the others, and those that would share one, stay as they are.
 
-        Tables for the copy have the names in their column of items.
+        Tables for the copy have the names in their column of items. It has no training rows.
         """
         self._fitted  # noqa: B018 - checks
-        named = [names.get(item, item) for item in self.items_]
+        given = [names.get(item, item) for item in self.items_]
         found = copy(self)
-        found.items_ = [item if named.count(name) > 1 else name for item, name in zip(self.items_, named, strict=True)]
+        found.__dict__.pop("_parts", None)
+        # Items are also found by their texts, so no name may be the text of another item.
+        texts = Counter(text for pair in zip(self.items_, given, strict=True) for text in set(map(str, pair)))
+        found.items_ = [item if texts[str(name)] > 1 else name for item, name in zip(self.items_, given, strict=True)]
         return found
 
     def save(self, folder: str | Path) -> None:

@@ -140,11 +140,12 @@ def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: Pro
         count = int(run.setting.removeprefix("N="))
         kept = split.train["sequence"].isin(split.train["sequence"].unique()[:count])
         split = split._replace(train=split.train[kept])
+    # Before the training, which a broken file of names would lose.
+    names = {} if run.folder is None else load_item_names(EXPERIMENTS[run.experiment].dataset, run.data)
     longest = max(int(part.groupby("sequence").size().max()) for part in split)
     model = ExponentialFamilyAttention(options=replace(run.options, longest=longest))
     model.fit(split.train, split.validation, folder=None if record is None else record.folder, progress=progress)
     if run.folder is not None:
-        names = load_item_names(EXPERIMENTS[run.experiment].dataset, run.data)
         model.with_item_names(names).save(run.folder)
     if model.part_ == "items":
         return {"cross_entropy": -model.score(split.test)} | _count_epochs(model)

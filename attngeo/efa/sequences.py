@@ -151,10 +151,10 @@ class HasFrames(Protocol):
         """Its rows, with these columns at least."""
 
 
-def learn_items(tables: Iterable[HasFrames], column: str, source: str) -> list[Any]:
+def learn_items(tables: Iterable[HasFrames], column: str, sources: Iterable[str]) -> list[Any]:
     """The items of tables, sorted. Raises TableError for one that is missing."""
     found: set[Any] = set()
-    for table in tables:
+    for table, source in zip(tables, sources, strict=True):
         rows = 0
         for frame in table.frames([column]):
             missing = frame[column].isna().to_numpy()

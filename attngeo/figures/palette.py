@@ -31,7 +31,7 @@ INTERVAL = "#7F7F7F"
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 # Shares of white in the colour of further models, when all symbols or dashes are used.
-LIGHTER = (0.0, 0.35, 0.6, 0.75)
+LIGHTER = (0.0, 0.55, 0.75)
 
 
 def role_of(stack: str) -> str:
@@ -52,10 +52,10 @@ def colour_of(stack: str) -> str:
 def tell_apart(stack: str, number: int, styles: Sequence[str]) -> tuple[str, str]:
     """The colour and the dash or symbol of one of several models, by its number among those of the same role.
 
-    The colour is lighter in each round of the styles, three times at most.
+    The colour is lighter in each round of the styles, twice at most.
 
     >>> tell_apart("encoder", 1, DASHES), tell_apart("encoder", 6, DASHES)
-    (('#0072B2', 'dash'), ('#59a3cd', 'solid'))
+    (('#0072B2', 'dash'), ('#8cc0dc', 'solid'))
     """
     rounds, at = divmod(number, len(styles))
     return _lighten(colour_of(stack), LIGHTER[min(rounds, len(LIGHTER) - 1)]), styles[at]

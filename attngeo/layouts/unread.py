@@ -112,7 +112,7 @@ def explain_nothing_found(
         )
     if model_type == "attngeo_efa":
         return UnsupportedModelError(
-            f"{ref}: a factor model has no attention; fit one with attngeo efa fit --model efa"
+            f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
         )
     pairs = [(rule.q, rule.kv_a if isinstance(rule, LatentLayout) else rule.k) for rule in RULES]
     looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)

@@ -59,13 +59,14 @@ def _refuse_repeated(models: list[str]) -> list[str]:
 Models = Annotated[list[str], Field(min_length=1), AfterValidator(_refuse_repeated)]
 
 
-def _refuse_truth(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError(f"expected a text or a number, got {value}")  # pydantic would make it 1 or 0
-    return value
+def _check_values(wanted: object) -> object:
+    for value in wanted if isinstance(wanted, list) and wanted else [wanted]:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):  # True is a number
+            raise ValueError(f"expected a text or a number, or a list of them, got {value}")
+    return wanted
 
 
-Where = dict[str, Annotated[str | int | float, BeforeValidator(_refuse_truth)]]
+Where = dict[str, Annotated[Any, BeforeValidator(_check_values)]]
 
 
 def make_keys(kind: type[Options], leave_out: Iterable[str] = ()) -> dict[str, Any]:

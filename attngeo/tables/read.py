@@ -142,10 +142,10 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
     for column, wanted in where.items():
         if column not in rows:
             raise UsageError(f"{name}: {explain_unknown_column(column, list(rows.columns))}")
-        texts = rows[column].astype(str)
+        texts = rows[column].map(str)
         values = list_values(wanted)
-        for value in values:
-            if not (texts == value).any():
+        for value in values or ["nothing"]:
+            if value not in set(texts):
                 there = ", ".join(texts.unique()[:MOST_LISTED])
                 raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
         rows = rows[texts.isin(values)]

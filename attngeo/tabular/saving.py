@@ -110,8 +110,10 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
             generators=[torch.Generator()],
         )  # fmt: skip
         model.n_iter_, model._data_sets, names = int(about["epochs"]), int(about["data_sets"]), model.coding_.names
-        model._seed, model._optimizer = int(about["seed"]), None
-    except (LookupError, TypeError, ValueError, UsageError) as error:
+        model._seed, model._optimizer = int(about.get("seed", 0)), None
+        if model._seed < 0:
+            raise ValueError(f"seed is {model._seed}")
+    except (LookupError, TypeError, ValueError, OverflowError, UsageError) as error:
         raise CorruptCheckpointError(f"{folder / CONFIG}: is no saved classifier ({first_line(error)})") from None
     _load_weights(network, folder / WEIGHTS)
     model.network_ = network

@@ -140,8 +140,8 @@ class _Training:
                     torch.manual_seed(draw_generator(self._options.seed, epoch, 1).initial_seed())
                 resumed = False
                 self._run_epoch(signals, asked_to_stop)
-                progress(Progress("fit", self._describe(), epoch + 1, self._options.epochs, "steps"))
                 self._epoch, self._step = epoch + 1, 0
+                progress(Progress("fit", self._describe(), epoch + 1, self._options.epochs, "steps"))
                 self._save_if_due()
             signals.saves = False
         return self._finish()

@@ -51,7 +51,7 @@ def fit(
 
     Each row is predicted from the other rows of its sequence, or from those before it. The table has the mean log p of
     a row, constants included, and that of the best distribution which does not see the other rows; for items that occur
-    once in a sequence, also that of frequencies among the items which the other rows do not have.
+    once in a sequence, also that of frequencies among the items that its context does not have.
 
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model

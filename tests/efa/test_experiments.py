@@ -17,7 +17,7 @@ from attngeo.efa.experiments import COLUMNS, build_frame, compare_models, plan_r
 from attngeo.efa.published import published_results
 from attngeo.efa.runs import is_outdated
 from attngeo.efa.settings import SETTINGS
-from attngeo.errors import DataUnavailableError, UsageError
+from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.studies.cache import list_entries
 
 PLACES = {
@@ -108,6 +108,12 @@ def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
     assert model.log_prob(frame.astype({"item": object})).notna().all()
     again = run("instacart", **options | {"data": str(tmp_path)})
     assert again.equals(rows)
+    (tmp_path / "items.csv").write_text("product_id,name\n1,Limes\n")
+    runs = plan_runs("instacart", RunOptions(**options | {"save": str(tmp_path / "others")}))
+    outcome = run_planned(runs)[0]
+    assert isinstance(outcome.failure, DataError)
+    assert "items.csv" in str(outcome.failure)
+    assert not list((tmp_path / "cache").rglob("state*"))
 
 
 @pytest.mark.parametrize("experiment", PLACES)

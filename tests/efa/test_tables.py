@@ -327,5 +327,15 @@ def test_a_copy_with_other_names_of_items_gives_the_same_numbers() -> None:
     assert model.items_ == ITEMS
     renamed = ROWS.assign(item=ROWS["item"].replace("milk", "Milch"))
     assert named.log_prob(renamed).equals(model.log_prob(ROWS))
+    assert model.with_item_names({"tea": "jam", "jam": "milk"}).items_ == ITEMS
+    with refuses(UsageError, "training rows"):
+        named.measure_fit()
     with refuses(UsageError, "call fit"):
         ExponentialFamilyAttention().with_item_names({})
+
+
+def test_the_table_that_lacks_an_item_is_named() -> None:
+    with refuses(TableError, "the validation table: row 2 has no item"):
+        ExponentialFamilyAttention(**SMALL | {"part": "items"}).fit(
+            ROWS, ROWS.assign(item=["tea", None, *ROWS["item"][2:]])
+        )

@@ -25,6 +25,7 @@ BAD = [
     ('kind = "layers"', 'kind = "layers", layer = 2', 11, "section[1].figures[1].layer", "score, stack"),
     ('kind = "layers"', 'kind = "matrix", model = "a", layer = -1', 11, "section[1].figures[1].layer", "at least 0"),
     ('kind = "layers"', 'kind = "layers", where = { layer = true }', 11, "section[1].figures[1].where.layer", "True"),
+    ('kind = "layers"', 'kind = "layers", where = { layer = [] }', 11, "section[1].figures[1].where.layer", "a list"),
     ('kind = "layers"', 'kind = "layers", where = { layr = 1 }', 11, "section[1].figures[1].where.layr", "layer"),
     ('show = "summary"', "where = { colour = 1 }", 12, "section[1].tables[1].where.colour", "model, revision"),
     ('show = "summary"', 'columns = ["model", "layr"]', 12, "section[1].tables[1].columns", "layer"),
@@ -138,3 +139,6 @@ def test_options_of_a_figure_are_those_of_plot(recipe: Path) -> None:
     recipe.write_text(recipe.read_text().replace('of = "scores" }]', 'of = "scores", where = { layer = 1 } }]'))
     (figure,) = read_recipe(recipe).recipe.section[0].figures
     assert (figure.given, figure.options.where) == (["where"], {"layer": 1})
+    recipe.write_text(recipe.read_text().replace("layer = 1 }", "layer = [1, 2] }"))
+    (figure,) = read_recipe(recipe).recipe.section[0].figures
+    assert figure.options.where == {"layer": [1, 2]}

@@ -93,6 +93,13 @@ def test_a_model_of_a_gpu_is_used_without_one(saved: Path) -> None:
     assert load_classifier(saved).device == "auto"
 
 
+@pytest.mark.parametrize("seed", [-1, float("inf"), "a"])
+def test_a_seed_that_is_none_is_refused(seed: object, saved: Path) -> None:
+    change_config(saved, seed=seed)
+    with refuses(CorruptCheckpointError, saved / CONFIG, "no saved classifier"):
+        load_classifier(saved)
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with refuses(ModelNotFoundError, tmp_path / "none", "--save"):
         load_classifier(tmp_path / "none")

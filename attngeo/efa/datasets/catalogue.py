@@ -23,7 +23,7 @@ from attngeo.efa.datasets.movielens import (
 )
 from attngeo.efa.datasets.splits import Split
 from attngeo.efa.datasets.synthetic import split_synthetic, synthetic_ratings
-from attngeo.efa.datasets.temperature import COORDINATES, read_temperatures, split_temperatures
+from attngeo.efa.datasets.temperature import COORDINATES, OCTOBER_FILE, read_temperatures, split_temperatures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,8 @@ GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 class SourceFile:
     """A file that is downloaded: its address, and the size and the SHA-256 of its content.
 
-    member: if the file is a zip archive, the file in it that is read, of which these are.
+    member: if the file is a zip archive, the file in it that is read, of which these are. replaced_by: a file of the
+    user that is read in place of it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class SourceFile:
     nbytes: int
     sha256: str
     member: str = ""
+    replaced_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,10 @@ def _sources_of_temperature() -> tuple[SourceFile, ...]:
         ),
         SourceFile(
             ARCHIVE, f"{CITIES_OF_2019}/{ARCHIVE}", 2_859_921,
-            "cc99f89f4a827d00ac77911e75158ae0d613121a1ff63b83ca4cffc21ff7f884",
+            "cc99f89f4a827d00ac77911e75158ae0d613121a1ff63b83ca4cffc21ff7f884", replaced_by=OCTOBER_FILE,
         ),
-        *(SourceFile(site.file, f"{SITES}/{site.file}", site.nbytes, site.sha256) for site in list_sites()),
+        *(SourceFile(site.file, f"{SITES}/{site.file}", site.nbytes, site.sha256, replaced_by=OCTOBER_FILE)
+          for site in list_sites()),
     )  # fmt: skip
 
 

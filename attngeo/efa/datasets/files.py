@@ -48,6 +48,16 @@ def has_file(folder: Path, name: str) -> bool:
     return (folder / name).exists() or (folder / (name + PACKED)).exists()
 
 
+def has_member(path: Path, member: str) -> bool:
+    """Whether a path is a zip archive that has this file. Raises DataError for a damaged archive."""
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        return member in zipfile.ZipFile(path).namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read ({first_line(error)})") from None
+
+
 def folder_of(place: str | Path) -> Path:
     """The folder of a data set of several files: `place`, or the one in which this file is."""
     place = Path(place).expanduser()

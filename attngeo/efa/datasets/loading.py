@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.choices import one_of
 from attngeo.efa.datasets.catalogue import DATASETS, DataSet, SourceFile, terms_of
-from attngeo.efa.datasets.files import PACKED, folder_of, read_content
+from attngeo.efa.datasets.files import find_file, folder_of, has_file, read_content
 from attngeo.errors import DataError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.studies.downloads import downloads_folder, fetch
@@ -53,7 +53,8 @@ def load_dataset(
 def load_item_names(name: str, data: str | Path | None = None) -> Mapping[int, str]:
     """The names of the items of a data set by their numbers: of those that have one, or none.
 
-    data: as in `load_dataset`; None looks at what it has downloaded. Raises DataError for a broken file of names.
+    data: as in `load_dataset`; None looks at the downloads that are kept. Raises DataError for a broken file of names,
+    DataUnavailableError if data is no file or folder.
     """
     dataset = DATASETS[one_of("data set", name, DATASETS)]
     if data is not None:
@@ -71,16 +72,18 @@ def _note_changes(dataset: DataSet, place: Path, progress: ProgressCallback) -> 
     """Tell which files of the user, of those that a download would get, have another content."""
     folder = folder_of(place)
     for file in dataset.files:
-        names = [name for name in (Path(file.member).name, file.name, f"{file.name}{PACKED}") if name]
-        found = next((folder / name for name in names if (folder / name).is_file()), None)
-        if len(dataset.files) == 1 and place.is_file():
-            found = place
-        if found is not None:
-            try:
-                _verify(file, found)
-            except DataError:
-                note = f"{found} is not the published file, so numbers differ from the paper's"
-                progress(Progress("note", note))
+        if file.replaced_by and has_file(folder, file.replaced_by):
+            continue
+        names = [name for name in (Path(file.member).name, file.member, file.name) if name and has_file(folder, name)]
+        single = len(dataset.files) == 1 and place.is_file()
+        if not single and not names:
+            continue
+        found = place if single else find_file(folder, *names)  # as it is read
+        try:
+            _verify(file, found)
+        except DataError:
+            note = f"{found} is not the published file, so numbers differ from the paper's"
+            progress(Progress("note", note))
 
 
 def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> None:

@@ -7,11 +7,11 @@ leaves open.
 from __future__ import annotations
 
 import io
-import zipfile
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.efa.datasets.files import find_file, folder_of, read_content
+from attngeo.efa.datasets.files import find_file, folder_of, has_file, has_member, read_content
 from attngeo.efa.datasets.splits import PUBLISHED_SEED, Split, hold_out, start_draws, take_sequences
 from attngeo.errors import DataError, first_line
 
@@ -23,7 +23,7 @@ MOVIELENS = ("user", "item", "rating", "time")
 MOVIELENS_ARCHIVE, MEMBER = "ml-100k.zip", "ml-100k/u.data"
 NAMES = ("u.data", MEMBER, MOVIELENS_ARCHIVE)
 TITLES = "ml-100k/u.item"
-TITLE_NAMES = ("u.item", TITLES, MOVIELENS_ARCHIVE)
+TITLE_NAMES = ("u.item", TITLES)
 # Of MovieLens: the movies that are kept, the lowest rating of the second experiment, and what is subtracted from it.
 TOP_MOVIES, LOWEST_RATING, RATING_SHIFT = 50, 3, 2
 
@@ -60,20 +60,26 @@ def read_movie_titles(path: str | Path) -> dict[int, str]:
 
     path: as for `read_movielens`; u.item is in the archive, or beside u.data. Raises DataError for another table.
     """
-    folder = folder_of(path)
-    file = next((folder / name for name in TITLE_NAMES if (folder / name).is_file()), None)
-    if file is None or (zipfile.is_zipfile(file) and TITLES not in zipfile.ZipFile(file).namelist()):
+    file = _find_titles(Path(path).expanduser())
+    if file is None:
         return {}
     titles: dict[int, str] = {}
-    lines = read_content(file, member=TITLES).decode("latin-1").splitlines()
-    for row, line in enumerate(lines, 1):
+    for row, line in enumerate(read_content(file, member=TITLES).decode("latin-1").split("\n"), 1):
+        if not line.strip():
+            continue
         number, title, *_ = [*line.split("|"), ""]
         if not (number.isascii() and number.isdecimal() and title.strip()):
-            raise DataError(
-                f"{file}: row {row} is {line!r:.40}, expected the number of a movie and its title: 1|Title|"
-            )
+            raise DataError(f"{file}: row {row} is {line!r:.40}, expected a movie's number and its title: 1|Title|")
         titles[int(number)] = title.strip()
     return titles
+
+
+def _find_titles(place: Path) -> Path | None:
+    """`place`, if it is an archive with the titles; or else their file in its folder, or an archive there."""
+    folder = folder_of(place)
+    plain = (find_file(folder, name) for name in TITLE_NAMES if has_file(folder, name))
+    archives = (each for each in (place, folder / MOVIELENS_ARCHIVE) if has_member(each, TITLES))
+    return next(archives if has_member(place, TITLES) else chain(plain, archives), None)
 
 
 def movielens_sequences(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> pd.DataFrame:

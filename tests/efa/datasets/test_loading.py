@@ -169,9 +169,24 @@ def test_another_file_than_the_published_one_is_announced(tmp_path: Path) -> Non
     (place / "data_train_final.csv.gz").write_bytes(gzip.compress(BASKETS.replace("\n1,", "\n3,").encode()))
     load_dataset("movielens", place / "u.data", steps.append)
     load_dataset("instacart", place, steps.append)
-    assert [(step.phase, Path(step.what.split(" is not ")[0]).name) for step in steps] == [
-        ("note", "u.data"), ("note", "data_train_final.csv.gz")
+    (place / "u.data").unlink()
+    (place / "ml-100k").mkdir()
+    (place / "ml-100k/u.data").write_text(RATINGS.replace("5", "4"))
+    (place / "ml-100k.zip").write_bytes(make_archive(RATINGS))  # is not read
+    load_dataset("movielens", place, steps.append)
+    assert [(step.phase, str(Path(step.what.split(" is not ")[0]).relative_to(place))) for step in steps] == [
+        ("note", "u.data"), ("note", "data_train_final.csv.gz"), ("note", "ml-100k/u.data")
     ]  # fmt: skip
+
+
+@needs("temperature")
+def test_a_file_that_is_not_read_is_not_announced(tmp_path: Path) -> None:
+    steps: list[Progress] = []
+    for path in (DATA / "temperature").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "city_temperature.csv").write_text("of another place")
+    load_dataset("temperature", tmp_path, steps.append)
+    assert steps == []
 
 
 @pytest.mark.usefixtures("host")
@@ -184,10 +199,19 @@ def test_names_of_items_are_those_of_the_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "ml-100k.zip", "w") as archive:
         archive.writestr("ml-100k/u.item", "7|Café (1990)|01-Jan-1990||\n8|Limes (2001)\n".encode("latin-1"))
     assert load_item_names("movielens", tmp_path) == {7: "Café (1990)", 8: "Limes (2001)"}
+    (tmp_path / "ml-100k.zip").rename(tmp_path / "movies.zip")
+    assert load_item_names("movielens", tmp_path) == {}
+    assert load_item_names("movielens", tmp_path / "movies.zip")[8] == "Limes (2001)"
+    (tmp_path / "u.item.gz").write_bytes(gzip.compress("1|\u00c5dalen\n".encode()))
+    assert load_item_names("movielens", tmp_path)[1].endswith("dalen")
+    (tmp_path / "ml-100k.zip").write_bytes(b"PK, half of an archive")
     for line in ("x|Limes", "7", "7| |"):
         (tmp_path / "u.item").write_text(f"1|a\n{line}\n")
         with refuses(DataError, "u.item", "row 2", repr(line)):
             load_item_names("movielens", tmp_path)
+    for name in ("u.item", "u.item.gz"):
+        (tmp_path / name).unlink()
+    assert load_item_names("movielens", tmp_path) == {}
 
 
 def test_the_synthetic_data_has_no_files(tmp_path: Path) -> None:
