@@ -29,6 +29,7 @@ import attngeo as library
 from attngeo.checkpoints.downloads import verify_download
 
 
+@pytest.mark.slow
 def test_a_sharded_model_downloads_what_it_needs_and_stays_in_the_cache(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
@@ -189,6 +190,7 @@ def test_an_index_that_points_elsewhere_downloads_nothing(
     assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
 
 
+@pytest.mark.slow
 def test_word_analogies_download_the_embeddings_and_the_tokeniser(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ def test_offline_a_tokeniser_may_be_missing_from_the_cache(
     assert_one_line(run, 3, ["org/name: ", "tokeniser", "offline"])
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_verified(
     hub: Hub, online: dict[str, str], attngeo: Command, saved: Callable[[str], Path]
 ) -> None:
@@ -285,6 +288,7 @@ def test_a_file_that_is_not_the_announced_one_is_refused_and_removed(
     assert repaired.returncode == 0, repaired.stderr
 
 
+@pytest.mark.slow
 def test_a_file_is_verified_in_a_cache_without_links(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:

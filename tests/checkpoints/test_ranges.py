@@ -256,6 +256,7 @@ def test_what_is_no_pytorch_file_is_not_downloaded(here: Hub, tmp_path: Path) ->
     assert here.sent.total() < 50_000
 
 
+@pytest.mark.slow
 def test_a_file_in_the_cache_is_read_from_there(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def call(code: str, environment: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     "keywords", ["download=True", pytest.param("hub=HubAccess(download=True)", marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_the_library_downloads_too(keywords: str, hub: Hub, online: dict[str, str], work: Path) -> None:
     shown = "[['layer', 'symmetry']].to_csv(index=False), end='')"
     ranged = call(f"print(attngeo.score('org/name'){shown}", online)
@@ -178,6 +179,7 @@ def write_wide(folder: Path) -> Path:
     ],
     ids=["sharded", "pickled", "long header", "wide"],
 )
+@pytest.mark.slow
 def test_inspect_states_how_many_requests_score_will_send(
     write: Callable[[Path], Path], files: int, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_comparison(attngeo: Run, options: list[object], tmp_path: Path) -> No
     assert {path: path.stat().st_mtime_ns for path in trained} == trained  # nothing was trained again
 
 
+@pytest.mark.slow
 def test_every_option_of_images_is_one_of_the_command(attngeo: Run, tmp_path: Path) -> None:
     """Those that only runs on images have reach the run."""
     given = {"epochs": 1, "warmup_epochs": 0, "mixup": 0.0, "cutmix": 0.5, "label_smoothing": 0.1, "ema_decay": 0.9}

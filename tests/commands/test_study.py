@@ -142,6 +142,7 @@ def test_a_bar_counts_the_models_of_a_study(tmp_path: Path) -> None:
     assert len(run.stdout.splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_a_study_that_is_started_again_computes_nothing(attngeo: Command, tmp_path: Path) -> None:
     _, models = write_models(tmp_path, 5)
     command = ["score", "--models", "models.txt", "--format", "csv", "--jobs", 2]

@@ -38,6 +38,7 @@ FILES: dict[str, tuple[Callable[[], bytes], int]] = {
 }
 
 
+@pytest.mark.slow
 def test_millions_of_lines_take_seconds(tmp_path: Path) -> None:
     for number, (write, _) in enumerate(FILES.values()):
         (tmp_path / f"{number}.txt").write_bytes(write())

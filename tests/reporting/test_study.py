@@ -31,6 +31,7 @@ log_every = 2
 """
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_report(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     change(recipe, '"demo:decoder"', '"demo:none", "demo:decoder"')

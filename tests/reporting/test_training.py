@@ -54,6 +54,7 @@ def small(folder: Path) -> Any:
     return small_options(folder, steps=4, log_every=2, save_every=2)
 
 
+@pytest.mark.slow
 def test_a_comparison_gives_the_curves_of_compare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(folder / "r.toml", OPTIONS, OPTIONS + ', compare = "default,symmetric", objectives = ["mlm", "clm"]')
     expected = compare(

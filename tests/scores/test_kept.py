@@ -307,6 +307,7 @@ def test_a_model_in_memory_is_not_kept(built: Any, cache: Path) -> None:
     assert not cache.exists()
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_keep_one_right_result(attngeo: Command, model: Path, cache: Path) -> None:
     command = [Path(sys.executable).with_name("attngeo"), "score", model, "--format", "csv", "-q"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]

@@ -79,6 +79,7 @@ def fake_version(real: Any) -> Any:
     return init
 
 
+@pytest.mark.slow
 def test_no_scheduler_is_one_line_in_bounded_time_and_harms_no_later_study(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

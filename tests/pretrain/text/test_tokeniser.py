@@ -118,6 +118,7 @@ print(*(hashlib.sha256(each).hexdigest() for each in (*made, batch["labels"].num
 """
 
 
+@pytest.mark.slow
 def test_every_process_makes_the_same_tokeniser_sequences_and_masks(capsys: pytest.CaptureFixture[str]) -> None:
     exec(CHILD, {})
     expected = capsys.readouterr().out
