@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attngeo.devices import pick_device
 from attngeo.efa.embeddings import tabulate_embeddings
-from attngeo.efa.marginal import measure_marginal, measure_rest
+from attngeo.efa.marginal import measure_baselines
 from attngeo.efa.missing import copy_for_missing, rows_with_others
 from attngeo.efa.modelling import DataShape, PartModel, check_places, describe_data, make_model
 from attngeo.efa.options import EfaOptions
@@ -171,14 +171,9 @@ class ExponentialFamilyAttention:
             sequences += len(part)
             rows += int(part.known.sum())
             total += float(self._map(part, model.log_prob).double().sum())
-
-        def read() -> Iterator[Iterator[tuple[Tensor, ...]]]:
-            return ((model.tensors(part) for part in store.parts(reading)) for store in (train, data))
-
-        causal = self.options.direction == "uni"
-        return Measured(
-            sequences, rows, total / rows, measure_marginal(model, *read()), measure_rest(model, *read(), causal=causal)
-        )
+        seen, shown = ((model.tensors(part) for part in store.parts(reading)) for store in (train, data))
+        baselines = measure_baselines(model, seen, shown, causal=self.options.direction == "uni")
+        return Measured(sequences, rows, total / rows, *baselines)
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.

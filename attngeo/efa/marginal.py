@@ -18,22 +18,50 @@ STEPS = 20
 LEAST = 1e-12
 
 
-def measure_marginal(
-    model: PartModel, train: Iterable[tuple[Tensor, ...]], data: Iterable[tuple[Tensor, ...]]
-) -> float:
-    """The mean log p of data by the best distribution without a context, learned from training data.
+def measure_baselines(
+    model: PartModel, train: Iterable[tuple[Tensor, ...]], data: Iterable[tuple[Tensor, ...]], *, causal: bool
+) -> tuple[float, float]:
+    """The mean log p of data by two distributions that are learned from training data: without context and repeats.
 
-    Items: their frequencies, one added to each count. Values: a parameter of the family for each item, or one for all
-    if there are no items. train, data: parts of tables, as `PartModel.tensors` gives them.
+    Without a context: for items, their frequencies, one added to each count; for values, a parameter of the family for
+    each item, or one for all if there are no items. Without repeats: the same frequencies, but items of the context
+    have probability 0, and the rest sum to 1; NaN for values, and if an item occurs twice in a sequence of a table.
+
+    train, data: parts of tables, as `PartModel.tensors` gives them; each is read once. causal: the context is the items
+    before a position; otherwise all others.
     """
     if model.is_of_items:
-        counts, asked = (
-            torch.stack([torch.bincount(each[0][each[1]], minlength=model.shape.items).double() for each in parts])
-            for parts in (train, data)
-        )
-        counts, asked = counts.sum(0), asked.sum(0)
-        chances = (counts + 1) / (counts + 1).sum()
-        return float((chances.log() * asked).sum() / asked.sum())
+        return _measure_items(model, train, data, causal=causal)
+    return _measure_values(model, train, data), math.nan
+
+
+def _measure_items(
+    model: PartModel, train: Iterable[tuple[Tensor, ...]], data: Iterable[tuple[Tensor, ...]], *, causal: bool
+) -> tuple[float, float]:
+    counts = torch.ones(model.shape.items, dtype=torch.float64)
+    repeated = False
+    for items, known in train:
+        counts += torch.bincount(items[known], minlength=len(counts))
+        repeated = repeated or _has_repeats(items, known)
+    chances = counts / counts.sum()
+    alone, rest, rows = 0.0, 0.0, 0
+    for items, known in data:
+        own = chances[items] * known
+        seen = (own.cumsum(1) if causal else own.sum(1, keepdim=True)) - own
+        alone += float(own[known].log().sum())
+        rest += float((own / (1 - seen))[known].log().sum())
+        rows += int(known.sum())
+        repeated = repeated or _has_repeats(items, known)
+    return alone / rows, math.nan if repeated else rest / rows
+
+
+def _has_repeats(items: Tensor, known: Tensor) -> bool:
+    """Whether a sequence has an item twice."""
+    numbers = torch.where(known, items, -1 - torch.arange(items.shape[1])).sort(1).values
+    return bool((numbers[:, 1:] == numbers[:, :-1]).any())
+
+
+def _measure_values(model: PartModel, train: Iterable[tuple[Tensor, ...]], data: Iterable[tuple[Tensor, ...]]) -> float:
     family = copy.deepcopy(model.family).cpu().double()
     values, items = _pick(model, train)
     if isinstance(family, Gaussian):
@@ -54,38 +82,6 @@ def measure_marginal(
     with torch.no_grad():
         values, items = _pick(model, data)
         return float(family.log_prob(family.natural(raw[items]), values).mean())
-
-
-def measure_rest(
-    model: PartModel, train: Iterable[tuple[Tensor, ...]], data: Iterable[tuple[Tensor, ...]], *, causal: bool
-) -> float:
-    """The mean log p of items by their frequencies, when those of the context have probability 0 and the rest sum to 1.
-
-    causal: the context is the items before a position; otherwise all others. NaN for values, and if an item occurs
-    twice in a sequence of either table. train, data: as in `measure_marginal`.
-    """
-    if not model.is_of_items:
-        return math.nan
-    counts = torch.ones(model.shape.items, dtype=torch.float64)
-    for items, known in train:
-        if _has_repeats(items, known):
-            return math.nan
-        counts += torch.bincount(items[known], minlength=len(counts))
-    chances, total, rows = counts / counts.sum(), 0.0, 0
-    for items, known in data:
-        if _has_repeats(items, known):
-            return math.nan
-        own = chances[items] * known
-        seen = (own.cumsum(1) if causal else own.sum(1, keepdim=True)) - own
-        total += float((own / (1 - seen))[known].log().sum())
-        rows += int(known.sum())
-    return total / rows
-
-
-def _has_repeats(items: Tensor, known: Tensor) -> bool:
-    """Whether a sequence has an item twice."""
-    numbers = torch.where(known, items, -1 - torch.arange(items.shape[1])).sort(1).values
-    return bool((numbers[:, 1:] == numbers[:, :-1]).any())
 
 
 def _measure_normal(

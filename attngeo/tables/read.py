@@ -144,10 +144,11 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
             raise UsageError(f"{name}: {explain_unknown_column(column, list(rows.columns))}")
         texts = rows[column].map(str)
         values = list_values(wanted)
-        for value in values or ["nothing"]:
-            if value not in set(texts):
-                there = ", ".join(texts.unique()[:MOST_LISTED])
-                raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
+        missing = set(values).difference(texts)
+        if missing or not values:
+            value = next((each for each in values if each in missing), wanted)
+            there = ", ".join(texts.unique()[:MOST_LISTED])
+            raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
         rows = rows[texts.isin(values)]
     return rows
 

@@ -50,8 +50,8 @@ def fit(
     """Fit a model to the items of sequences, or to the values of items and places.
 
     Each row is predicted from the other rows of its sequence, or from those before it. The table has the mean log p of
-    a row, constants included, and that of the best distribution which does not see the other rows; for items that occur
-    once in a sequence, also that of frequencies among the items that its context does not have.
+    a row, constants included, and that of the best distribution which does not see the other rows. If no item occurs
+    twice in a sequence, it also has that of the frequencies of items that are not in the context.
 
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model

@@ -106,10 +106,8 @@ def call(code: str, environment: dict[str, str]) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize(
-    "keywords", ["download=True", pytest.param("hub=HubAccess(download=True)", marks=pytest.mark.slow)]
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("keywords", ["download=True", "hub=HubAccess(download=True)"])
 def test_the_library_downloads_too(keywords: str, hub: Hub, online: dict[str, str], work: Path) -> None:
     shown = "[['layer', 'symmetry']].to_csv(index=False), end='')"
     ranged = call(f"print(attngeo.score('org/name'){shown}", online)

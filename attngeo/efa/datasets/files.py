@@ -53,7 +53,8 @@ def has_member(path: Path, member: str) -> bool:
     if not zipfile.is_zipfile(path):
         return False
     try:
-        return member in zipfile.ZipFile(path).namelist()
+        with zipfile.ZipFile(path) as archive:
+            return member in archive.namelist()
     except (OSError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read ({first_line(error)})") from None
 
