@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+# Seconds until an interrupt that Python dropped is sent again, so that what dropped it has ended.
+AGAIN = 0.1
 
 _requests: list[int] = []
 
@@ -25,7 +29,7 @@ def remember() -> Iterator[None]:
     )
     if ours:
         signal.signal(signal.SIGINT, _record)
-        sys.unraisablehook = _hide_interrupts
+        sys.unraisablehook = _repeat_interrupt
     try:
         yield
     finally:
@@ -43,7 +47,24 @@ def _record(number: int, _: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _hide_interrupts(found: sys.UnraisableHookArgs) -> None:
-    """Print nothing about an interrupt that arrives while Python removes an object: it is remembered."""
+def _repeat_interrupt(found: sys.UnraisableHookArgs) -> None:
+    """Send an interrupt again that arrived while Python removed an object: it ends nothing there.
+
+    Imports remove their locks, for instance. The main thread may then wait for a server, where nothing asks whether
+    there was an interrupt.
+    """
     if found.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(found)
+        return
+    timer = threading.Timer(AGAIN, _interrupt_main)
+    timer.daemon = True
+    timer.start()
+
+
+def _interrupt_main() -> None:
+    if signal.getsignal(signal.SIGINT) is not _record:  # the command has ended
+        return
+    if hasattr(signal, "pthread_kill") and (main := threading.main_thread().ident) is not None:
+        signal.pthread_kill(main, signal.SIGINT)  # also wakes it
+    else:
+        _thread.interrupt_main()

@@ -38,6 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["ATTNGEO_CACHE"] = ""  # no test finds the scores that another one has kept
     config.option.randomly_reset_seed = False  # instead of pytest-randomly, `seeds` does it
     config.pluginmanager.register(seeds)

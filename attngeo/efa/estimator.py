@@ -24,7 +24,7 @@ from attngeo.efa.options import EfaOptions
 from attngeo.efa.sampling import draw_items, draw_values
 from attngeo.efa.sequences import Sequences, TableReading, check_support, learn_items, require_columns
 from attngeo.efa.stores import SequenceStore, open_store
-from attngeo.efa.weights import read_weights
+from attngeo.efa.weights import read_weights, tabulate_weights
 from attngeo.errors import TableError, UsageError
 from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
@@ -243,7 +243,7 @@ class ExponentialFamilyAttention:
         parts = []
         for chunk in self._chunks(sequences):
             weights = read_weights(model.attention, model.embed(*model.tensors(chunk)), causal=causal)
-            parts.append(_tabulate_weights(chunk, weights.numpy(), causal))
+            parts.append(tabulate_weights(chunk, weights.numpy(), causal=causal))
         found = pd.concat(parts, ignore_index=True)
         if self.items_:
             items = data[self.options.item].to_numpy()
@@ -440,21 +440,3 @@ def _refuse(options: EfaOptions, what: str, names: Sequence[str]) -> None:
     for name in names:
         if getattr(options, name):
             raise UsageError(f"{name} has no effect on {what}; leave it out")
-
-
-def _tabulate_weights(chunk: Sequences, weights: np.ndarray, causal: bool) -> pd.DataFrame:
-    """The weights [B, layers, H, I, J] of pairs of known positions, as rows."""
-    known = chunk.known.numpy()
-    positions = known.shape[1]
-    others = np.tile(known, weights.shape[-1] // positions)
-    pairs = known[:, :, None] & others[:, None]
-    if causal:
-        pairs &= np.tile(np.tri(positions, dtype=bool), len(pairs[0, 0]) // positions)
-    at, layer, head, i, j = np.nonzero(np.broadcast_to(pairs[:, None, None], weights.shape))
-    return pd.DataFrame(
-        {
-            "sequence": chunk.names[at], "layer": layer, "head": head, "row": chunk.rows[at, i],
-            "other": chunk.rows[at, j % positions], "position": i, "other_position": j % positions,
-            "lag": j // positions, "weight": weights[at, layer, head, i, j],
-        }
-    )  # fmt: skip

@@ -95,7 +95,7 @@ class TableReading:
         names += [columns.position] if columns.position is not None else []
         check_columns(frame, names, source)
         order = _order_rows(frame, columns, source)
-        sequence, where, labels = _place_rows(frame, columns.sequence, order)
+        sequence, where, labels = _place_rows(frame, columns.sequence, order, source)
         kept = _keep_long(sequence, labels, columns, causal=self.causal, source=source)
         order, sequence, where = order[kept], sequence[kept], where[kept]
         present, sequence = np.unique(sequence, return_inverse=True)
@@ -157,10 +157,7 @@ def learn_items(tables: Iterable[HasFrames], column: str, sources: Iterable[str]
     for table, source in zip(tables, sources, strict=True):
         rows = 0
         for frame in table.frames([column]):
-            missing = frame[column].isna().to_numpy()
-            if missing.any():
-                row = rows + int(missing.argmax()) + 1
-                raise TableError(f"{source}: row {row} has no {column}, expected one in each row; leave it out")
+            require_values(frame[column], source, first=rows)
             found |= set(frame[column].unique().tolist())
             rows += len(frame)
     try:
@@ -186,6 +183,15 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
             raise TableError(
                 f"{source}: {what}, expected one; it has {have}; name the columns by options such as sequence and item"
             )
+
+
+def require_values(column: pd.Series[Any], source: str, *, first: int | None = None) -> None:
+    """Raise TableError for a missing value. first: the number of the first row; without it, the index has numbers."""
+    missing = column.isna().to_numpy()
+    if missing.any():
+        at = int(missing.argmax())
+        row = (column.index[at] if first is None else first + at) + 1
+        raise TableError(f"{source}: row {row} has no {column.name}, expected one in each row; leave it out")
 
 
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
@@ -239,11 +245,12 @@ def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.
     return np.argsort(numbers, kind="stable")
 
 
-def _place_rows(frame: pd.DataFrame, name: str, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _place_rows(
+    frame: pd.DataFrame, name: str, order: np.ndarray, source: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The sequence of each ordered row, its position there, and the names of all sequences, as they come first."""
+    require_values(frame[name], source)
     codes, labels = pd.factorize(frame[name])
-    if (codes < 0).any():
-        raise TableError(f"row {frame.index[int((codes < 0).argmax())] + 1} has no {name}, expected one in each row")
     sequence = codes[order]
     where = pd.Series(sequence).groupby(sequence).cumcount().to_numpy()
     return sequence, where, np.asarray(labels)

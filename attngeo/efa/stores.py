@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from attngeo.efa.sequences import Sequences, TableReading, check_columns, show_name
+from attngeo.efa.sequences import Sequences, TableReading, check_columns, require_values, show_name
 from attngeo.errors import DataUnavailableError, TableError, first_line
 from attngeo.training import Batches, TensorBatches, draw_generator
 
@@ -118,8 +118,7 @@ class ParquetStore:
         rows = 0
         for frame in _read_parts(path, [column], ROWS_AT_ONCE):
             values = frame[column]
-            if values.isna().any():
-                raise TableError(f"{path}: row {rows + int(values.isna().argmax()) + 1} has no {column}")
+            require_values(values, str(path), first=rows)
             codes, labels = pd.factorize(values)
             changes = np.flatnonzero(np.diff(codes, prepend=-1))
             if names and labels[codes[0]] == names[-1]:

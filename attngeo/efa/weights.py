@@ -1,12 +1,15 @@
-"""The weights of attention at masked positions, by one pass for each position."""
+"""The weights of attention at masked positions, by one pass for each position; and as a table."""
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from attngeo.efa.attention import MaskedAttention
 from attngeo.efa.network import Tokens
+from attngeo.efa.sequences import Sequences
 
 
 @torch.no_grad()
@@ -22,3 +25,21 @@ def read_weights(attention: MaskedAttention, given: Tokens, *, causal: bool) -> 
         for number, (_, weights) in enumerate(attention.step_copy(given, i, causal=causal)):
             found[:, number, :, i] = weights[:, :, i]
     return found
+
+
+def tabulate_weights(sequences: Sequences, weights: np.ndarray, *, causal: bool) -> pd.DataFrame:
+    """The weights [B, layers, H, I, J] of pairs of known positions, as rows."""
+    known = sequences.known.numpy()
+    positions = known.shape[1]
+    others = np.tile(known, weights.shape[-1] // positions)
+    pairs = known[:, :, None] & others[:, None]
+    if causal:
+        pairs &= np.tile(np.tri(positions, dtype=bool), len(pairs[0, 0]) // positions)
+    at, layer, head, i, j = np.nonzero(np.broadcast_to(pairs[:, None, None], weights.shape))
+    return pd.DataFrame(
+        {
+            "sequence": sequences.names[at], "layer": layer, "head": head, "row": sequences.rows[at, i],
+            "other": sequences.rows[at, j % positions], "position": i, "other_position": j % positions,
+            "lag": j // positions, "weight": weights[at, layer, head, i, j],
+        }
+    )  # fmt: skip

@@ -110,7 +110,7 @@ def explain_nothing_found(
             f"{ref}: family {model_type!r} is not supported: {unknown} {unread[0]}{' is unknown' if fused else ''}; "
             "declare it in attngeo/layouts/families.py"
         )
-    if model_type == "attngeo_efa":
+    if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
         return UnsupportedModelError(
             f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
         )

@@ -216,6 +216,7 @@ def test_a_repository_without_a_tokeniser(hub: Hub, online: dict[str, str], attn
     assert [file for file in hub.downloaded if file.endswith(".safetensors")] == []
 
 
+@pytest.mark.slow
 def test_offline_a_tokeniser_may_be_missing_from_the_cache(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:

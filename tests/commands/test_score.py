@@ -18,6 +18,7 @@ import torch
 from conftest import Command
 from support.checkpoints import CONFIG, weights, write_config, write_single
 from support.messages import assert_fails, assert_states
+from support.terminal import with_progress
 
 import attngeo as library
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, OutputError, UsageError
@@ -234,8 +235,6 @@ def test_ctrl_c_exits_130_and_leaves_no_file(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [Path(sys.executable).with_name("attngeo"), "score", "-v", *["demo:minilm"] * 2000, "-o", output],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # If the tests run in the background of a shell, the signal is ignored from the start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr is not None
     assert_states(process.stderr.readline(), "demo:minilm")
@@ -247,18 +246,19 @@ def test_ctrl_c_exits_130_and_leaves_no_file(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_names_from_a_checkpoint_are_shown_and_not_obeyed(attngeo: Command, tmp_path: Path) -> None:
+def test_names_from_a_checkpoint_are_shown_and_not_obeyed(inside: Command, tmp_path: Path) -> None:
     """Markup in a path or a name is text; an escape sequence is taken out."""
     tensors = weights() | {"\x1b[31mred.att.qkv.weight": torch.ones(4, 4)}
     folder = write_single(tmp_path / "[/bold]", tensors, CONFIG | {"model_type": "[/red]x"})
     for command in ("score", "inspect"):
-        run = attngeo(command, folder)
+        run = inside(command, folder)
         assert run.returncode == 0, run.stderr
         assert "[/red]x" in run.stdout
         assert "\x1b[31m" not in run.stdout + run.stderr
         assert "red.att.qkv.weight" in run.stdout + run.stderr
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_printed_loses_no_file(attngeo: Command, tmp_path: Path) -> None:
     """A terminal without the characters, a full one, a closed one: the files are written, and no traceback is shown."""
     plain = attngeo("score", "demo:minilm", "-o", tmp_path / "a.csv", PYTHONIOENCODING="ascii")
@@ -288,16 +288,10 @@ def test_help_loads_no_heavy_library() -> None:
 
 def test_progress_goes_to_stderr_of_a_terminal_only() -> None:
     """On a terminal the bar names the layer and the bytes; redirected or quiet, nothing of it is left."""
-    pty = pytest.importorskip("pty")
-    leader, follower = pty.openpty()
-    command = [str(Path(sys.executable).with_name("attngeo")), "score", "demo:minilm", "--format", "csv"]
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=follower, text=True, check=True)
-    os.close(follower)
-    shown = os.read(leader, 100_000).decode()
-    os.close(leader)
+    shown, results = with_progress("score", "demo:minilm", "--format", "csv")
     assert "encoder" in shown
     assert "/7.1 MB" in shown
-    assert run.stdout.startswith("model,revision")
+    assert results.startswith("model,revision")
 
 
 def test_models_with_long_paths_are_told_apart_in_their_summary(inside: Command, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from support.checkpoints import weights, write_single
 from support.dask_cluster import start_cluster
 from support.hub_server import serve
 from support.messages import assert_fails, assert_states
+from support.terminal import with_progress
 
 MANY = 40
 
@@ -109,7 +109,6 @@ def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None
     process = subprocess.Popen(
         [*command, "--jobs", "2", "--fresh"], env=os.environ | {"ATTNGEO_CACHE": str(tmp_path / "cache")},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr is not None
     assert_states(process.stderr.readline(), "demo:minilm")  # what a process logged is printed here
@@ -126,20 +125,11 @@ def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None
 
 
 def test_a_bar_counts_the_models_of_a_study(tmp_path: Path) -> None:
-    pty = pytest.importorskip("pty")
-    leader, follower = pty.openpty()
     write_models(tmp_path, 3)
-    command = [Path(sys.executable).with_name("attngeo"), "score", "--models", "models.txt", "--jobs", "2"]
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=follower, text=True, check=True, cwd=tmp_path)
-    os.close(follower)
-    shown = ""
-    with contextlib.suppress(OSError):  # there is no more
-        while part := os.read(leader, 100_000):
-            shown += part.decode(errors="replace")
-    os.close(leader)
+    shown, results = with_progress("score", "--models", "models.txt", "--jobs", "2", cwd=tmp_path)
     assert "score  ./models/m0, ./models/m1" in shown
     assert "3/3" in shown
-    assert len(run.stdout.splitlines()) == 4
+    assert len(results.splitlines()) == 4
 
 
 @pytest.mark.slow

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from attngeo.commands.app import COMMANDS, app
 from support.messages import assert_fails, assert_states
+from support.terminal import on_terminal
 
 from attngeo.checkpoints.known_models import HUB_MODELS
 from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
@@ -107,30 +108,6 @@ def test_shells_complete(words: str, completed: list[str], tmp_path: Path) -> No
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.split() == completed
-
-
-def on_terminal(*arguments: str, **environment: str) -> str:
-    """What the command writes to a terminal of 80 columns."""
-    master, slave = pty.openpty()
-    command = [str(Path(sys.executable).with_name("attngeo")), *arguments]
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "CI")}
-    with subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave,
-        env={**clean, "TERM": "xterm-256color", "COLUMNS": "80", **environment},
-    ) as process:  # fmt: skip
-        os.close(slave)
-        written = b""
-        while True:
-            try:
-                some = os.read(master, 65536)
-            except OSError:  # how Linux says that the other end is closed
-                break
-            if not some:
-                break
-            written += some
-    os.close(master)
-    assert process.returncode == 0
-    return written.decode()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["score", "--help"], ["plot", "--help"]])
@@ -225,12 +202,12 @@ def test_no_arguments_show_the_commands(attngeo: Command) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "score demo:encoder",
-        "score demo:encoder --format csv --fail-if 'layers > 0'",
         "families",
         "report --init",
         "--help",
         "score --help",
+        pytest.param("score demo:encoder", marks=pytest.mark.slow),
+        pytest.param("score demo:encoder --format csv --fail-if 'layers > 0'", marks=pytest.mark.slow),
     ],
 )
 def test_a_closed_pipe_is_no_failed_check(arguments: str) -> None:
@@ -295,11 +272,27 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
             raise AttributeError("module 'numpy' has no attribute 'void'") from None
 
     monkeypatch.setattr(scoring, "score", swallow if swallowed else convert)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started pytest without it
-    try:
-        done = inside("score", "demo:encoder")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    done = inside("score", "demo:encoder")
+    assert_fails(done, INTERRUPTED, "interrupted")
+
+
+class Removed:
+    """Python drops the exceptions of its removal."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_that_python_drops_ends_a_wait(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo.scores import scoring
+
+    def wait(*_: Any, **__: Any) -> None:
+        Removed()
+        threading.Event().wait(60)
+        pytest.fail("the wait did not end")
+
+    monkeypatch.setattr(scoring, "score", wait)
+    done = inside("score", "demo:encoder")
     assert_fails(done, INTERRUPTED, "interrupted")
 
 

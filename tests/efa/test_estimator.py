@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
         {"short": "drop"}, pd.DataFrame({"sequence": [1, 2], "item": list("ab"), "value": 1.0}), "no sequence",
     ),
     "no item": ({}, draw_table([1.0]).assign(item=None), "row 1 has no item"),
-    "no sequence": ({}, draw_table([1.0]).assign(sequence=None), "row 1 has no sequence"),
+    "no sequence": ({}, draw_table([1.0]).assign(sequence=None), "the training table: row 1 has no sequence"),
     "coordinates": ({"coordinates": ("x",)}, draw_table([1.0]).assign(x=np.nan), "row 1 has nan in column 'x'"),
     "twice": ({"position": "x"}, draw_table([1.0]).assign(x=0), "of an earlier row of its sequence"),
     "nothing known": ({"item": "thing"}, draw_table([1.0]), "neither the column 'thing' nor coordinates"),

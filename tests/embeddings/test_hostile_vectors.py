@@ -120,6 +120,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
     places = [tmp_path / f"{number}.kv" for number in range(len(BOMBS))]
     for place, content in zip(places, BOMBS.values(), strict=True):

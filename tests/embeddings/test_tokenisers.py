@@ -191,6 +191,7 @@ def hub() -> Iterator[Hub]:
         yield running
 
 
+@pytest.mark.slow
 def test_only_tokeniser_files_are_downloaded_from_the_hub(hub: Hub, attngeo: Command, tmp_path: Path) -> None:
     online = environment_of(hub.url, tmp_path / "home")
     folder = hub.repositories["org/name"] = checkpoint(tmp_path / "remote", 365, model_type="gpt2")

@@ -213,9 +213,7 @@ def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Si
 def test_more_interrupts_end_a_run_without_a_traceback(moment: str, tmp_path: Path) -> None:
     """While it stops, and while Python ends."""
     options = small_options(tmp_path, steps=100_000, log_every=50, save_every=100_000)
-    process = start(
-        tmp_path, options, tmp_path / "run", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
-    )
+    process = start(tmp_path, options, tmp_path / "run")
     wait_for(tmp_path / "run/geometry.parquet", process)
     assert process.stderr is not None
     while "/100,000" not in process.stderr.readline():  # until the first log of the training

@@ -101,7 +101,6 @@ def test_ctrl_c_saves_a_checkpoint_of_every_run(group: bool, tmp_path: Path) -> 
     process = subprocess.Popen(
         list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     while len(list(tmp_path.glob("runs/*/geometry.parquet"))) < 2:
         assert process.poll() is None, process.communicate()

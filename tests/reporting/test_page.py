@@ -201,6 +201,7 @@ def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
     assert 'id="plotly"' not in page
 
 
+@pytest.mark.slow
 @needs_browser
 def test_it_prints_whole(made: Path) -> None:
     """On a sheet of A4 no table is cut, tool bars are hidden, and charts are as wide as the sheet."""

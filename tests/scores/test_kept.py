@@ -211,6 +211,7 @@ def test_fresh_also_ignores_the_layers_of_an_interrupted_run(model: Path) -> Non
     assert computed(model, fresh=True) == LAYERS
 
 
+@pytest.mark.slow
 def test_a_killed_run_reads_no_finished_layer_again(attngeo: Command, tmp_path: Path, cache: Path) -> None:
     with serve() as hub:
         hub.repositories["org/name"] = write_layers(tmp_path / "remote")

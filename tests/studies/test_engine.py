@@ -185,7 +185,6 @@ def start_study(folder: Path, jobs: int) -> tuple[subprocess.Popen[str], list[ps
     process = subprocess.Popen(
         [sys.executable, script, folder, str(jobs)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     while len(list(folder.glob("*.run"))) < jobs + 1:
         assert process.poll() is None, process.communicate()
