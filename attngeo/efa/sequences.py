@@ -82,6 +82,16 @@ class TableReading:
         object.__setattr__(self, "numbers", {item: at for at, item in enumerate(self.items or ())})
         object.__setattr__(self, "texts", {str(item): at for at, item in enumerate(self.items or ())})
 
+    @property
+    def needed(self) -> list[str]:
+        """The columns that a table must have."""
+        columns = self.columns
+        names = [columns.sequence, *columns.coordinate_names, *columns.lag_names]
+        names += [columns.item] if self.items is not None else []
+        names += [columns.value] if self.has_values else []
+        names += [columns.position] if columns.position is not None else []
+        return names
+
     def read(self, frame: pd.DataFrame, *, source: str = "the table", numbers: np.ndarray | None = None) -> Sequences:
         """The sequences of a table. Raises TableError that names the row, from 1, and what to do.
 
@@ -89,11 +99,7 @@ class TableReading:
         """
         columns = self.columns
         frame = frame.set_axis(pd.RangeIndex(len(frame)) if numbers is None else numbers)
-        names = [columns.sequence, *columns.coordinate_names, *columns.lag_names]
-        names += [columns.item] if self.items is not None else []
-        names += [columns.value] if self.has_values else []
-        names += [columns.position] if columns.position is not None else []
-        check_columns(frame, names, source)
+        check_columns(frame, self.needed, source)
         order = _order_rows(frame, columns, source)
         sequence, where, labels = _place_rows(frame, columns.sequence, order, source)
         kept = _keep_long(sequence, labels, columns, causal=self.causal, source=source)

@@ -12,7 +12,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from attngeo.efa.sequences import Sequences, TableReading, check_columns, require_values, show_name
+from attngeo.efa.sequences import (
+    POSITION,
+    Sequences,
+    TableReading,
+    check_columns,
+    require_columns,
+    require_values,
+    show_name,
+)
 from attngeo.errors import DataUnavailableError, TableError, first_line
 from attngeo.training import Batches, TensorBatches, draw_generator
 
@@ -187,11 +195,14 @@ class ParquetStore:
 
     def _part(self, number: int, reading: TableReading) -> Sequences:
         first, last = self._ranges()[number]
-        frame = self._read(first, last, None)
+        columns = self.columns()
+        require_columns(columns, reading.needed, str(self.path))
+        used_columns = {*reading.needed, POSITION}
+        frame = self._read(first, last, [name for name in columns if name in used_columns])
         used = np.repeat(self.chosen[first:last], np.diff(self.starts[first : last + 1]))
         return reading.read(frame[used], source=str(self.path), numbers=int(self.starts[first]) + np.flatnonzero(used))
 
-    def _read(self, first: int, last: int, columns: list[str] | None) -> pd.DataFrame:
+    def _read(self, first: int, last: int, columns: list[str]) -> pd.DataFrame:
         """The rows of sequences from `first` until before `last`."""
         from pyarrow import parquet
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pyarrow import parquet
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention
@@ -423,6 +424,23 @@ def test_rows_of_a_file_are_named_by_their_number_in_it(
         )
         with refuses(TableError, f"row {last + 1} has", said):
             fit(file, family="poisson", validation_fraction=held_out, short="drop")
+
+
+def test_columns_of_a_file_that_are_not_needed_are_not_read(tmp_path: Any) -> None:
+    """Their pages are damaged."""
+    frame = draw_table([1.0, 2.0])
+    expected = fit(write_parquet(frame, tmp_path)).log_prob(frame)
+    file = write_parquet(frame.assign(notes="a long text"), tmp_path)
+    metadata = parquet.ParquetFile(file).metadata
+    at = metadata.schema.names.index("notes")
+    with file.open("r+b") as content:
+        for group in range(metadata.num_row_groups):
+            pages = metadata.row_group(group).column(at)
+            content.seek(pages.dictionary_page_offset or pages.data_page_offset)
+            content.write(b"\xff" * pages.total_compressed_size)
+    with pytest.raises(OSError, match="page"):
+        pd.read_parquet(file)
+    assert fit(file).log_prob(frame).equals(expected)
 
 
 def test_an_interrupted_fit_of_a_file_resumes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
