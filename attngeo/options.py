@@ -95,11 +95,11 @@ def device_option() -> Any:
     return option("auto", "Where to compute: auto, cpu, cuda, cuda:N or mps", panel=RUNNING, metavar="DEVICE")
 
 
-def missing_option() -> Any:
-    """The option `missing` of what reads a user's own tables."""
+def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
+    """The option `missing` of what reads a user's own tables. default: what help shows."""
     return option(
-        None, "Text that is a missing cell; may be repeated", panel=INPUT, metavar="TEXT", parse=tuple, repeated=True,
-        shown_default="an empty cell, NA, NaN, ?",
+        None, "Text that is a missing cell, as an empty one always is; may be repeated", panel=INPUT, metavar="TEXT",
+        parse=tuple, repeated=True, shown_default=default,
     )  # fmt: skip
 
 

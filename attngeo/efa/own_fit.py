@@ -13,7 +13,7 @@ from attngeo.efa.options import EfaOptions
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, Options, device_option, missing_option, option, parse_bytes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress, is_first_process
-from attngeo.tables.own import MISSING_TEXTS, SUFFIXES, read_own_table
+from attngeo.tables.own import SUFFIXES, read_own_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +104,7 @@ def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = Efa
 
     model = load_model(folder)
     model.options = replace(model.options, device=options.device)
-    return predict_own_rows(model, read_own_table(path, tuple(options.missing or MISSING_TEXTS)))
+    return predict_own_rows(model, read_own_table(path, options.missing))
 
 
 def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:
@@ -153,7 +153,7 @@ def _open(path: str, options: EfaFitOptions) -> pd.DataFrame | str:
     place = Path(path).expanduser()
     if place.suffix.lower() == ".parquet" and place.is_file() and place.stat().st_size > options.in_memory:
         return path
-    return read_own_table(path, tuple(options.missing or MISSING_TEXTS))
+    return read_own_table(path, options.missing)
 
 
 def _describe(model: ExponentialFamilyAttention) -> dict[str, Any]:

@@ -6,7 +6,6 @@ The tensors of attention are named and laid out as those of a transformer's laye
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from attngeo import __version__
@@ -22,8 +21,7 @@ from attngeo.devices import usable_device
 from attngeo.efa.modelling import DataShape, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import CorruptCheckpointError, TableError, UsageError, first_line
-from attngeo.tables.atomic import atomic_write
-from attngeo.tables.saved import CONFIG, PLAIN, read_config
+from attngeo.tables.saved import CONFIG, PLAIN, read_config, write_model
 
 if TYPE_CHECKING:
     from attngeo.efa.estimator import ExponentialFamilyAttention
@@ -53,11 +51,7 @@ def save_model(model: ExponentialFamilyAttention, folder: str | Path) -> None:
             "head_dim": shape.size, "is_decoder": model.options.direction == "uni",
         }  # fmt: skip
     tensors = {_to_file(name): each.detach().cpu().contiguous() for name, each in part.state_dict().items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / WEIGHTS) as path:
-        save_file(tensors, path, metadata={"format": "pt"})
-    with atomic_write(folder / CONFIG) as path:
-        path.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    write_model(folder, about, tensors, WEIGHTS)
 
 
 def check_items(items: Iterable[Any]) -> list[Any]:

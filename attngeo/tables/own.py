@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,12 @@ SUFFIXES = (*SEPARATORS, ".parquet")
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
 
 
-def read_own_table(path: str | Path, missing: Sequence[str] = MISSING_TEXTS) -> pd.DataFrame:
+def read_own_table(path: str | Path, missing: Iterable[str] | None = None, texts: Iterable[str] = ()) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
-    missing: texts that are missing cells. Raises DataUnavailableError if there is no such file, UsageError for another
-    format, TableError if it cannot be read, has no rows, or names a column twice.
+    missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS. texts: columns of a text file
+    that are texts, even if all look like numbers. Raises DataUnavailableError if there is no such file, UsageError for
+    another format, TableError if it cannot be read, has no rows, or names a column twice.
     """
     import pandas as pd
 
@@ -44,8 +45,8 @@ def read_own_table(path: str | Path, missing: Sequence[str] = MISSING_TEXTS) -> 
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
                 frame = pd.read_csv(
-                    path, sep=separator, na_values=list(missing), keep_default_na=False, encoding="utf-8-sig",
-                    skipinitialspace=True, index_col=False,
+                    path, sep=separator, na_values=list_missing(missing), keep_default_na=False, encoding="utf-8-sig",
+                    skipinitialspace=True, index_col=False, dtype=dict.fromkeys(texts, str),
                 )  # fmt: skip
     except FileNotFoundError:
         raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file") from None
@@ -61,6 +62,18 @@ def read_own_table(path: str | Path, missing: Sequence[str] = MISSING_TEXTS) -> 
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
     frame.columns = frame.columns.map(str)
     return frame
+
+
+def list_missing(given: Iterable[str] | None) -> list[str]:
+    """The texts that are missing cells: those that are given, and the empty one; without any, MISSING_TEXTS."""
+    return list(dict.fromkeys(["", *(given or MISSING_TEXTS)]))
+
+
+def list_texts(frame: pd.DataFrame) -> list[str]:
+    """The columns that have texts."""
+    import pandas as pd
+
+    return [name for name in frame.columns if pd.api.types.is_string_dtype(frame[name].dtype)]
 
 
 def _check_header(path: Path, separator: str) -> None:

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, first_line
+from attngeo.tables.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CONFIG = "config.json"
 # What JSON gives back as it was.
 PLAIN = (str, int, float, bool)
+
+
+def write_model(folder: Path, about: Mapping[str, Any], tensors: dict[str, Tensor], weights: str) -> None:
+    """Write the configuration and the tensors of a model to a folder, which is created. Raises OutputError.
+
+    weights: the name of the file of the tensors. Nothing is written if JSON lacks a value of the configuration.
+    """
+    from safetensors.torch import save
+
+    text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder / weights) as path:
+        path.write_bytes(save(tensors, metadata={"format": "pt"}))  # save_file makes a file that others cannot read
+    with atomic_write(folder / CONFIG) as path:
+        path.write_text(text, "utf-8")
 
 
 def read_config(folder: Path, model_type: str, file_format: int, made_by: str) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from attngeo.errors import DataError
 FOLDS = 5
 # The number of trees; those of fewer are the first ones.
 STAGES = "n_estimators"
+# What scikit-learn warns of if classes have few rows.
+RARE_CLASSES = "The (least populated class|number of unique classes)"
 Grid = Mapping[str, tuple[Any, ...]]
 # Called with the fits that are finished and their total.
 ReportFits = Callable[[int, int], None]
@@ -132,7 +134,8 @@ def fit_baseline(
         )
     encoder = OneHotEncoder(drop="first", handle_unknown="ignore", sparse_output=False).fit(x)
     # Both checks would be made for each of some hundred thousand trees.
-    with config_context(skip_parameter_validation=True, assume_finite=True):
+    with config_context(skip_parameter_validation=True, assume_finite=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", RARE_CLASSES, UserWarning)
         encoded = encoder.transform(x)
         chosen = _search(baseline, grid, encoded, y, seed, report) if grid else {}
         classifier = baseline.make(seed).set_params(**chosen).fit(encoded, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import validate_data
 
-from attngeo.errors import UsageError
+from attngeo.errors import TableError, UsageError
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tabular.encoding import TableCoding, learn_table
 from attngeo.tabular.fitting import FittedTable, FittingPlan, fit_plans
@@ -78,6 +79,8 @@ class AttentionClassifier(
     [['red', 'small']]
     """
 
+    # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
+    missing_texts: tuple[str, ...] | None = None
     coding_: TableCoding
     network_: TableAttention
     train_loss_: np.ndarray
@@ -151,11 +154,10 @@ class AttentionClassifier(
         options = self._check_options()
         training = TrainingOptions(epochs=epochs, learning_rate=options.learning_rate, device=options.device)
         is_first = not hasattr(self, "network_")
-        rows = self._read_rows(X, y, sample_weight, reset=is_first or is_frame(X))
         if is_first:
-            self._learn(rows, options, classes)
+            rows = self._learn(X, y, sample_weight, options, classes)
         else:
-            self._extend(rows, options)
+            rows = self._extend(X, y, sample_weight, options)
         plan = self._plan(rows, options, training, self._seed + self._data_sets)
         self.network_ = plan.new_network() if is_first else self.network_
         self._optimizer = self._optimizer or make_optimizer(self.network_, training)
@@ -269,28 +271,36 @@ class AttentionClassifier(
     def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
         """Learn what the categories are, and return the training that `fit` does."""
         options = self._check_options()
-        rows = self._read_rows(X, y, sample_weight, reset=True)
-        self._learn(rows, options, None)
+        rows = self._learn(X, y, sample_weight, options, None)
         self._data_sets = 1
         training = TrainingOptions(
             epochs=options.epochs, learning_rate=options.learning_rate, patience=options.patience, device=options.device
         )
         return self._plan(rows, options, training, self._seed, options.validation_fraction)
 
-    def _read_rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> TrainingRows:  # noqa: N803
-        frame = read_table(X)
-        validate_data(self, X, skip_check_array=True, reset=reset)
-        return read_training_rows(frame, y, sample_weight)
-
-    def _learn(self, rows: TrainingRows, options: ClassifierOptions, classes: Any) -> None:
-        """Start a model of these rows."""
-        self.coding_ = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
+    def _learn(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any,
+        options: ClassifierOptions,
+        classes: Any,
+    ) -> TrainingRows:
+        """Start a model of these rows. If they cannot be used, the model stays as it was."""
+        rows = read_training_rows(read_table(X), y, sample_weight)
+        coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
+        validate_data(self, X, skip_check_array=True, reset=True)
+        self.coding_ = coding
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._data_sets = 0
         self._optimizer = None
+        return rows
 
-    def _extend(self, rows: TrainingRows, options: ClassifierOptions) -> None:
-        """Add the columns, categories and classes of more rows to the model."""
+    def _extend(self, X: Any, y: Any, sample_weight: Any, options: ClassifierOptions) -> TrainingRows:  # noqa: N803
+        """Add the columns, categories and classes of more rows to the model; those may have no label."""
+        if not is_frame(X):
+            validate_data(self, X, skip_check_array=True, reset=False)
+        rows = read_training_rows(read_table(X), y, sample_weight, unlabelled=True)
         old = self.coding_
         self.coding_ = old.extend(rows.frame, rows.labels, rows.weights, options.n_bins)
         self.n_features_in_ = len(self.coding_.names)
@@ -301,6 +311,7 @@ class AttentionClassifier(
             places = [*range(len(old.names)), len(self.coding_.names)]
             self.network_ = grow_network(self.network_, layout, places, self._seed + self._data_sets)
             self._optimizer = None
+        return rows
 
     def _plan(
         self,
@@ -315,6 +326,11 @@ class AttentionClassifier(
         weights = torch.from_numpy(rows.weights.astype(np.float32))
         other = None
         if held_out:
+            if len(codes) - math.ceil(held_out * len(codes)) < 1:
+                raise TableError(
+                    f"{len(codes)} rows, of which a fraction of {held_out:g} cannot be held out; give more, or set "
+                    "validation_fraction to less"
+                )
             kept, out = train_test_split(np.arange(len(codes)), test_size=held_out, random_state=seed)
             other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
         return FittingPlan(

@@ -16,6 +16,9 @@ from attngeo.tabular.options import Unseen
 # The name of the response if the labels have none.
 RESPONSE = "response"
 SHOWN = 3
+# What to do about values that no training row has.
+UNSEEN_CELL = 'leave the column out, or treat them as missing with unseen="mask" (--unseen mask)'
+UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows that have them"
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,10 @@ class ColumnCoding:
         """The number of categories; 1 if no training row has a value, so that the column can be masked."""
         return max(len(self.values), 1)
 
-    def encode(self, column: pd.Series[Any], unseen: Unseen) -> np.ndarray:
+    def encode(self, column: pd.Series[Any], unseen: Unseen, advice: str = UNSEEN_CELL) -> np.ndarray:
         """Categories of values, [rows]; MISSING for a missing one, and for an unseen one if it is to be masked.
 
-        Raises TableError for an unseen value otherwise.
+        Raises TableError for an unseen value otherwise, with the advice.
         """
         missing = column.isna().to_numpy()
         if self.edges is not None:
@@ -49,10 +52,7 @@ class ColumnCoding:
         if unseen == "error" and (codes[~missing] < 0).any():
             new = list(dict.fromkeys(column[~missing][codes[~missing] < 0].tolist()))
             shown = ", ".join(f"{value!r:.40}" for value in new[:SHOWN]) + (", …" if len(new) > SHOWN else "")
-            raise TableError(
-                f"column {self.name!r} has values that no training row has: {shown}; leave the column out, or treat "
-                'them as missing with unseen="mask" (--unseen mask)'
-            )
+            raise TableError(f"column {self.name!r} has values that no training row has: {shown}; {advice}")
         return np.where(missing, MISSING, codes)
 
     def labels(self) -> np.ndarray:
@@ -69,12 +69,23 @@ class ColumnCoding:
         values[:] = self.values or [np.nan]
         return np.asarray(values[codes])
 
-    def extend(self, column: pd.Series[Any]) -> ColumnCoding:
-        """The coding with the new values of a column as its last categories. Bins stay as they are."""
+    def extend(self, column: pd.Series[Any], bins: int | None = None) -> ColumnCoding:
+        """The coding with the new values of a column as its last categories. Bins stay as they are.
+
+        bins: raise TableError for numbers that would be in bins, had they been there at first: with fractions, or more
+        than so many. None for labels.
+        """
         if self.edges is not None:
             return self
         known = set(self.values)
         new = [value for value in _sort(column.dropna().astype(object).unique()) if value not in known]
+        are_many = bins is not None and len(known) + len(new) > bins
+        if bins is not None and new and _is_number(column) and (are_many or any(value % 1 for value in new)):
+            raise TableError(
+                f"column {self.name!r} had {len(known)} numbers, which are categories, and now has {len(new)} others, "
+                f"expected whole ones, at most {bins} in all; begin with the data set that has more of them, or set "
+                "n_bins"
+            )
         return replace(self, values=(*self.values, *new))
 
 
@@ -164,6 +175,7 @@ class TableCoding:
     def place(self, frame: pd.DataFrame) -> list[int]:
         """The numbers of the columns of a table. Raises TableError for one that is unknown."""
         if not self.named:
+            self._check_count(frame)
             return list(range(frame.shape[1]))
         numbers = {name: at for at, name in enumerate(self.names)}
         unknown = [name for name in frame.columns if name not in numbers]
@@ -176,11 +188,13 @@ class TableCoding:
         codes = np.full((len(frame), len(self.columns)), ABSENT, dtype=np.int64)
         for at, place in enumerate(self.place(frame)):
             codes[:, place] = self.columns[place].encode(frame.iloc[:, at], unseen)
-        codes[:, -1] = MISSING if labels is None else self.response.encode(labels, "error")
+        codes[:, -1] = MISSING if labels is None else self.response.encode(labels, "error", UNSEEN_LABEL)
         return codes
 
     def extend(self, frame: pd.DataFrame, labels: pd.Series[Any], weights: np.ndarray, bins: int) -> TableCoding:
         """The coding with the new columns and values of more rows; the columns so far stay in their order."""
+        if not self.named:
+            self._check_count(frame)
         known = {name: at for at, name in enumerate(self.names)} if self.named else {}
         columns = list(self.columns[:-1])
         for at, name in enumerate(frame.columns):
@@ -188,8 +202,16 @@ class TableCoding:
             if place is None:
                 columns.append(learn_coding(name, frame.iloc[:, at], weights, bins))
             else:
-                columns[place] = columns[place].extend(frame.iloc[:, at])
+                columns[place] = columns[place].extend(frame.iloc[:, at], bins)
         return replace(self, columns=(*columns, self.response.extend(labels)))
+
+    def _check_count(self, frame: pd.DataFrame) -> None:
+        """Raise TableError if columns that are known by their place are not all there."""
+        if frame.shape[1] != len(self.names):
+            raise TableError(
+                f"the table has {frame.shape[1]} columns, expected {len(self.names)}: columns whose names are no texts "
+                "are known by their place; name them by texts"
+            )
 
 
 def learn_table(

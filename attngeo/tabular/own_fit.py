@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attngeo.errors import TableError, UsageError
 from attngeo.options import COMPUTATION, INPUT, OPTIMISATION, Options, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tables.own import MISSING_TEXTS, read_own_table
+from attngeo.tables.own import list_missing, list_texts, read_own_table
 from attngeo.tabular.experiment_options import check_methods, methods_of_table_1, methods_option
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.options import ClassifierOptions, Unseen
@@ -30,7 +31,7 @@ CALIBRATION_BINS = 10
 class PredictOptions(Options):
     """How the rows of a file are read that a saved model predicts. Raises UsageError."""
 
-    missing: Iterable[str] | None = missing_option()
+    missing: Iterable[str] | None = missing_option("as fitted")
     unseen: Unseen | None = option(
         None, "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION,
         shown_default="as fitted",
@@ -80,13 +81,13 @@ class OwnFit(NamedTuple):
 
 def read_tables(path: str, options: FitOptions) -> OwnTables:
     """The rows of a file that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
-    missing = tuple(options.missing or MISSING_TEXTS)
-    frame = read_own_table(path, missing)
+    frame = read_own_table(path, options.missing)
     if options.target is None:
         raise UsageError(f"target is required: the column to predict, one of: {', '.join(frame.columns)}")
     x, y = take_target(frame, options.target, path)
     if options.test is not None:
-        test_x, test_y = take_target(read_own_table(options.test, missing), options.target, options.test)
+        test = read_own_table(options.test, options.missing, list_texts(frame))
+        test_x, test_y = take_target(test, options.target, options.test)
         absent = [name for name in x.columns if name not in test_x.columns]
         if absent:
             raise TableError(f"{options.test}: no column {absent[0]!r}, which the training rows have")
@@ -94,42 +95,61 @@ def read_tables(path: str, options: FitOptions) -> OwnTables:
     from sklearn.model_selection import train_test_split
 
     labelled = y.notna().to_numpy().nonzero()[0]
-    if len(labelled) < 2:
-        raise TableError(f"{path} has {len(labelled)} rows with a label in {options.target!r}, expected at least 2")
-    _, test = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
-    kept = ~frame.index.isin(frame.index[test])
-    return OwnTables(x[kept], y[kept], x.iloc[test], y.iloc[test])
+    if len(labelled) - math.ceil(options.test_size * len(labelled)) < 1:
+        raise TableError(
+            f"{path} has {len(labelled)} rows with a label in {options.target!r}, of which a fraction of "
+            f"{options.test_size:g} cannot be held out; give more, or a smaller --test-size"
+        )
+    train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
+    # A label that no training row has could not be predicted.
+    test_rows = held_out[y.iloc[held_out].isin(y.iloc[train].unique()).to_numpy()]
+    kept = ~frame.index.isin(frame.index[test_rows])
+    return OwnTables(x[kept], y[kept], x.iloc[test_rows], y.iloc[test_rows])
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
     """The features, and the response. Raises TableError if there is no such column, or no other one."""
+    import pandas as pd
+
     if target not in frame.columns:
         near = get_close_matches(target, list(frame.columns), 1)
         advice = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(frame.columns)}"
         raise TableError(f"{path}: no column {target!r}; {advice}")
     if frame.shape[1] < 2:
         raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
-    return frame.drop(columns=target), frame[target]
+    labels = frame[target]
+    if pd.api.types.is_float_dtype(labels.dtype) and labels.isna().any() and (labels.dropna() % 1 == 0).all():
+        labels = labels.astype("Int64")  # whole numbers, which pandas reads as others because some are missing
+    return frame.drop(columns=target), labels
 
 
-def fit_own_table(tables: OwnTables, options: FitOptions, progress: ProgressCallback = ignore_progress) -> OwnFit:
+def fit_own_table(
+    tables: OwnTables, options: FitOptions, progress: ProgressCallback = ignore_progress, *, to_save: bool = False
+) -> OwnFit:
     """Fit each method to the training rows, and measure it on the test rows that have a label.
 
-    Rows: method, seed, train_rows, test_rows, accuracy, mse (of labels that are numbers), log_loss, and
+    Rows: method, seed, train_rows, test_rows, accuracy, mse (of labels that are numbers or ordered), log_loss, and
     calibration_error, the mean difference of confidence and accuracy in ten bins of confidence. Baselines see the same
-    categories, one-hot; a missing cell is a category of its own there. Raises TableError and UsageError.
+    categories, one-hot; a missing cell is a category of its own there. to_save: refuse what a saved model cannot keep.
+    Raises TableError and UsageError.
     """
     import pandas as pd
 
     from attngeo.tabular.classifier import AttentionClassifier, fit_together
+    from attngeo.tabular.saving import describe_columns
 
     own = {each.name: getattr(options, each.name) for each in fields(ClassifierOptions)}
     model = AttentionClassifier(**own, random_state=options.seed)
     model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
+    model.missing_texts = tuple(list_missing(options.missing))
+    if to_save:
+        describe_columns(model.coding_)
+    kind = tables.train_y.dtype
+    is_ordered = isinstance(kind, pd.CategoricalDtype) and bool(kind.ordered)
     known = tables.test_y.notna()
     test_x, test_y = tables.test_x[known], tables.test_y[known]
     if not len(test_y):
-        raise TableError("the test rows have no label, expected some; leave out --test to hold out training rows")
+        raise TableError("the test rows have no label that training rows have, expected some; give rows with such")
     train = model.coding_.encode(tables.train_x, tables.train_y, "mask")
     codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
@@ -139,7 +159,7 @@ def fit_own_table(tables: OwnTables, options: FitOptions, progress: ProgressCall
             chances = model.predict_proba(test_x)
         else:
             chances = _predict_baseline(name, train, codes, model, options.seed, progress)
-        scores = measure_chances(model.classes_, codes[:, -1], chances)
+        scores = measure_chances(model.classes_, codes[:, -1], chances, is_ordered=is_ordered)
         sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
         rows.append({"method": name, "seed": options.seed, **sizes, **scores})
     return OwnFit(pd.DataFrame(rows), model if OURS in options.method_names else None)
@@ -163,19 +183,24 @@ def _predict_baseline(
     return chances
 
 
-def measure_chances(classes: np.ndarray, truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
+def measure_chances(
+    classes: np.ndarray, truth: np.ndarray, chances: np.ndarray, *, is_ordered: bool = False
+) -> dict[str, float]:
     """Accuracy, mse, log_loss and calibration_error of the chances of classes, [rows, classes].
 
-    truth: the number of the right class of each row. mse: NaN unless the classes are numbers. calibration_error: the
-    mean over rows of |accuracy − mean confidence| in bins of the confidence, of equal width (Guo et al. 2017,
-    https://arxiv.org/abs/1706.04599, equation 3).
+    truth: the number of the right class of each row. mse: of the ranks of ordered classes, or of classes that are
+    numbers; otherwise NaN. calibration_error: the mean over rows of |accuracy − mean confidence| in bins of the
+    confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
     """
     import numpy as np
     from sklearn.metrics import log_loss
 
     best = chances.argmax(1)
     right = best == truth
-    numbers = classes.astype(float) if np.issubdtype(classes.dtype, np.number) else np.full(len(classes), np.nan)
+    if is_ordered:
+        numbers = np.arange(len(classes), dtype=float)
+    else:
+        numbers = classes.astype(float) if np.issubdtype(classes.dtype, np.number) else np.full(len(classes), np.nan)
     confidence = chances[np.arange(len(best)), best]
     bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
     gaps = np.bincount(bins, right - confidence, CALIBRATION_BINS)
@@ -194,8 +219,10 @@ def read_rows(model: AttentionClassifier, path: str, options: PredictOptions = P
     """
     if options.unseen is not None:
         model.set_params(unseen=options.unseen)
-    frame = read_own_table(path, tuple(options.missing or MISSING_TEXTS))
-    names = [str(name) for name in model.coding_.names]
+    coding = model.coding_
+    texts = [str(each.name) for each in coding.columns[:-1] if all(isinstance(value, str) for value in each.values)]
+    frame = read_own_table(path, options.missing or model.missing_texts, texts)
+    names = [str(name) for name in coding.names]
     absent = [name for name in names if name not in frame.columns]
     if absent:
         raise TableError(f"{path}: no column {absent[0]!r}; expected those of the training rows: {', '.join(names)}")

@@ -5,20 +5,20 @@ The tensors are named and laid out as those of a transformer's layer, so that `a
 
 from __future__ import annotations
 
-import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from sklearn.utils.validation import check_is_fitted
 
 from attngeo import __version__
 from attngeo.devices import usable_device
 from attngeo.errors import CorruptCheckpointError, TableError, UsageError, first_line
-from attngeo.tables.atomic import atomic_write
-from attngeo.tables.saved import CONFIG, PLAIN, read_config
+from attngeo.tables.saved import CONFIG, PLAIN, read_config, write_model
 from attngeo.tabular.classifier import AttentionClassifier
 from attngeo.tabular.encoding import ColumnCoding, TableCoding
 from attngeo.tabular.network import CellLayout, TableAttention
@@ -51,10 +51,14 @@ TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
 def save_classifier(model: AttentionClassifier, folder: str | Path) -> None:
-    """Write a fitted classifier to a folder, which is created. Raises OutputError; TableError for values JSON lacks."""
+    """Write a fitted classifier to a folder, which is created.
+
+    Raises OutputError, TableError for values that JSON lacks, and scikit-learn's NotFittedError.
+    """
     folder = Path(folder)
+    check_is_fitted(model, "network_")
     coding, network = model.coding_, model.network_
-    parameters = model.get_params()
+    parameters = {name: _plain(value) for name, value in model.get_params().items()}
     if not isinstance(parameters["random_state"], int | None):
         parameters["random_state"] = None
     about = {
@@ -63,22 +67,27 @@ def save_classifier(model: AttentionClassifier, folder: str | Path) -> None:
         "intermediate_size": network.shape["feed_forward"],
         "parameters": parameters, "named": coding.named,
         "seed": model._seed, "data_sets": model._data_sets, "epochs": model.n_iter_,
-        "columns": [_describe_column(column) for column in coding.columns],
+        "columns": describe_columns(coding), "missing": model.missing_texts,
     }  # fmt: skip
     tensors = {}
     for name, own in NAMES.items():
         weight = network.weights[own].detach()[0].cpu()
         weight = weight.T if own in TRANSPOSED else weight[0] if weight.shape[0] == 1 and "bias" in name else weight
         tensors[name] = (weight[0] if own.startswith("gain") else weight).contiguous()
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / WEIGHTS) as path:
-        save_file(tensors, path, metadata={"format": "pt"})
-    with atomic_write(folder / CONFIG) as path:
-        path.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    write_model(folder, about, tensors, WEIGHTS)
+
+
+def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
+    """The columns as a saved model keeps them. Raises TableError for a value that JSON lacks."""
+    return [_describe_column(column) for column in coding.columns]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _describe_column(column: ColumnCoding) -> dict[str, Any]:
-    values = [value.item() if isinstance(value, np.generic) else value for value in column.values]
+    values = [_plain(value) for value in column.values]
     for value in (column.name, *values):
         if not isinstance(value, PLAIN):
             raise TableError(
@@ -97,10 +106,7 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
     folder = Path(folder)
     about = read_config(folder, MODEL_TYPE, FORMAT, MADE_BY)
     try:
-        columns = tuple(
-            ColumnCoding(each["name"], tuple(each["values"]), None if each["edges"] is None else tuple(each["edges"]))
-            for each in about["columns"]
-        )
+        columns = tuple(map(_read_column, about["columns"]))
         model = AttentionClassifier(**about["parameters"])
         model.set_params(device=usable_device(model.device))
         model.coding_ = TableCoding(columns, bool(about["named"]))
@@ -113,6 +119,8 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
         model._seed, model._optimizer = int(about.get("seed", 0)), None
         if model._seed < 0:
             raise ValueError(f"seed is {model._seed}")
+        if about.get("missing") is not None:
+            model.missing_texts = tuple(map(str, about["missing"]))
     except (LookupError, TypeError, ValueError, OverflowError, UsageError) as error:
         raise CorruptCheckpointError(f"{folder / CONFIG}: is no saved classifier ({first_line(error)})") from None
     _load_weights(network, folder / WEIGHTS)
@@ -122,6 +130,16 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
     if model.coding_.named:
         model.feature_names_in_ = np.array(names, dtype=object)
     return model
+
+
+def _read_column(about: dict[str, Any]) -> ColumnCoding:
+    """A column of a configuration. Raises ValueError, LookupError and TypeError for what cannot be one."""
+    values, edges = tuple(about["values"]), about["edges"]
+    if edges is not None:
+        edges = tuple(map(float, edges))
+        if len(edges) != len(values) - 1 or not all(low < high for low, high in pairwise(edges)):
+            raise ValueError(f"column {about['name']!r:.40} has {len(values)} bins, and edges that do not part them")
+    return ColumnCoding(about["name"], values, edges)
 
 
 def _load_weights(network: TableAttention, path: Path) -> None:

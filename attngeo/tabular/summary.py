@@ -42,7 +42,8 @@ def summarise_methods(frame: pd.DataFrame) -> pd.DataFrame:
 def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
     """One row for each setting: by how much the accuracy of `ours` is above that of the best baseline.
 
-    Columns: those of the setting, best (the baseline with the highest mean accuracy), runs (that both methods have),
+    Columns: those of the setting, best (the baseline with the highest mean accuracy, of those that have all runs of
+    `ours`, if any has), runs (that both methods have),
     advantage (mean difference), error (standard error of the differences, which are paired by seed; NaN for one run)
     and is_larger (advantage > error). Settings without `ours` or without a baseline are left out. Raises DataError if a
     column is missing.
@@ -57,7 +58,8 @@ def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
         baselines = [name for name in by_seed.columns if name != ours]
         if ours not in by_seed.columns or not baselines:
             continue
-        best = by_seed[baselines].mean().idxmax()
+        complete = [name for name in baselines if by_seed.loc[by_seed[ours].notna(), name].notna().all()]
+        best = by_seed[complete or baselines].mean().idxmax()
         difference = (by_seed[ours] - by_seed[best]).dropna()
         error = difference.std() / math.sqrt(len(difference)) if len(difference) else math.nan
         advantage = difference.mean()

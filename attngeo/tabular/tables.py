@@ -33,7 +33,7 @@ def read_table(table: Any) -> pd.DataFrame:
     does for what is no table of finite or missing values.
     """
     if not is_frame(table):
-        return pd.DataFrame(check_array(table, dtype=None, ensure_all_finite="allow-nan")).infer_objects()
+        return pd.DataFrame(check_array(_as_array(table), dtype=None, ensure_all_finite="allow-nan")).infer_objects()
     if table.shape[0] == 0 or table.shape[1] == 0:
         raise TableError(
             f"the table has {table.shape[0]} rows and {table.shape[1]} columns, expected at least 1 of each"
@@ -45,23 +45,37 @@ def read_table(table: Any) -> pd.DataFrame:
     return frame
 
 
-def read_labels(labels: Any, rows: int) -> pd.Series[Any]:
-    """The response of each row; missing for an unlabelled one.
+def _as_array(values: Any) -> Any:
+    """A list as an array of objects if NumPy would write a missing value among texts as the text "nan"."""
+    if isinstance(values, list | tuple) and np.asarray(values).dtype.kind in "US":
+        return np.asarray(values, dtype=object)
+    return values
+
+
+def _number_rows(labels: Any) -> pd.Series[Any]:
+    from sklearn.utils import column_or_1d
+
+    return pd.Series(column_or_1d(np.asarray(_as_array(labels)), warn=True))
+
+
+def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Series[Any]:
+    """The response of each row; missing for an unlabelled one. unlabelled: whether all may be.
 
     Raises TableError and ValueError for labels of another number, or that are no classes.
     """
-    from sklearn.utils import column_or_1d
     from sklearn.utils.multiclass import check_classification_targets
 
     if labels is None:
         raise TableError("requires y to be passed, but the target y is None")
-    series = labels if isinstance(labels, pd.Series) else pd.Series(column_or_1d(np.asarray(labels), warn=True))
+    series = labels if isinstance(labels, pd.Series) else _number_rows(labels)
     if len(series) != rows:
         raise TableError(f"y has {len(series)} labels, expected one for each of the {rows} rows")
     series = series.reset_index(drop=True)
     if pd.api.types.is_float_dtype(series.dtype) and np.isinf(series.to_numpy(np.float64, na_value=0)).any():
         raise TableError("Input y contains infinity or a value too large for dtype('float64')")
     known = series.dropna().infer_objects()
+    if known.empty and unlabelled:
+        return series
     if known.empty:
         raise TableError("y has no label, expected some rows with one")
     if not isinstance(series.dtype, pd.CategoricalDtype):
@@ -70,13 +84,16 @@ def read_labels(labels: Any, rows: int) -> pd.Series[Any]:
                 warnings.simplefilter("ignore", UserWarning)  # about many classes; one for each row is an error later
                 check_classification_targets(known.to_numpy())
         except ValueError as error:
-            raise TableError(f"{first_line(error)}; cut y into classes, for example with pandas.qcut") from None
+            raise TableError(
+                f"{first_line(error).rstrip('.')}; use texts or whole numbers, or cut numbers into classes, for "
+                "example with pandas.qcut"
+            ) from None
     return series
 
 
-def read_training_rows(frame: pd.DataFrame, labels: Any, weights: Any) -> TrainingRows:
+def read_training_rows(frame: pd.DataFrame, labels: Any, weights: Any, *, unlabelled: bool = False) -> TrainingRows:
     """The rows of a frame whose weight is not zero, with their labels. Raises as `read_labels` and `read_weights`."""
-    series, numbers = read_labels(labels, len(frame)), read_weights(weights, len(frame))
+    series, numbers = read_labels(labels, len(frame), unlabelled=unlabelled), read_weights(weights, len(frame))
     kept = numbers > 0
     return TrainingRows(frame[kept], series[kept], numbers[kept])
 

@@ -78,7 +78,7 @@ def fit(
     tables = read_tables(train, options)
     speaks = is_first_process()
     with Bar("fit", quiet=quiet or not speaks, verbose=verbose and speaks) as progress:
-        fitted = fit_own_table(tables, options, progress)
+        fitted = fit_own_table(tables, options, progress, to_save=save is not None)
     if not speaks:
         return
     if fitted.model is not None:

@@ -91,7 +91,7 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
     assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), 3, tmp_path / "no.csv")
     assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), 4, "one class")
     assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), 4, "continuous", "qcut")
-    assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), 4, "classes", 90)
+    assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), 4, "classes", 120)
     assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--save", tmp_path / "m"), 2, "atn")
     assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--encodings-output", tmp_path / "e.csv"), 2, "atn")
     assert_fails(inside(*fit, table, *FAST, "--save", tmp_path), 2, tmp_path)
@@ -99,6 +99,93 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
     assert_fails(inside(*fit, table, *FAST, "-o", table), 2, table)
     assert_fails(inside("tabular", "predict", tmp_path / "m", table), 3, tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+def test_a_file_is_read_as_that_of_the_training(inside: Command, tmp_path: Path) -> None:
+    """Texts that look like numbers in the second file only, and what was a missing cell."""
+    codes = pd.DataFrame({"zip": ["01234", "02345", "K1A"] * 20, "age": [20, 30, 999] * 20, "y": ["a", "b", "1"] * 20})
+    codes.to_csv(tmp_path / "train.csv", index=False)
+    codes[codes["y"] != "1"].replace("a", "1").assign(zip="01234").to_csv(tmp_path / "test.csv", index=False)
+    fit = ["tabular", "fit", "train.csv", *FAST, "--methods", "atn,lr", "--missing", "999", "--test", "test.csv"]
+    run = inside(*fit, "--save", "m", "--format", "json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)[0]["test_rows"] == 40
+    (tmp_path / "rows.csv").write_text("zip,age\n01234,999\n01234,\n02345,20\n")
+    run = inside("tabular", "predict", "m", "rows.csv", "--format", "json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    first, second, _ = json.loads(run.stdout)
+    assert first | {"row": 2} == second
+    refused = inside("tabular", "predict", "m", "rows.csv", "--missing", "-", cwd=tmp_path)
+    assert_fails(refused, 4, "'age'", 999)
+
+
+def test_an_empty_cell_is_missing_beside_given_texts(inside: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{number},{'a' if number < 0 else 'b'}\n" for number in (".", "", -1.5, 2.5, -0.5, 0.5) * 10
+                   if number not in (".", "")) + ".,a\n,b\n"  # fmt: skip
+    (tmp_path / "t.csv").write_text("c,y\n" + rows)
+    run = inside(
+        "tabular", "fit", "t.csv", *FAST, "--methods", "lr", "--missing", ".", "--format", "json", cwd=tmp_path
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)[0]["accuracy"] > 0.9
+
+
+def test_labels_are_held_out_only_if_others_train(inside: Command, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    frame.assign(y=[f"n{row // 2}" for row in range(120)]).to_csv(tmp_path / "pairs.csv", index=False)
+    run = inside("tabular", "fit", tmp_path / "pairs.csv", *FAST, "--methods", "lr", "--format", "json")
+    assert run.returncode == 0, run.stderr
+    (row,) = json.loads(run.stdout)
+    assert row["train_rows"] + row["test_rows"] == 120
+    assert 0 < row["test_rows"] < 30
+    frame.assign(y=3).to_csv(tmp_path / "new.csv", index=False)
+    refused = inside("tabular", "fit", table, *FAST, "--methods", "lr", "--test", tmp_path / "new.csv")
+    assert_fails(refused, 4, "'y'", 3, "labels")
+
+
+def test_whole_numbers_stay_such_where_some_labels_are_missing(inside: Command, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    frame.loc[::7, "y"] = None
+    frame.to_csv(tmp_path / "some.csv", index=False)
+    run = inside("tabular", "fit", "some.csv", *FAST, "--methods", "atn", "--save", "m", "-q", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    shown = inside("tabular", "predict", "m", "some.csv", "--format", "csv", cwd=tmp_path).stdout.splitlines()
+    assert shown[0].split(",") == ["row", "prediction", "probability", "p(1)", "p(2)"]
+    assert shown[1].split(",")[1] in ("1", "2")
+
+
+def test_errors_of_squares_of_ordered_labels(inside: Command, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    kinds = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
+    names = frame["size"].fillna("s").map({"s": "high", "m": "low", "l": "mid"})
+    for name, kind in (("ordered", kinds), ("texts", str)):
+        frame.assign(y=names.astype(kind)).to_parquet(tmp_path / f"{name}.parquet")
+        run = inside("tabular", "fit", tmp_path / f"{name}.parquet", *FAST, "--methods", "lr", "--format", "json")
+        assert run.returncode == 0, run.stderr
+        assert (json.loads(run.stdout)[0]["mse"] is None) == (name == "texts")
+
+
+def test_what_cannot_be_held_out_or_saved_is_refused_before_the_fit(
+    inside: Command, table: Path, tmp_path: Path
+) -> None:
+    few = tmp_path / "few.csv"
+    few.write_text("a,y\n1,u\n2,v\n1,u\n")
+    assert_fails(inside("tabular", "fit", few, *FAST, "--methods", "lr", "--test-size", "0.99"), 4, few, 3, 0.99)
+    held = ["--methods", "atn", "--validation-fraction", "0.9", "--patience", "2", "--test-size", "0.3"]
+    assert_fails(inside("tabular", "fit", few, *FAST, *held), 4, 0.9, "validation_fraction")
+    frame = pd.read_csv(table)
+    days = tmp_path / "days.parquet"
+    frame.assign(day=pd.Timestamp("2020-01-01").date()).to_parquet(days)
+    refused = inside("tabular", "fit", days, *FAST, "--save", tmp_path / "m", "--methods", "lr,atn")
+    assert_fails(refused, 4, "'day'", "date")
+    assert not (tmp_path / "m").exists()
+
+
+def test_rare_classes_are_fitted_without_a_warning(inside: Command, tmp_path: Path) -> None:
+    rows = tmp_path / "t.csv"
+    rows.write_text("a,y\n" + "1,u\n2,v\n" * 15 + "1,w\n")
+    run = inside("tabular", "fit", rows, *FAST, "--methods", "rf", "-q")
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_rows_with_unseen_values_or_other_columns(inside: Command, table: Path, tmp_path: Path) -> None:

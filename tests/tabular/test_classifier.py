@@ -237,6 +237,54 @@ def test_new_classes_and_categories_are_added() -> None:
     assert model.predict(pd.DataFrame({"letter": ["c"]})).tolist() == ["C"]
 
 
+def test_a_missing_value_among_texts_of_a_list_is_missing() -> None:
+    """NumPy would write it as the text "nan"."""
+    cells = [[text, number] for text, number in (("a", 1), (np.nan, 2), ("b", np.nan), (None, 1))] * 5
+    model = small().fit(cells, ["u", np.nan, "v", "u"] * 5)
+    assert model.classes_.tolist() == ["u", "v"]
+    assert [column.values for column in model.coding_.columns[:-1]] == [("a", "b"), (1, 2)]
+    texts = [["a"], [np.nan], ["b"]]
+    assert small().fit(texts * 5, ["u", "v", "u"] * 5).coding_.columns[0].values == ("a", "b")
+    assert model.impute([[np.nan, 1]])[0, 0] in ("a", "b")
+
+
+def test_a_further_data_set_may_have_no_label() -> None:
+    first, second = pd.DataFrame({"a": ["x", "y"] * 10}), pd.DataFrame({"a": ["x", "y"] * 10, "b": ["p", "q"] * 10})
+    model = small().partial_fit(first, ["u", "v"] * 10).partial_fit(second, [None] * 20)
+    assert model.columns_ == ["a", "b", "response"]
+    assert model.classes_.tolist() == ["u", "v"]
+    with refuses(TableError, "no label"):
+        small().partial_fit(first, [None] * 20)
+
+
+def test_a_data_set_that_cannot_be_used_leaves_the_model_as_it_was() -> None:
+    rows = pd.DataFrame({"a": ["x", "y"] * 10, "age": [20, 30] * 10})
+    labels = ["u", "v"] * 10
+    model = small().partial_fit(rows, labels)
+    before = model.predict_proba(rows)
+    for bad, wrong, facts in (
+        (rows.assign(b=1), np.linspace(0, 1, 20), ["continuous"]),
+        (rows.assign(age=np.linspace(20, 90, 20)), labels, ["'age'", 2, "n_bins"]),
+        (rows.assign(age=range(20)), labels, ["'age'", 10]),
+        (rows.assign(b=pd.Timestamp("2020-01-01")), labels, ["'b'", "dates"]),
+    ):
+        with refuses(TableError, *facts):
+            model.partial_fit(bad, wrong)
+        np.testing.assert_array_equal(model.predict_proba(rows), before)
+    with refuses(TableError, "continuous"):
+        model.fit(rows.assign(b=1), np.linspace(0, 1, 20))
+    np.testing.assert_array_equal(model.predict_proba(rows), before)
+    assert model.partial_fit(rows.assign(age=[20, 40] * 10), labels).coding_.columns[1].values == (20, 30, 40)
+
+
+def test_columns_that_no_text_names_are_known_by_their_place() -> None:
+    rows = pd.DataFrame({0: ["x", "y"] * 10, 1: [1, 2] * 10, 2: [3, 4] * 10})
+    model = small().partial_fit(rows, ["u", "v"] * 10)
+    for other in (rows[[1, 2]], rows.assign(**{"3": 1}).set_axis(range(4), axis=1)):
+        with refuses(TableError, other.shape[1], 3, "place"):
+            model.partial_fit(other, ["u", "v"] * 10)
+
+
 def test_it_is_an_estimator_among_others() -> None:
     frame, labels = draw_table()
     pipeline = make_pipeline(

@@ -253,6 +253,9 @@ def test_the_advantage_is_over_the_best_baseline_and_paired_by_data_set() -> Non
     assert row["advantage"] == pytest.approx(differences.mean())
     assert row["error"] == pytest.approx(differences.std(ddof=1) / np.sqrt(3))
     assert row["is_larger"]
+    partial = make_results([0.5, 0.3, 0.4], [0.4, 0.2, 0.36], [0.9, 0.1, 0.1])
+    (row,) = measure_advantage(partial.drop(partial.query("method == 'lr'").index[1:])).to_dict("records")
+    assert row["best"] == "gb"  # the other one has a single data set
     behind = measure_advantage(make_results([0.2, 0.3], [0.4, 0.2], [0.1, 0.1]))
     assert not behind["is_larger"].item()
     assert "0 of 1 " in describe_advantage(behind)

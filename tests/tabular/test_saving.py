@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
+from sklearn.exceptions import NotFittedError
 from support.messages import refuses
 from torch import nn
 
@@ -143,6 +144,28 @@ def test_broken_files_are_refused(saved: Path) -> None:
     (saved / CONFIG).write_text(text[:50])
     with refuses(CorruptCheckpointError, saved / CONFIG):
         load_classifier(saved)
+
+
+@pytest.mark.parametrize("change", ["reversed", "longer"])
+def test_edges_that_do_not_part_the_bins_are_refused(change: str, saved: Path) -> None:
+    columns = json.loads((saved / CONFIG).read_text())["columns"]
+    edges = columns[2]["edges"]
+    columns[2]["edges"] = edges[::-1] if change == "reversed" else [*edges, edges[-1] + 1]
+    change_config(saved, columns=columns)
+    with refuses(CorruptCheckpointError, saved / CONFIG, "mass"):
+        load_classifier(saved)
+
+
+def test_parameters_of_numpy_are_saved_and_others_may_read_the_files(tmp_path: Path) -> None:
+    save_classifier(fit(epochs=np.int64(1), dropout=np.float32(0.5), random_state=np.int64(3)), tmp_path / "m")
+    assert load_classifier(tmp_path / "m").get_params()["dropout"] == 0.5
+    assert (tmp_path / "m" / WEIGHTS).stat().st_mode == (tmp_path / "m" / CONFIG).stat().st_mode
+
+
+def test_a_model_without_a_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFittedError):
+        save_classifier(AttentionClassifier(), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
 
 
 def test_values_that_json_lacks_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
