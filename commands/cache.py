@@ -139,7 +139,7 @@ def _print(entries: list[Entry]) -> None:
             decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
         )  # fmt: skip
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    console = Terminal(markup=False)
+    console = Terminal()
     console.print(drop_columns(table, console, ["commit", "size"]))
 
 

@@ -10,17 +10,25 @@ from rich.table import Table
 
 
 class Terminal(Console):
-    """stdout, or the program that it is piped to."""
+    """stdout, or the program that it is piped to. What looks like markup or an emoji is text: it may be a name."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         """Let the command end with the code of a closed pipe; rich would exit with 1, which means a failed check."""
         raise BrokenPipeError
 
 
+def fits(table: Table, console: Console) -> bool:
+    """Whether a table has room for all of its cells on the terminal."""
+    return Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width
+
+
 def drop_columns(table: Table, console: Console, expendable: Sequence[str]) -> Table:
     """Drop expendable columns, in their order, until the table fits the terminal."""
     for name in expendable:
-        if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
+        if fits(table, console):
             break
         table = _without(table, name)
     return table

@@ -67,5 +67,5 @@ def nearest(
         grid.add_row(Text(printable(row["word"])), f"{row['cosine']:+.3f}")
     console = Terminal()
     title = printable(" · ".join([model, " ".join(words), *frame.attrs["how"]]))
-    console.print(title, style="bold", highlight=False, markup=False)
+    console.print(title, style="bold", highlight=False)
     return console.print(grid)

@@ -26,7 +26,7 @@ def print_findings(found: dict[str, Any], names: Iterable[str], *, verbose: bool
 
     names: of all tensors of the model. verbose: whether every single module is listed, too.
     """
-    console = Terminal(markup=False)
+    console = Terminal()
     revision = f"@{found['revision'][:12]}" if found["revision"] else ""
     title = printable(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}")
     console.print(title, highlight=False, style="bold")
@@ -76,7 +76,7 @@ def print_costs(surveys: list[dict[str, Any]]) -> None:
         table.add_section()
         layers = sum(len(found["sites"]) for found in surveys)
         table.add_row(f"{len(surveys)} models", *_cost_cells(_sum_costs(surveys), layers))
-    console = Terminal(markup=False)
+    console = Terminal()
     console.print(drop_columns(table, console, ["of", "layers"]))
 
 

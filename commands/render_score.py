@@ -40,7 +40,7 @@ DESCRIPTIONS = {
 def print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
     console = Terminal()
-    console.print(_describe_frame(frame), style="bold", highlight=False, markup=False)
+    console.print(_describe_frame(frame), style="bold", highlight=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("stack", overflow="fold", min_width=7)
     for name in ("layer", "head") if per_head else ("layer",):

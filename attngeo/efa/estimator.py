@@ -352,10 +352,10 @@ class ExponentialFamilyAttention:
             identity=hashlib.sha256(" ".join(about).encode()).hexdigest(),
         )  # fmt: skip
 
-    def _read(self, data: pd.DataFrame, *, drawn: bool = False) -> Sequences:
-        """The sequences of a table. drawn: whether its values are not read."""
+    def _read(self, data: pd.DataFrame, *, drawn: bool = False, numbers: np.ndarray | None = None) -> Sequences:
+        """The sequences of a table. drawn: whether its values are not read. numbers: as in `TableReading.read`."""
         self._fitted  # noqa: B018 - checks
-        sequences = self._reading.read(data)
+        sequences = self._reading.read(data, numbers=numbers)
         self._check(sequences, drawn=drawn)
         return sequences
 
@@ -387,7 +387,8 @@ class ExponentialFamilyAttention:
             return predict(data, self._read(data))
         table, name = data.reset_index(drop=True), self.options.sequence
         rows = rows_with_others(table, missing, sequence=name)
-        found = [predict(rows, self._read(rows))] if len(rows) else []
+        # By their numbers in the table, which errors name.
+        found = [predict(table, self._read(rows, numbers=rows.index.to_numpy())).loc[rows.index]] if len(rows) else []
         column, fill = (self.options.value, 0.0) if self.part_ == "values" else (self.options.item, self.items_[0])
         copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
         answers = predict(copies, self._read(copies, drawn=True))
@@ -395,10 +396,12 @@ class ExponentialFamilyAttention:
         return pd.concat(found).reindex(range(len(table))).set_axis(data.index)
 
     def find_missing(self, data: pd.DataFrame) -> np.ndarray:
-        """Which rows have no value, or no item for a model of items, and can only be predicted: [rows]."""
+        """Which rows have no value, or no item for a model of items, and can only be predicted: [rows].
+
+        Raises TableError if the table lacks the column.
+        """
         column = self.options.value if self.part_ == "values" else self.options.item
-        if column not in data:
-            return np.ones(len(data), bool)
+        require_columns(list(data.columns), [column], TABLE)
         missing: np.ndarray = data[column].isna().to_numpy()
         return missing
 

@@ -99,10 +99,11 @@ def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFram
     """
     import pandas as pd
 
-    known = published_results() if options.is_of_paper else {}
+    known = published_results()
     rows = [row for each in sorted(outcomes, key=lambda outcome: outcome.number) for row in each.result or ()]
     for row in rows:
-        row["published"] = known.get(ResultName(*(row[name] for name in (*COLUMNS[:4], "metric"))))
+        name = ResultName(*(row[name] for name in (*COLUMNS[:4], "metric")))
+        row["published"] = known.get(name) if options.is_of_paper(row["experiment"], row["model"]) else None
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": "float64", "published": "float64"})
     frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "as_published": options.published}
     return frame

@@ -28,6 +28,7 @@ def copy_for_missing(
 
 
 def rows_with_others(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> pd.DataFrame:
-    """The rows that are not missing, and are not alone in their sequence."""
+    """The rows that are not missing, and are not alone in their sequence because the others are."""
     there = table[~missing]
-    return there[there[sequence].duplicated(keep=False)]
+    was_alone = ~table[sequence].duplicated(keep=False)
+    return there[there[sequence].duplicated(keep=False) | was_alone[~missing]]

@@ -126,6 +126,8 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
     for item in model.items_:
         if str(item) == text:
             return item
+    if not model.items_:
+        raise UsageError("the model has no items; it was fitted to values of places")
     near = get_close_matches(text, [str(item) for item in model.items_], 1)
     advice = f"did you mean {near[0]}?" if near else f"expected one of {len(model.items_):,} items"
     raise UsageError(f"item is {text!r:.60}, which the model was not fitted to; {advice}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.small_files import read_small_text
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, first_line
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, UnsupportedModelError, first_line
 from attngeo.tables.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ def write_model(folder: Path, about: Mapping[str, Any], tensors: dict[str, Tenso
     from safetensors.torch import save
 
     text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
     with atomic_write(folder / weights) as path:
         path.write_bytes(save(tensors, metadata={"format": "pt"}))  # save_file makes a file that others cannot read
     with atomic_write(folder / CONFIG) as path:

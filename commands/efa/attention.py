@@ -14,7 +14,14 @@ from ..outputs import check_outputs, deliver_rows
 from .arguments import SavedModel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     import pandas as pd
+    from rich.table import Table
+
+# Weights of a row that are listed where there is no room for all.
+STRONGEST = 5
 
 
 def attention(
@@ -71,7 +78,7 @@ def _print_weights(rows: pd.DataFrame) -> None:
     from attngeo.bounds.escape import printable
 
     from ..cells import format_number
-    from ..console import Terminal
+    from ..console import Terminal, fits
     from ..tables import start_table
 
     console = Terminal()
@@ -87,4 +94,25 @@ def _print_weights(rows: pd.DataFrame) -> None:
         for number, (row, weights) in enumerate(zip(wide.index, wide.to_numpy(), strict=True), 1):
             label = f"{number} {printable(str(names.get(row, '')))}".strip()
             table.add_row(label, *(format_number(weight, ".2f") for weight in weights))
-        console.print(table)
+        console.print(table if fits(table, console) else _list_strongest(table, wide, numbers, names))
+
+
+def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str], names: Mapping[Any, Any]) -> Table:
+    """The largest weights of each row, for a table without room for all. numbers: of the rows, as labels have them."""
+    import numpy as np
+
+    from attngeo.bounds.escape import printable
+
+    from ..cells import format_number
+    from ..tables import start_table
+
+    short = start_table(str(table.columns[0].header), f"the {STRONGEST} largest weights")
+    short.title, short.title_justify, short.columns[1].justify = table.title, "left", "left"
+    for label, weights in zip(table.columns[0].cells, wide.to_numpy(), strict=True):
+        shown = []
+        for at in np.argsort(-np.nan_to_num(weights), kind="stable")[:STRONGEST]:
+            lag, other = wide.columns[at]
+            name = f"{numbers[other]} {printable(str(names.get(other, '')))}".strip() + (f" t-{lag}" if lag else "")
+            shown.append(f"{name}: {format_number(weights[at], '.2f')}")
+        short.add_row(label, ", ".join(shown))
+    return short

@@ -40,22 +40,31 @@ def predict(
     deliver_rows(predict_file(model, data, options), outputs, format, print_frame)
 
 
+# Numbers that are the answer.
+ADDED = ("log_prob", "predicted_mean", "probability", "score")
+
+
 def print_frame(rows: pd.DataFrame) -> None:
-    """Print all columns of a table."""
+    """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from attngeo.bounds.escape import printable
 
-    from ..cells import format_number
-    from ..console import Terminal
+    from ..cells import format_number, is_missing
+    from ..console import Terminal, drop_columns
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]
+    shown = {name: printable(str(name)).replace("_", " ") for name in rows.columns}
     for name in rows.columns:
-        table.add_column(printable(str(name)).replace("_", " "), justify="right" if name in numeric else "left")
+        table.add_column(shown[name], justify="right" if name in numeric else "left")
     for row in rows.to_dict("records"):
         table.add_row(
-            *(format_number(row[name]) if name in numeric else printable(str(row[name])) for name in rows.columns)
+            *(
+                format_number(row[name]) if name in numeric or is_missing(row[name]) else printable(str(row[name]))
+                for name in rows.columns
+            )
         )
-    Terminal().print(table)
+    console = Terminal()
+    console.print(drop_columns(table, console, [shown[name] for name in reversed(numeric) if name not in ADDED]))

@@ -42,7 +42,7 @@ def print_experiment(frame: pd.DataFrame) -> None:
     console.print(table)
     advantages = measure_advantage(frame)
     if len(advantages):
-        console.print(describe_advantage(advantages), highlight=False, markup=False)
+        console.print(describe_advantage(advantages), highlight=False)
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:

@@ -121,6 +121,50 @@ def test_what_is_empty_is_predicted(inside: Command, baskets: Path, tmp_path: Pa
     assert_fails(inside(*command, "--missing", "unknown", "--device", "abacus"), 2, "--device", "'abacus'")
 
 
+def test_names_that_look_like_markup_are_shown(inside: Command, tmp_path: Path) -> None:
+    table, model = tmp_path / "rows.csv", tmp_path / "model"
+    names = ["Milk [organic]", "Tea [/x]", "[bold]Jam"]
+    pd.DataFrame({"sequence": np.arange(30) // 3, "item": names * 10}).to_csv(table, index=False)
+    inside("efa", "fit", table, *SMALL, "--direction", "uni", "--save", model, "-q")
+    for command in (["predict", model, table], ["similar", model, names[0]], ["sample", model, "--sequences", "20"],
+                    ["attention", model, ",".join(names)]):  # fmt: skip
+        run = inside("efa", *command)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert_shows(run.stdout, *names[1:])
+
+
+def test_wide_tables_keep_their_numbers_whole(inside: Command, tmp_path: Path) -> None:
+    """Of a long sequence, the largest weights; of many columns, those that are the answer."""
+    draw, model, table = np.random.default_rng(0), tmp_path / "model", tmp_path / "rows.csv"
+    rows = pd.DataFrame({"sequence": np.arange(90) // 30, "item": [f"item {number}" for number in range(30)] * 3})
+    given = {f"earlier_temperature_{number}": draw.normal(size=90) for number in range(6)}
+    rows.assign(value=draw.normal(size=90), **given).to_csv(table, index=False)
+    inside("efa", "fit", table, *SMALL, *(f"--lags={name}" for name in given), "--save", model, "-q")
+    weights = pd.DataFrame(json.loads(inside("efa", "attention", model, table, "--format", "json").stdout))
+    mean = weights.query("sequence == 0 and layer == 0 and row == 0").groupby(["lag", "other"])["weight"].mean()
+    shown = inside("efa", "attention", model, table).stdout
+    first = next(line for line in shown.splitlines() if line.strip().startswith("1 item 0"))
+    lag, other = mean.idxmax()
+    assert_shows(first, f"{other + 1} item {other}{f' t-{lag}' if lag else ''}: {mean.max():.2f}")
+    predicted = inside("efa", "predict", model, table).stdout
+    assert_shows(predicted, "log prob", "predicted mean", "item 29")
+    assert "…" not in predicted + shown
+    assert max(map(len, (predicted + shown).splitlines())) <= 80
+
+
+def test_rows_are_named_by_their_numbers_where_some_are_empty(inside: Command, baskets: Path, tmp_path: Path) -> None:
+    model, table = tmp_path / "model", tmp_path / "rows.csv"
+    inside("efa", "fit", baskets, "--family", "poisson", *SMALL, "--save", model, "-q")
+    for text, code, facts in (
+        ("sequence,item,value\n1,Limes,3\n1,Tea,\n1,Milk,abc\n", 4, ["row 3", "'abc'"]),
+        ("sequence,item,value\n1,Limes,3\n1,Tea,\n1,Beer,1\n", 4, ["row 3", "'Beer'"]),
+        ("sequence,item,value\n1,Limes,3\n2,Tea,\n2,Milk,1\n", 4, ["sequence 1", "one row"]),
+        ("sequence,item\n1,Limes\n1,Tea\n", 4, ["'value'", "sequence, item"]),
+    ):
+        table.write_text(text)
+        assert_fails(inside("efa", "predict", model, table), code, *facts)
+
+
 def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -> None:
     model, broken = tmp_path / "model", tmp_path / "broken.csv"
     assert inside("efa", "fit", baskets, "--part", "items", *SMALL, "--save", model).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ def test_every_published_number_belongs_to_a_run(experiment: str) -> None:
 def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
     quick = RunOptions(epochs=1, model="fm", seeds=2)
     outcomes = run_planned(plan_runs("synthetic", quick))
+    fits = [each for each in outcomes if each.result and each.result[0]["model"] == "fm"]
+    efa = [replace(each, result=[row | {"model": "efa"} for row in each.result or ()]) for each in fits]
+    for made, layers, is_known in ((efa, 1, False), (efa, 2, True), (fits, 1, True)):  # the paper has two
+        frame = build_frame(made, RunOptions(layers=layers))
+        assert frame.loc[frame["metric"] == "mse", "published"].notna().all() == is_known
     assert build_frame(outcomes, quick)["published"].isna().all()  # another number of epochs than the paper's
     rows = build_frame(outcomes, RunOptions(model="fm", seeds=2))
     assert tuple(rows.columns) == COLUMNS
