@@ -104,7 +104,7 @@ def _draw_bar(share: float) -> str:
 def tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = False) -> Table:
     """Median and quartiles over layers and over heads: two lines for each stack of each model."""
     labels = [spec.label for spec in SCORES.values()]
-    table = Table("median \\[quartiles] over", *labels[:-1], box=None, pad_edge=False, header_style="")
+    table = Table("median [quartiles] over", *labels[:-1], box=None, pad_edge=False, header_style="")
     table.add_column(labels[-1], overflow="fold")
     table.columns[0].overflow = "fold"  # paths differ at their ends
     for frame in frames:

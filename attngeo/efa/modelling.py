@@ -24,6 +24,8 @@ from attngeo.errors import TableError, UsageError
 NO_ATTENTION = "a factor model has no attention; fit one with model efa"
 # The sequences of a table in parts, read again at each call.
 Parts = Callable[[], Iterable[Sequences]]
+# Where a network's number for a mean is looked for, from 0.
+FARTHEST = 30.0
 # Of the Earth, in km.
 RADIUS = 6371.0
 # What a batch of each part is made of, in this order; those that the data lack are left out.
@@ -37,7 +39,8 @@ class DataShape:
 
     part: "items" or "values". items: how many. longest: positions. coordinates, lags: how many. levels: values from 0,
     for one vector for each. value_scale, place_scale: mean and deviation of values, and of each coordinate. variance:
-    of values, at which a learned one starts. places: coordinates of the positions, for the spatial factor model.
+    of values, at which a learned one starts. raw_start: what is added to the number that the network gives a family
+    other than the Gaussian, which begins near 0. places: coordinates of the positions, for the spatial factor model.
     """
 
     part: str
@@ -48,6 +51,7 @@ class DataShape:
     levels: int = 0
     value_scale: tuple[float, float] = (0.0, 1.0)
     variance: float = 1.0
+    raw_start: float = 0.0
     place_scale: tuple[tuple[float, float], ...] = ()
     places: tuple[tuple[float, ...], ...] = ()
 
@@ -156,9 +160,9 @@ class PartModel(nn.Module):
         return self._in_units(raw)
 
     def _in_units(self, raw: Tensor) -> Tensor:
-        """The mean of a Gaussian in the units of the values; other numbers as they are."""
+        """The mean of a Gaussian in the units of the values; other numbers from where they start."""
         mean, deviation = self._scale
-        return raw * deviation + mean if isinstance(self.family, Gaussian) else raw
+        return raw * deviation + mean if isinstance(self.family, Gaussian) else raw + self.shape.raw_start
 
 
 def _at_least_single(numbers: Tensor) -> Tensor:
@@ -184,12 +188,26 @@ def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[P
     if options.standardise and options.coordinate_names:
         places = _measure_scale(train, lambda each: each.coordinates)
     is_spatial = options.model == "fm" and not items
+    starts_at_mean = options.standardise and options.model == "efa"
     return DataShape(
         part=part, items=items, longest=longest, coordinates=len(options.coordinate_names), lags=len(options.lag_names),
         levels=_count_levels(data) if options.embedding == "levels" else 0,
         value_scale=scale if _scales_values(options) else (0.0, 1.0), variance=variance,
+        raw_start=_find_raw(parse_family(options.family), scale[0]) if starts_at_mean else 0.0,
         place_scale=tuple(places), places=_require_places(data) if is_spatial else (),
     )  # fmt: skip
+
+
+def _find_raw(family: ExponentialFamily, mean: float) -> float:
+    """The number of a network for which the family has a mean; 0 if none has, and for a Gaussian, which has units."""
+    from scipy.optimize import brentq
+
+    def above(raw: float) -> float:
+        return float(family.mean(family.natural(torch.tensor(raw, dtype=torch.float64))).detach()) - mean
+
+    if isinstance(family, Gaussian) or not above(-FARTHEST) < 0 < above(FARTHEST):
+        return 0.0
+    return float(brentq(above, -FARTHEST, FARTHEST))
 
 
 def _scales_values(options: ModelOptions) -> bool:

@@ -115,7 +115,9 @@ class ModelOptions(ColumnOptions):
         metavar="UNITS", parse=_parse_units, repeated=True, shown_default="32",
     )  # fmt: skip
     standardise: bool = option(
-        True, "Scale values and coordinates to mean 0 and deviation 1 inside the model", panel=MODEL
+        True,
+        "Scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean",
+        panel=MODEL,
     )
     pooling: Pooling = option(
         "mean", "What the factor model divides the sum of a context by: the length less 1, 1, or how many are seen",

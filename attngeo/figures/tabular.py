@@ -13,13 +13,12 @@ from plotly.subplots import make_subplots
 from attngeo.figures.common import average_runs, colour_methods, dodge, escape_name, finish_figure
 from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import MAGNITUDE, MODELS, SYMBOLS
+from attngeo.tabular.methods import METHODS
 
 # The method that the others are compared with; heights in pixels.
 OURS = "atn"
-PANEL_HEIGHT, AROUND = 260, 180
+PANEL_HEIGHT, AROUND, LEGEND_LINE = 260, 180, 30
 LARGEST_SQUARE = 12
-# Names of methods up to this length are written in capitals.
-LONGEST_ACRONYM = 3
 
 
 def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -51,7 +50,7 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_yaxes(title="accuracy", col=1)
     if "corr" in rows:
         figure.update_xaxes(title="correlation in training rows", row=len(down))
-    figure.update_layout(height=PANEL_HEIGHT * len(down) + AROUND)
+    figure.update_layout(height=max(PANEL_HEIGHT * len(down), LEGEND_LINE * len(styles)) + AROUND)
     shown = "mean ± 2 standard errors" + ("; open symbols: the paper" if _has_published(rows, options) else "")
     finished = finish_figure(figure, "accuracy on rows with another distribution", shown)
     return finished.update_layout(margin={"t": 110})  # room for the titles of panels
@@ -126,7 +125,8 @@ class _Style:
 
     @property
     def name(self) -> str:
-        return escape_name(self.method.upper() if len(self.method) <= LONGEST_ACRONYM else self.method)
+        known = METHODS.get(self.method)
+        return escape_name(self.method if known is None else known.label)
 
     def place(self, shifts: Iterable[str]) -> list[float]:
         return [self.places[shift] + self.offset for shift in shifts]

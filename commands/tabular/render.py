@@ -40,6 +40,8 @@ def print_experiment(frame: pd.DataFrame) -> None:
         previous = setting
     console = Terminal()
     console.print(table)
+    if frame.attrs.get("convention") == "text" and frame["published_accuracy"].notna().any():
+        console.print("The paper's numbers are of other tables, which --convention published makes.")
     advantages = measure_advantage(frame)
     if len(advantages):
         console.print(describe_advantage(advantages), highlight=False)

@@ -355,6 +355,21 @@ def test_a_factor_model_of_places_knows_its_places_only() -> None:
         fit(days.iloc[:-1], **options)
 
 
+@pytest.mark.parametrize("family", ["gamma:2", "negative-binomial:2", "poisson", "shifted"])
+def test_values_far_from_one_are_learned_in_few_epochs(family: str) -> None:
+    """A model begins at the mean of the values, whatever their unit, and is better than without a context."""
+    draw = np.random.default_rng(0)
+    level = np.repeat(draw.normal(0, 1, 120), 4)
+    values = np.ceil(5000 * np.exp(level) * draw.gamma(2, 0.5, len(level)))
+    frame = pd.DataFrame({"sequence": np.arange(len(level)) // 4, "item": list("abcd") * 120, "value": values})
+    name = "poisson-from-1" if family == "shifted" else family
+    model = fit(frame, family=name, epochs=30, learning_rate=0.01, batch_size=30)
+    measured = model.measure(frame, frame)
+    assert measured.log_prob > measured.without_context
+    first = fit(frame, family=name, epochs=1).predict(frame)["mean"]
+    assert first.mean() == pytest.approx(values.mean(), rel=1)
+
+
 def test_a_loss_that_diverges_stops_the_training_and_names_the_batch() -> None:
     with refuses(TrainingError, "batch"):
         fit(draw_table([1e30, -1e30]), standardise=False, family="gaussian:1", learning_rate=1e6, epochs=5)
