@@ -177,6 +177,7 @@ def test_bounds_that_security_and_private_names_require() -> None:
     assert "6.0.0" not in specifiers["transformers"]
 
 
+@pytest.mark.slow
 def test_benchmarks_can_be_collected() -> None:
     """`make test` does not run them, so a renamed function would be noticed only by `make bench`."""
     arguments = ["tests/benchmarks", "--collect-only", "-q", "-p", "no:cacheprovider"]

@@ -57,6 +57,7 @@ def test_one_layer_of_a_sharded_model_reads_weights_of_one_shard(
     assert asked == {"model-00002-of-00003.safetensors": 1, "model-00003-of-00003.safetensors": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
 def test_a_shard_with_nothing_but_norms_is_left_where_it_is(
     suffix: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path

@@ -142,6 +142,7 @@ def test_several_models_side_by_side(attngeo: Command, tmp_path: Path) -> None:
     assert pairs == [["noise0.txt", "noise1.txt"], ["noise0.txt", "noise3.txt"], ["noise1.txt", "noise3.txt"]]
 
 
+@pytest.mark.slow
 def test_one_analogy_by_hand(attngeo: Command) -> None:
     for arguments in (["king", "-", "man", "+", "woman"], ["king - man + woman"]):
         run = attngeo("nearest", "demo:minilm", *arguments, "--top-k", 3)
@@ -198,6 +199,7 @@ def test_a_terminal_is_sent_no_escapes(attngeo: Command, tmp_path: Path) -> None
     assert "\x1b" not in run.stdout
 
 
+@pytest.mark.slow
 def test_a_lower_case_question_to_a_cased_vocabulary_is_noted(attngeo: Command, tmp_path: Path) -> None:
     labels = ["Athens", "Greece", "Oslo", "Norway", "the", "of", "and", "in"]
     path = write_text(tmp_path / "cased.txt", labels, np.eye(8))

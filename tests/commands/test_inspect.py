@@ -106,6 +106,7 @@ def test_a_model_that_fails_does_not_stop_the_others(inside: Command, mixed: Pat
     assert_states(nothing.stderr, "--models")
 
 
+@pytest.mark.slow
 def test_the_stated_cost_of_a_study_is_what_a_server_counts(attngeo: Command, tmp_path: Path) -> None:
     with serve() as hub:
         hub.repositories["org/one"] = write_sharded(tmp_path / "one")

@@ -52,6 +52,7 @@ def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list
     assert scored.returncode == 0, scored.stderr
 
 
+@pytest.mark.slow
 def test_json_is_the_summary_and_quiet_is_quiet(attngeo: Run, options: list[object], tmp_path: Path) -> None:
     done = attngeo("pretrain", "--objective", "clm", *options, "--format", "json", "--quiet", "-o", tmp_path / "run")
     assert done.returncode == 0, done.stderr

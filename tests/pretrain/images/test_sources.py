@@ -89,6 +89,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     return publish
 
 
+@pytest.mark.slow
 def test_cifar10_comes_from_the_hub(tmp_path: Path) -> None:
     """With the libraries themselves, which read the address of the Hub when they are imported."""
     found = hub_set({"train": [1, 0, 1], "test": [0]}, datasets.ClassLabel(names=["cat", "dog"]), ("img", "label"))
