@@ -13,12 +13,13 @@ from plotly.subplots import make_subplots
 from attngeo.figures.common import average_runs, colour_methods, dodge, escape_name, finish_figure
 from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import MAGNITUDE, MODELS, SYMBOLS
-from attngeo.tabular.methods import METHODS
 
 # The method that the others are compared with; heights in pixels.
 OURS = "atn"
 PANEL_HEIGHT, AROUND, LEGEND_LINE = 260, 180, 30
 LARGEST_SQUARE = 12
+# Names of methods up to this length are written in capitals.
+LONGEST_ACRONYM = 3
 
 
 def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -125,8 +126,7 @@ class _Style:
 
     @property
     def name(self) -> str:
-        known = METHODS.get(self.method)
-        return escape_name(self.method if known is None else known.label)
+        return escape_name(self.method.upper() if len(self.method) <= LONGEST_ACRONYM else self.method)
 
     def place(self, shifts: Iterable[str]) -> list[float]:
         return [self.places[shift] + self.offset for shift in shifts]

