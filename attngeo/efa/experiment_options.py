@@ -64,10 +64,6 @@ class RunOptions(Options):
             given = tuple(whole("neighbours", each, 1) for each in given)
         object.__setattr__(self, "neighbours", given)
 
-    def is_of_paper(self, experiment: str, model: str) -> bool:
-        """Whether a model is the paper's. The number of layers is part of the setting for temperatures only."""
-        return self.epochs is None and (self.layers in (None, 2) or experiment == "temperature" or model != "efa")
-
     @property
     def models(self) -> tuple[str, ...]:
         """The models that are run."""

@@ -11,7 +11,7 @@ from attngeo.efa.experiment_options import RunOptions
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.published import SOURCE, ResultName, published_results
 from attngeo.efa.runs import LABELS, EfaRun, perform
-from attngeo.efa.settings import SETTINGS, ModelSetting, list_settings
+from attngeo.efa.settings import SETTINGS, TEMPERATURE, ModelSetting, list_settings
 from attngeo.errors import UsageError
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions
@@ -103,7 +103,14 @@ def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFram
     rows = [row for each in sorted(outcomes, key=lambda outcome: outcome.number) for row in each.result or ()]
     for row in rows:
         name = ResultName(*(row[name] for name in (*COLUMNS[:4], "metric")))
-        row["published"] = known.get(name) if options.is_of_paper(row["experiment"], row["model"]) else None
+        row["published"] = known.get(name) if _is_of_paper(name, options) else None
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": "float64", "published": "float64"})
     frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "as_published": options.published}
     return frame
+
+
+def _is_of_paper(name: ResultName, options: RunOptions) -> bool:
+    """Whether a model is the paper's. The number of layers is part of the setting for temperatures only."""
+    layers = SETTINGS[name.experiment].efa.get("layers")
+    has_layers = options.layers in (None, layers) or name.model != "efa" or name.experiment == TEMPERATURE
+    return options.epochs is None and has_layers

@@ -195,10 +195,9 @@ class ParquetStore:
 
     def _part(self, number: int, reading: TableReading) -> Sequences:
         first, last = self._ranges()[number]
-        columns = self.columns()
-        require_columns(columns, reading.needed, str(self.path))
-        used_columns = {*reading.needed, POSITION}
-        frame = self._read(first, last, [name for name in columns if name in used_columns])
+        columns, wanted = self.columns(), {*reading.needed, POSITION}
+        require_columns(columns, reading.needed, str(self.path))  # here, because the message names all columns
+        frame = self._read(first, last, [name for name in columns if name in wanted])
         used = np.repeat(self.chosen[first:last], np.diff(self.starts[first : last + 1]))
         return reading.read(frame[used], source=str(self.path), numbers=int(self.starts[first]) + np.flatnonzero(used))
 

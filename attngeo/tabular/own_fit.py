@@ -149,7 +149,7 @@ def fit_own_table(
     known = tables.test_y.notna()
     test_x, test_y = tables.test_x[known], tables.test_y[known]
     if not len(test_y):
-        raise TableError("the test rows have no label that training rows have, expected some; give rows with such")
+        raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
     train = model.coding_.encode(tables.train_x, tables.train_y, "mask")
     codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []

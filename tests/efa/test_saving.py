@@ -14,7 +14,7 @@ from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
 from attngeo.efa.saving import WEIGHTS
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, TableError, UnsupportedModelError
 from attngeo.scores.scoring import score
 from attngeo.tables.saved import CONFIG
 
@@ -114,6 +114,12 @@ def test_a_model_of_another_version_or_kind_is_refused(
     change_config(saved, **changes)
     with refuses(kind, *facts):
         load_model(saved)
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here")
+    with refuses(OutputError, tmp_path / "file"):
+        fit().save(tmp_path / "file")
 
 
 def test_broken_files_are_refused(saved: Path) -> None:
