@@ -131,5 +131,5 @@ def test_other_bad_input_is_refused(tmp_path: Path) -> None:
         read_own_table(tmp_path / "bin.csv")
     unlabelled = write(tmp_path, "size,mass,y\ns,1.0,\n", "u.csv")
     options = FitOptions(target="y", test=unlabelled, methods="lr")
-    with refuses(TableError, "no label"):
+    with refuses(TableError, "no test row has a label"):
         fit_own_table(read_tables(path, options), options)
