@@ -42,3 +42,5 @@ def print_explanation(frame: pd.DataFrame) -> None:
             table.add_row(Text(question), *map(Text, numbers))
         console.print(drop_columns(table, console, EXPENDABLE))
     console.print(Text("ρ to ξ are norms over the contexts in which all probabilities are positive", style="dim"))
+    if (frame["contexts"] == 0).any():
+        console.print(Text("—: there is no such context; a larger corpus has more", style="dim"))

@@ -69,7 +69,7 @@ class AnalogyOptions(ProbeSettings):
     draws: int = option(
         2000, "Number of bootstrap draws; 0 for no intervals", panel=COMPUTATION, least=0, most=MOST_DRAWS
     )
-    seed: int = option(0, "Seed of the bootstrap", panel=COMPUTATION, least=0)
+    seed: int = option(0, "Seed of the bootstrap; with --explain, of the training", panel=COMPUTATION, least=0)
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS)
     memory: int | str = option(
         "1GB", "Memory for blocks of the computation, in addition to the table", panel=RUNNING, metavar="SIZE",

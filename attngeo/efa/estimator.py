@@ -234,8 +234,8 @@ class ExponentialFamilyAttention:
         """How much each row, when it is masked, attends to each row of its sequence.
 
         Columns: sequence, layer, head, row and other (numbers of rows of the table, from 0), position, other_position,
-        lag (0, or which of the earlier times), item and other_item if there are items, weight. Raises UsageError for a
-        factor model.
+        lag (0, or which of the earlier times), weight, and item and other_item if the table has a column of items.
+        Raises UsageError for a factor model.
         """
         sequences = self._read(data)
         model = self.model_.cpu().eval()
@@ -245,7 +245,7 @@ class ExponentialFamilyAttention:
             weights = read_weights(model.attention, model.embed(*model.tensors(chunk)), causal=causal)
             parts.append(tabulate_weights(chunk, weights.numpy(), causal=causal))
         found = pd.concat(parts, ignore_index=True)
-        if self.items_:
+        if self.options.item in data:
             items = data[self.options.item].to_numpy()
             found = found.assign(item=items[found["row"]], other_item=items[found["other"]])
         return found

@@ -25,6 +25,10 @@ DIGITS = 3
 # The half width of an interval in standard errors. Distance between the points of two methods, as a share of that
 # between two places of an axis.
 ERRORS, DODGE = 2.0, 0.09
+# The room of a label beside a point, as shares of the larger side of the plot: a letter's width, a line's height.
+LABEL_LETTER, LABEL_HEIGHT = 0.012, 0.03
+# The format of shares on a colour bar: as many digits as its ticks need.
+SHARE = ".3~%"
 
 
 def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
@@ -129,6 +133,22 @@ def colour_methods(names: Sequence[str], ours: str) -> dict[str, str]:
     others = [name for name in names if name != ours]
     scale = sample_colorscale(MODELS, [0.15 + 0.7 * at / max(len(others) - 1, 1) for at in range(len(others))])
     return dict(zip(others, scale, strict=True)) | {ours: MARKED}
+
+
+def thin_labels(x: pd.Series, y: pd.Series, labels: Sequence[str]) -> list[str]:
+    """The labels of points on axes of one scale, without those that would lie on one before them, which are empty."""
+    side = max(float(x.max() - x.min()), float(y.max() - y.min())) or 1.0
+    kept: list[tuple[float, float, int]] = []
+    shown = []
+    for across, up, label in zip(x / side, y / side, labels, strict=True):
+        is_free = all(
+            abs(up - other) >= LABEL_HEIGHT or abs(across - beside) >= LABEL_LETTER * (len(label) + length) / 2
+            for beside, other, length in kept
+        )
+        if is_free:
+            kept.append((across, up, len(label)))
+        shown.append(label if is_free else "")
+    return shown
 
 
 def dodge(names: Sequence[str]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.errors import UsageError
-from attngeo.figures.common import choose_ticks, escape_name, finish_figure
+from attngeo.figures.common import SHARE, choose_ticks, escape_name, finish_figure
 from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import MAGNITUDE, SIGNED
 
@@ -59,7 +59,7 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
     figure.update_layout(
         coloraxis={
             "colorscale": MAGNITUDE, "cmin": 0, "cmax": max(table.max().max() for table in tables.values()),
-            "colorbar": {"title": "attention", "tickformat": ".0%", **BAR},
+            "colorbar": {"title": "attention", "tickformat": SHARE, **BAR},
         },
         height=inside + between - BETWEEN + AROUND,
     )  # fmt: skip

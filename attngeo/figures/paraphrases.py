@@ -24,7 +24,8 @@ HEIGHT, BETWEEN = 260, 0.18
 def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
     """A panel for each error term: one point for each question, a colour and a symbol for each model.
 
-    rows: of `attngeo analogy --explain`. Questions without a defined term are left out of its panel.
+    rows: of `attngeo analogy --explain`. Questions without a defined term are left out of its panel, and an empty panel
+    says so.
     """
     count = -(-len(TERMS) // COLUMNS)
     figure = make_subplots(
@@ -40,6 +41,12 @@ def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # 
                 hovertemplate=f"{escape_name(model)}<br>%{{text}}<br>{TERMS[term]} %{{x:.3f}}<br>"
                 "cosine error %{y:.3f}<extra></extra>",
                 row=place // COLUMNS + 1, col=place % COLUMNS + 1,
+            )  # fmt: skip
+    for place, term in enumerate(TERMS):
+        if rows[term].isna().all():
+            figure.add_annotation(
+                text="not defined<br>for any question", showarrow=False, x=0.5, y=0.5, xref="x domain",
+                yref="y domain", row=place // COLUMNS + 1, col=place % COLUMNS + 1,
             )  # fmt: skip
     for row in range(1, count + 1):
         figure.update_yaxes(title="1 − cosine", row=row, col=1)

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from attngeo.figures.common import average_runs, colour_methods, dodge, escape_name, finish_figure
+from attngeo.figures.common import SHARE, average_runs, colour_methods, dodge, escape_name, finish_figure, thin_labels
 from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import MAGNITUDE, MODELS, SYMBOLS
 
@@ -71,7 +71,7 @@ def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
         go.Heatmap(
             z=means.to_numpy(), x=[_label_cell(name, values) for name in means.columns],
             y=[escape_name(name) for name in means.index], colorscale=MAGNITUDE, zmin=0, zmax=means.to_numpy().max(),
-            colorbar={"title": "attention", "tickformat": ".0%"},
+            colorbar={"title": "attention", "tickformat": SHARE},
             texttemplate="%{z:.1%}" if len(order) <= LARGEST_SQUARE else None,
             hovertemplate="%{y}, masked, attends %{z:.1%} to %{x}<extra></extra>",
         )
@@ -83,22 +83,25 @@ def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
 
 
 def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """The encodings of categories in two dimensions, with one colour and symbol for each column; categories in order
-    are joined by a line.
+    """The encodings of categories in two dimensions, with one colour and symbol for each column; categories that are
+    numbers are joined in their order.
 
-    rows: of `attngeo tabular fit --encodings-output`.
+    rows: of `attngeo tabular fit --encodings-output`. A label that would lie on another one shows under the pointer.
     """
     columns = list(dict.fromkeys(rows["column"]))
     colours = sample_colorscale(MODELS, [0.1 + 0.8 * at / max(len(columns) - 1, 1) for at in range(len(columns))])
     figure = go.Figure()
+    labels = rows["value"].map(escape_name)
+    rows = rows.assign(label=labels, shown=thin_labels(rows["x"], rows["y"], labels))
     for at, (column, colour) in enumerate(zip(columns, colours, strict=True)):
         own = rows[rows["column"] == column]
+        has_order = pd.to_numeric(own["value"], errors="coerce").notna().all()
         figure.add_scatter(
-            x=own["x"], y=own["y"], mode="lines+markers+text", name=escape_name(column),
-            text=[escape_name(value) for value in own["value"]], textposition="top center",
+            x=own["x"], y=own["y"], mode="lines+markers+text" if has_order else "markers+text",
+            name=escape_name(column), text=own["shown"], textposition="top center", customdata=own["label"],
             line={"color": colour, "width": 1},
             marker={"color": colour, "size": 9, "symbol": SYMBOLS[at % len(SYMBOLS)]},
-            hovertemplate=f"{escape_name(column)} = %{{text}}<extra></extra>",
+            hovertemplate=f"{escape_name(column)} = %{{customdata}}<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(title="first principal component")
     figure.update_yaxes(title="second principal component", scaleanchor="x")

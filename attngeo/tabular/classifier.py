@@ -20,7 +20,7 @@ from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tabular.encoding import TableCoding, learn_table
 from attngeo.tabular.fitting import FittedTable, FittingPlan, fit_plans
 from attngeo.tabular.growth import grow_network
-from attngeo.tabular.network import MISSING, CellLayout, TableAttention
+from attngeo.tabular.network import CellLayout, TableAttention
 from attngeo.tabular.options import ClassifierOptions
 from attngeo.tabular.reading import TableReader
 from attngeo.tabular.tables import TrainingRows, is_frame, read_labels, read_table, read_training_rows
@@ -181,14 +181,15 @@ class AttentionClassifier(
     def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
         """X with each missing cell replaced by its most probable value given the observed cells of its row.
 
-        y: labels of the rows, if they are known. In a column of bins, a value is the median of its bin. Gives a
-        DataFrame for a DataFrame, otherwise an array.
+        y: labels of the rows, if they are known. In a column of bins, a value is the median of its bin. A value that
+        no training row has is masked with unseen="mask" as others are predicted, and stays. Gives a DataFrame for a
+        DataFrame, otherwise an array.
         """
         codes, frame, reader = self._code(X, y), read_table(X), self._reader()
         columns = []
         for at, place in enumerate(self.coding_.place(frame)):
             column = frame.iloc[:, at].astype(object)
-            rows = np.flatnonzero(codes[:, place] == MISSING)
+            rows = np.flatnonzero(column.isna())
             if len(rows):
                 best = reader.read_cells(codes[rows], place)[1].argmax(1)
                 column.iloc[rows] = self.coding_.columns[place].decode(best)

@@ -114,7 +114,9 @@ def check_theorem_2(seed: int = 0, *, heads: int = 1, **sizes: int) -> Residuals
         difference(mixture_logits(model, sentence, place), model(sentence[None])[0, place])
         for model, sentence, place in _draw_cases(seed, heads=heads, **sizes)
     ]
-    return Residuals(f"logits of {len(errors)} masked positions, {heads} heads", tuple(errors))
+    return Residuals(
+        f"logits of {len(errors)} masked positions, {heads} {'head' if heads == 1 else 'heads'}", tuple(errors)
+    )
 
 
 def check_theorem_2_layers(seed: int = 0, *, layers: int = 3, heads: int = 2, **sizes: int) -> Residuals:

@@ -82,7 +82,7 @@ def _print_weights(rows: pd.DataFrame) -> None:
     from ..tables import start_table
 
     console = Terminal()
-    names = rows.set_index("row")["item"].to_dict() if "item" in rows else {}
+    names = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
     for key, part in rows.groupby(["sequence", "layer"], sort=False):
         sequence, layer = key if isinstance(key, tuple) else (key, 0)
         wide = part.pivot_table(index="row", columns=["lag", "other"], values="weight", aggfunc="mean")

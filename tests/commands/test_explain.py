@@ -54,6 +54,17 @@ def test_a_table_rows_and_a_figure(
     assert len(json.loads((tmp_path / "figure.json").read_text())["data"]) == 6
 
 
+def test_terms_without_a_context_have_a_reason(
+    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "MOST_EPOCHS", 2)
+    (tmp_path / "corpus.txt").write_text("red green x\nblue grey y\nred green x\n")
+    (tmp_path / "questions.txt").write_text(": colours\nred green blue grey\n")
+    run = inside("analogy", "--explain", tmp_path / "corpus.txt", "--questions", tmp_path / "questions.txt")
+    assert run.returncode == 0, run.stderr
+    assert "larger corpus" in run.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "facts"),
     [

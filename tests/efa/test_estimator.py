@@ -171,6 +171,16 @@ def test_weights_of_attention_sum_to_1_and_see_what_the_prediction_sees(directio
         assert (weights["other_position"] <= weights["position"]).all()
 
 
+def test_weights_of_a_model_of_values_name_the_items_that_the_table_has() -> None:
+    frame = draw_table([0.0, 1.0])
+    frame = frame.assign(x=np.arange(len(frame)) % 3)
+    model = fit(frame, family="bernoulli", part="values", item_vectors=False, coordinates=("x",))
+    assert not model.items_
+    weights = model.attention_weights(frame)
+    assert weights["other_item"].tolist() == frame["item"].to_numpy()[weights["other"]].tolist()
+    assert "item" not in model.attention_weights(frame.drop(columns="item"))
+
+
 def test_weights_of_attention_give_the_prediction_of_one_linear_layer() -> None:
     """With values as they are and no residual, the read vector is Σ weight·value, which the last layer scores."""
     frame = draw_table()

@@ -40,3 +40,10 @@ def test_one_model_and_missing_terms(rows: pd.DataFrame) -> None:
     assert len(figure.data) == len(TERMS)
     assert np.isnan(figure.data[0].x[0])
     assert not figure.layout.showlegend
+    assert len(figure.layout.annotations) == len(TERMS)
+
+
+def test_a_panel_without_points_says_why(rows: pd.DataFrame) -> None:
+    figure = draw_paraphrases(rows.assign(sigma=np.nan), PlotOptions())
+    note = figure.layout.annotations[-1]
+    assert (note.text, note.xref) == ("not defined<br>for any question", "x2 domain")

@@ -102,6 +102,14 @@ def test_the_encodings_of_a_column_are_a_line_of_its_categories() -> None:
     assert second.name == "&lt;a&gt;"
     assert list(second.text) == ["&#123;x}"]
     assert first.line.color != second.line.color
+    assert ("lines" in first.mode, "lines" in second.mode) == (True, False)  # numbers have an order
+
+
+def test_labels_that_would_lie_on_another_show_under_the_pointer() -> None:
+    rows = pd.DataFrame({"column": "a", "value": ["north", "south", "east"], "x": [0.0, 0.001, 1], "y": [0.0, 0, 1]})
+    (trace,) = draw_encodings(rows, PlotOptions()).data
+    assert list(trace.text) == ["north", "", "east"]
+    assert list(trace.customdata) == ["north", "south", "east"]
 
 
 def test_files_and_tables_are_drawn_and_others_refused(

@@ -338,6 +338,14 @@ def test_impute_fills_missing_cells_only_and_keeps_kinds() -> None:
     assert not np.isnan(array).any()
 
 
+def test_whole_numbers_keep_all_their_digits() -> None:
+    large = 2**53 + 1
+    frame, labels = pd.DataFrame({"place": [large, large + 1, 7] * 4}), pd.Series([0, 1, 1] * 4, name="y")
+    model = small().fit(frame, labels)
+    assert model.coding_.columns[0].values == (7, large, large + 1)
+    assert len(model.predict(frame)) == len(frame)
+
+
 FRAME, TARGET = draw_table()
 
 
@@ -369,6 +377,7 @@ def test_an_unseen_value_is_an_error_or_a_missing_one() -> None:
     with refuses(TableError, "'size'", "'xxl'", 'unseen="mask"'):
         model.predict(new)
     masked = small(unseen="mask").fit(FRAME, TARGET)
+    pd.testing.assert_frame_equal(masked.impute(new), new, check_dtype=False)  # it is no missing cell
     np.testing.assert_array_equal(masked.predict_proba(new), masked.predict_proba(FRAME.assign(size=None)))
     with refuses(TableError, "'mass'", "texts"):
         model.predict(FRAME.assign(mass="heavy"))
