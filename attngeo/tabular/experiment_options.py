@@ -33,18 +33,21 @@ def parse_settings(texts: Iterable[str] | str) -> tuple[ShiftSetting, ...]:
     >>> parse_settings(["5,0,0.9", "1,1.5,0.1"])
     (ShiftSetting(n_c=5, noise=0.0, corr=0.9), ShiftSetting(n_c=1, noise=1.5, corr=0.1))
     """
-    return tuple(_parse_setting(text) for text in ([texts] if isinstance(texts, str) else texts))
+    return tuple(_check_setting(text) for text in ([texts] if isinstance(texts, str) else texts))
 
 
-def _parse_setting(text: str) -> ShiftSetting:
+def _check_setting(given: Sequence[float] | str) -> ShiftSetting:
+    """Three numbers, or the text of them. Raises UsageError."""
     try:
-        n_c, noise, corr = text.split(",")
-        return ShiftSetting(int(n_c), float(noise), float(corr))
-    except (AttributeError, ValueError):
+        n_c, noise, corr = map(float, given.split(",") if isinstance(given, str) else given)
+        if n_c != int(n_c) or not math.isfinite(noise + corr):
+            raise ValueError
+        return ShiftSetting(int(n_c), noise, corr)
+    except (TypeError, ValueError, OverflowError):
         known = " ".join(map(str, paper_settings()))
         raise UsageError(
-            f"settings has {text!r:.60}, expected three numbers n_c,noise,corr such as 5,0,0.9; those of the paper "
-            f"are: {known}"
+            f"settings has {given!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, of which n_c "
+            f"is whole; those of the paper are: {known}"
         ) from None
 
 
@@ -115,6 +118,14 @@ class SimulateOptions(Options):
         for name, values in (("settings", self.setting_list), ("methods", self.method_names)):
             object.__setattr__(self, name, values)
         object.__setattr__(self, "datasets", self.data_sets)
+        if self.rows < self.classes:
+            raise UsageError(f"rows is {self.rows}, expected at least as many as classes, {self.classes}")
+        for setting in self.setting_list:
+            if setting.n_c > self.features:
+                raise UsageError(
+                    f"features is {self.features}, but the setting {setting} has {setting.n_c} of them as causes; give "
+                    "more features, or settings with fewer causes"
+                )
         list(self.shifts)  # raises UsageError for a setting outside its limits
 
     @property
@@ -177,16 +188,3 @@ class AutoMpgOptions(Options):
         """The methods that are left out of all, because a package is not installed."""
         missing = [name for name, method in METHODS.items() if method.missing]
         return missing if {*self.method_names, *missing} == set(METHODS) else []
-
-
-def _check_setting(values: Sequence[float] | str) -> ShiftSetting:
-    """Three numbers, or the text of them. Raises UsageError."""
-    if isinstance(values, str):
-        return _parse_setting(values)
-    try:
-        n_c, noise, corr = values
-        if n_c != int(n_c) or not math.isfinite(noise + corr):
-            raise ValueError
-        return ShiftSetting(int(n_c), float(noise), float(corr))
-    except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"settings has {values!r:.60}, expected three numbers: n_c, noise, corr") from None

@@ -73,7 +73,7 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path) -> None:
     for arguments, code, facts in (
         (["simulate", "--methods", "lr,gbb"], 2, ["--methods", "'gbb'", "gb"]),
         (["simulate", "--settings", "5,0"], 2, ["--settings", "'5,0'"]),
-        (["simulate", "--settings", "9,0,0.9"], 2, ["n_c", 9]),
+        (["simulate", "--settings", "9,0,0.9"], 2, ["--features", "9,0,0.9"]),
         (["simulate", "--datasets", "-1"], 2, ["--datasets", -1]),
         (["simulate", "--rows", "5"], 2, ["--rows", 5]),
         (["simulate", "--convention", "paper"], 2, ["--convention", "'paper'"]),
