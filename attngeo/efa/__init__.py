@@ -2,6 +2,7 @@
 
     ExponentialFamilyAttention        a model of tidy tables: fit, log_prob, predict, sample
     load_model(folder)                one that was saved
+    register_family(name, kind)       a name for a family of your own
 
 Names are imported when they are first used, so that the options of commands cost nothing.
 Source: Wibisono and Wang 2025 (arXiv 2501.16790).
@@ -15,9 +16,12 @@ from attngeo import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.efa.estimator import ExponentialFamilyAttention as ExponentialFamilyAttention
+    from attngeo.efa.family_names import register_family as register_family
     from attngeo.efa.saving import load_model as load_model
 
-_HOMES = {"ExponentialFamilyAttention": "estimator", "load_model": "saving"}
+_HOMES = {
+    "ExponentialFamilyAttention": "estimator", "load_model": "saving", "register_family": "family_names",
+}  # fmt: skip
 __all__ = list(_HOMES)
 
 

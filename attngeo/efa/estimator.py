@@ -15,14 +15,24 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from attngeo.choices import whole
 from attngeo.devices import pick_device
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.marginal import measure_baselines
-from attngeo.efa.missing import copy_for_missing, rows_with_others
+from attngeo.efa.missing import check_single, copy_for_missing, keep_whole, rows_with_others
 from attngeo.efa.modelling import DataShape, PartModel, check_places, describe_data, make_model
 from attngeo.efa.options import EfaOptions
+from attngeo.efa.parts import choose_part
 from attngeo.efa.sampling import draw_items, draw_values
-from attngeo.efa.sequences import Sequences, TableReading, check_support, learn_items, require_columns
+from attngeo.efa.sequences import (
+    POSITION,
+    TRAINING,
+    Sequences,
+    TableReading,
+    check_support,
+    learn_items,
+    require_columns,
+)
 from attngeo.efa.stores import SequenceStore, open_store
 from attngeo.efa.weights import read_weights, tabulate_weights
 from attngeo.errors import TableError, UsageError
@@ -36,10 +46,8 @@ if TYPE_CHECKING:
 
 # Sequences that are read at once, and the numbers that their copies may have in a layer.
 CHUNK, LARGEST = 256, 2**25
-# Options of a factor model of places.
-SPATIAL = ("coordinates", "neighbours")
 NOT_FITTED = "the model is not fitted; call fit first"
-TRAINING, HELD_OUT, TABLE = "the training table", "the validation table", "the table"
+HELD_OUT, TEST, TABLE = "the validation table", "the test table", "the table"
 
 
 class Measured(NamedTuple):
@@ -94,6 +102,7 @@ class ExponentialFamilyAttention:
         data: pd.DataFrame | str | Path,
         validation: pd.DataFrame | str | Path | None = None,
         *,
+        test: pd.DataFrame | str | Path | None = None,
         folder: str | Path | None = None,
         progress: ProgressCallback = ignore_progress,
     ) -> Self:
@@ -101,13 +110,16 @@ class ExponentialFamilyAttention:
 
         data: a DataFrame; or the path of a Parquet file in which the rows of each sequence are together, which is read
         in parts and may be larger than memory. validation: another table; without it, `validation_fraction` of the
-        sequences are held out. folder: keeps the state of an unfinished training, which a second call resumes.
-        Raises TableError for tables that cannot be used, UsageError for options that do not fit them, and what
-        `attngeo.training.train` raises.
+        sequences are held out. test: a table that the model is for, which is refused before the training if its rows
+        cannot be used; nothing is learned from it. folder: keeps the state of an unfinished training, which a second
+        call resumes. Raises TableError for tables that cannot be used, UsageError for options that do not fit them, and
+        what `attngeo.training.train` raises.
         """
         given = [(data, TRAINING), *([(validation, HELD_OUT)] if validation is not None else [])]
         stores = [open_store(each, self.options.sequence, source) for each, source in given]
-        part, uses_items = self._choose_part(stores[0])
+        part, uses_items = choose_part(self.options, stores[0].columns())
+        if self.options.position is None and POSITION in stores[0].columns() and self._has_order:
+            self.options = replace(self.options, position=POSITION)  # tables without it have another order
         self.items_ = learn_items(stores, self.options.item, [source for _, source in given]) if uses_items else []
         self._shape = DataShape(part=part, items=len(self.items_))
         reading = self._reading
@@ -118,10 +130,13 @@ class ExponentialFamilyAttention:
         with torch.random.fork_rng([]):
             torch.manual_seed(draw_generator(self.options.seed).initial_seed())
             model = make_model(self.options, self._shape)
-        if part == "values":
-            for source, each in zip((TRAINING, HELD_OUT if validation is not None else TRAINING), parts, strict=False):
-                for some in each():
-                    check_support(model.family, some, self.options.value, source)
+        sources = [TRAINING, HELD_OUT if validation is not None else TRAINING][: len(parts)]
+        if test is not None:
+            parts.append(partial(open_store(test, self.options.sequence, TEST).parts, self._reading))
+            sources.append(TEST)
+        for source, each in zip(sources, parts, strict=True):
+            for some in each():
+                self._check(model, some, source)
         self.history_ = self._train(model, stores, reading, folder, progress)
         if folder is not None:
             remove_state(Path(folder))
@@ -167,7 +182,7 @@ class ExponentialFamilyAttention:
         sequences = rows = 0
         total = 0.0
         for part in data.parts(reading):
-            self._check(part)
+            self._check(model, part, TABLE)
             sequences += len(part)
             rows += int(part.known.sum())
             total += float(self._map(part, model.log_prob).double().sum())
@@ -181,13 +196,13 @@ class ExponentialFamilyAttention:
         Values: the column mean. Items: the most likely item, and its probability. A row whose value or item is missing
         is predicted from the rows that have one; no row is predicted from it.
         """
-        return self._predict(data, self._predict_best)
+        return self._predict(data, self._tell_best)
 
     def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
         """The probability of each item at each row, given the others: [rows, items]. Missing items as in `predict`."""
         if self.part_ != "items":
             raise UsageError("the model is of values, which have no probability of each item; use predict")
-        return self._predict(data, self._predict_all)
+        return self._predict(data, self._tell_all)
 
     def sample(
         self,
@@ -205,7 +220,8 @@ class ExponentialFamilyAttention:
         sequences, length: of items. given: for values, the table of sequences whose values are drawn; its own values
         are not read. Raises UsageError if what the part needs is missing.
         """
-        generator = draw_generator(seed, 1).initial_seed()
+        whole("sweeps", sweeps, 1)
+        generator = draw_generator(whole("seed", seed, 0), 1).initial_seed()
         model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
         if self.part_ == "items":
             if given is not None:
@@ -287,40 +303,15 @@ class ExponentialFamilyAttention:
         return self.model_
 
     @property
+    def _has_order(self) -> bool:
+        return self.options.order or self.options.direction == "uni"
+
+    @property
     def _reading(self) -> TableReading:
         return TableReading(
             self.options, self.items_ or None, self.part_ == "values", self.options.direction == "uni",
             self._shape.longest if self.options.order and self.options.model == "efa" else 0,
         )  # fmt: skip
-
-    def _choose_part(self, store: SequenceStore) -> tuple[str, bool]:
-        """The part that is asked for, or else that of which the table has a column; and whether it needs items."""
-        options = self.options
-        columns = store.columns()
-        part: str = options.part
-        if part == "auto":
-            part = "values" if options.value in columns else "items"
-        require_columns(columns, [options.value if part == "values" else options.item], TRAINING)
-        has_items = options.item_vectors and options.item in columns
-        if part == "items":
-            _refuse(options, "a model of items", ("coordinates", "lags"))
-            if options.family != EfaOptions.family:
-                raise UsageError(
-                    f"family is {options.family}, which values have, but the model is of items; name the column of "
-                    "values by the option value"
-                )
-        if options.model == "efa":
-            _refuse(options, "attention", ("neighbours",))
-        else:
-            _refuse(options, "a factor model", ("lags",))
-            if has_items:
-                _refuse(options, "a factor model of items; it is one of places without item_vectors", SPATIAL)
-        if part == "values" and not has_items and not options.coordinates:
-            raise TableError(
-                f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model "
-                "of values; name the columns by options such as item"
-            )
-        return part, part == "items" or has_items
 
     def _hold_out(self, store: SequenceStore, reading: TableReading) -> list[SequenceStore]:
         total = store.count(reading)
@@ -356,43 +347,51 @@ class ExponentialFamilyAttention:
         """The sequences of a table. drawn: whether its values are not read. numbers: as in `TableReading.read`."""
         self._fitted  # noqa: B018 - checks
         sequences = self._reading.read(data, numbers=numbers)
-        self._check(sequences, drawn=drawn)
+        self._check(self.model_, sequences, TABLE, drawn=drawn)
         return sequences
 
-    def _check(self, sequences: Sequences, *, drawn: bool = False) -> None:
+    def _check(self, model: PartModel, sequences: Sequences, source: str, *, drawn: bool = False) -> None:
         """Raise TableError for values that the family cannot give, and places whose neighbours are not known."""
         if self._shape.places:
             check_places(sequences, self._shape.places)
         if self.part_ == "values" and not drawn:
-            check_support(self.model_.family, sequences, self.options.value, TABLE)
+            check_support(model.family, sequences, self.options.value, source)
 
-    def _predict_best(self, data: pd.DataFrame, sequences: Sequences) -> pd.DataFrame:
-        means = self._map(sequences, self.model_.mean)
+    def _tell_best(self, data: pd.DataFrame, sequences: Sequences, means: Tensor) -> pd.DataFrame:
         if self.part_ == "values":
             return self._as_rows(data, sequences, means, "mean").to_frame()
         best = means.max(-1)
         numbers = self._as_rows(data, sequences, best.indices, "item")
         items = [None if np.isnan(each) else self.items_[int(each)] for each in numbers]
         chances = self._as_rows(data, sequences, best.values, "probability")
-        return pd.DataFrame({"item": pd.Series(items, index=data.index), "probability": chances})
+        return pd.DataFrame({"item": keep_whole(pd.Series(items, index=data.index)), "probability": chances})
 
-    def _predict_all(self, data: pd.DataFrame, sequences: Sequences) -> pd.DataFrame:
-        chances = self._map(sequences, self.model_.mean)
-        return pd.DataFrame(sequences.scatter(chances, len(data)), index=data.index, columns=self.items_)
+    def _tell_all(self, data: pd.DataFrame, sequences: Sequences, means: Tensor) -> pd.DataFrame:
+        return pd.DataFrame(sequences.scatter(means, len(data)), index=data.index, columns=self.items_)
 
-    def _predict(self, data: pd.DataFrame, predict: Callable[[pd.DataFrame, Sequences], pd.DataFrame]) -> pd.DataFrame:
-        """`predict` of a table; of a copy of its sequence for each row whose value or item is missing."""
+    def _predict(
+        self, data: pd.DataFrame, tell: Callable[[pd.DataFrame, Sequences, Tensor], pd.DataFrame]
+    ) -> pd.DataFrame:
+        """What `tell` makes of the means of rows; of a copy of its sequence for one whose value or item is missing."""
         missing = self.find_missing(data)
         if not missing.any():
-            return predict(data, self._read(data))
+            sequences = self._read(data)
+            return tell(data, sequences, self._map(sequences, self.model_.mean))
         table, name = data.reset_index(drop=True), self.options.sequence
-        rows = rows_with_others(table, missing, sequence=name)
-        # By their numbers in the table, which errors name.
-        found = [predict(table, self._read(rows, numbers=rows.index.to_numpy())).loc[rows.index]] if len(rows) else []
+        if self._shape.places:
+            check_single(table, missing, sequence=name)
         column, fill = (self.options.value, 0.0) if self.part_ == "values" else (self.options.item, self.items_[0])
+        self._read(table.assign(**{column: table[column].where(~missing, fill)}), drawn=True)  # errors have row numbers
+        rows = self.leave_missing(table)
+        found = []
+        if len(rows):
+            sequences = self._read(rows, numbers=rows.index.to_numpy())
+            found.append(tell(table, sequences, self._map(sequences, self.model_.mean)).loc[rows.index])
         copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
-        answers = predict(copies, self._read(copies, drawn=True))
-        found.append(answers[missing[answers.index]])
+        asked = missing[copies.index]
+        sequences = self._read(copies, drawn=True)
+        answers = tell(copies, sequences, self._map_at(sequences, asked[sequences.rows] & sequences.known.numpy()))
+        found.append(answers[asked])
         return pd.concat(found).reindex(range(len(table))).set_axis(data.index)
 
     def find_missing(self, data: pd.DataFrame) -> np.ndarray:
@@ -404,6 +403,11 @@ class ExponentialFamilyAttention:
         require_columns(list(data.columns), [column], TABLE)
         missing: np.ndarray = data[column].isna().to_numpy()
         return missing
+
+    def leave_missing(self, data: pd.DataFrame) -> pd.DataFrame:
+        """The rows that are read without the missing ones; a factor model of places needs all of a sequence."""
+        missing = self.find_missing(data)
+        return rows_with_others(data, missing, sequence=self.options.sequence, whole=bool(self._shape.places))
 
     @torch.no_grad()
     def _map(self, sequences: Sequences, function: Any) -> Tensor:
@@ -424,6 +428,20 @@ class ExponentialFamilyAttention:
         assert found is not None
         return found
 
+    @torch.no_grad()
+    def _map_at(self, sequences: Sequences, asked: np.ndarray) -> Tensor:
+        """The means at one position of each sequence, [N, I, …]; 0 at the others. asked: which, [N, I]."""
+        positions = asked.argmax(1)
+        found: Tensor | None = None
+        for position in np.unique(positions):
+            rows = np.flatnonzero(positions == position)
+            means = self._map(sequences.take(rows), partial(self.model_.mean_at, int(position)))
+            if found is None:
+                found = torch.zeros(*asked.shape, *means.shape[2:], dtype=means.dtype)
+            found[rows, position] = means[:, 0]
+        assert found is not None
+        return found
+
     def _count_together(self, length: int) -> int:
         """How many sequences of this length are read at once: copies of a long one are large."""
         options = self.options
@@ -436,10 +454,3 @@ class ExponentialFamilyAttention:
 
     def _as_rows(self, data: pd.DataFrame, sequences: Sequences, found: Tensor, name: str) -> pd.Series[float]:
         return pd.Series(sequences.scatter(found, len(data)), index=data.index, name=name)
-
-
-def _refuse(options: EfaOptions, what: str, names: Sequence[str]) -> None:
-    """Raise UsageError if one of these options is given, which change nothing."""
-    for name in names:
-        if getattr(options, name):
-            raise UsageError(f"{name} has no effect on {what}; leave it out")

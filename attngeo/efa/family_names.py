@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FamilyName:
-    """A family of `attngeo.efa.families`. parameter: its number; None for none. convert: text → that number.
+    """A family. kind: its name in `attngeo.efa.families`, or what makes it. parameter: its number; None for none.
 
-    required: whether the number must be given. shift: what is subtracted from values.
+    convert: text → that number. required: whether the number must be given. shift: what is subtracted from values.
     """
 
-    kind: str
+    kind: str | Callable[..., ExponentialFamily]
     parameter: str | None = None
     convert: Callable[[str], Any] = float
     required: bool = True
     shift: int = 0
 
 
-FAMILY_NAMES: Mapping[str, FamilyName] = {
+FAMILY_NAMES: dict[str, FamilyName] = {
     "gaussian": FamilyName("Gaussian", "variance", required=False),
     "poisson": FamilyName("Poisson", "least", required=False),
     "poisson-from-1": FamilyName("Poisson", "least", required=False, shift=1),
@@ -36,6 +36,27 @@ FAMILY_NAMES: Mapping[str, FamilyName] = {
     "gamma": FamilyName("Gamma", "concentration"),
     "ordinal": FamilyName("Ordinal", "levels", int),
 }
+
+
+def register_family(
+    name: str,
+    kind: Callable[..., ExponentialFamily],
+    parameter: str | None = None,
+    *,
+    convert: Callable[[str], Any] = float,
+    required: bool = True,
+) -> None:
+    """Give a family of your own a name, which the option `family` and saved models then have.
+
+    kind: a subclass of `attngeo.efa.families.ExponentialFamily`, or a function that makes one. parameter: the name of
+    its argument, if it has one, which is then given after a colon. convert: text → that argument. required: whether it
+    must be given. Raises UsageError for a name that a family has, or that is no name.
+    """
+    if name in FAMILY_NAMES and FAMILY_NAMES[name].kind is not kind:
+        raise UsageError(f"name is {name!r}, which is another family; choose another name")
+    if not name or ":" in name:
+        raise UsageError(f"name is {name!r}, expected a text without a colon")
+    FAMILY_NAMES[name] = FamilyName(kind, parameter, convert, required)
 
 
 def parse_family(text: str) -> ExponentialFamily:
@@ -57,7 +78,8 @@ def parse_family(text: str) -> ExponentialFamily:
         arguments[declared.parameter] = declared.convert(number)
     elif name == "gaussian":
         arguments["variance"] = None
-    family: ExponentialFamily = getattr(families, declared.kind)(**arguments)
+    make = getattr(families, declared.kind) if isinstance(declared.kind, str) else declared.kind
+    family: ExponentialFamily = make(**arguments)
     return families.Shifted(family, declared.shift) if declared.shift else family
 
 

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attngeo.efa.sequences import show_name
+from attngeo.errors import TableError
+
 
 def copy_for_missing(
     table: pd.DataFrame, missing: np.ndarray, *, sequence: str, column: str, fill: Any
@@ -16,19 +19,41 @@ def copy_for_missing(
     table: with numbers of rows as its index, which the copies keep. missing: [rows]. sequence: the column that names
     sequences; copies have names of their own.
     """
-    names = table[sequence].to_numpy()
-    asked = np.flatnonzero(missing)
-    others = [np.flatnonzero((names == names[at]) & ~missing) for at in asked]
-    copies = [
-        table.loc[np.sort([*rows, at])].assign(**{sequence: f"{names[at]}, whose row {at + 1} is asked for"})
-        for at, rows in zip(asked, others, strict=True)
-    ]
-    found = pd.concat(copies)
-    return found.assign(**{column: found[column].where(found[column].notna(), fill)})
+    codes, names = pd.factorize(table[sequence])
+    asked, there = np.flatnonzero(missing), np.flatnonzero(~missing)
+    there = there[np.argsort(codes[there], kind="stable")]
+    first, last = (np.searchsorted(codes[there], codes[asked], side) for side in ("left", "right"))
+    copies = [np.sort([*there[start:end], at]) for at, start, end in zip(asked, first, last, strict=True)]
+    rows = np.concatenate(copies)
+    own = [f"{names[codes[at]]}, whose row {at + 1} is asked for" for at in asked]
+    found = table.iloc[rows].assign(**{sequence: np.repeat(own, [len(each) for each in copies])})
+    return found.assign(**{column: found[column].where(~missing[rows], fill)})
 
 
-def rows_with_others(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> pd.DataFrame:
-    """The rows that are not missing, and are not alone in their sequence because the others are."""
+def rows_with_others(table: pd.DataFrame, missing: np.ndarray, *, sequence: str, whole: bool) -> pd.DataFrame:
+    """The rows that are not missing, and are not alone in their sequence because the others are.
+
+    whole: only those of sequences without a missing row.
+    """
+    if whole:
+        return table[~table[sequence].isin(table[sequence][missing])]
     there = table[~missing]
     was_alone = ~table[sequence].duplicated(keep=False)
     return there[there[sequence].duplicated(keep=False) | was_alone[~missing]]
+
+
+def check_single(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> None:
+    """Raise TableError if a sequence has two missing rows, so that one is not predicted from all others."""
+    names = table[sequence][missing]
+    if names.duplicated().any():
+        name = names[names.duplicated()].iloc[0]
+        raise TableError(
+            f"sequence {show_name(name)} has {int((names == name).sum())} missing values, expected at most one: a "
+            "factor model of places adds up all others; leave such sequences out, or fit one with model efa"
+        )
+
+
+def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
+    """A column of whole numbers, of which some are missing, as such; others as they are."""
+    is_number = pd.api.types.is_float_dtype(column.dtype)
+    return column.astype("Int64") if is_number and (column.dropna() % 1 == 0).all() else column

@@ -26,6 +26,8 @@ NO_ATTENTION = "a factor model has no attention; fit one with model efa"
 Parts = Callable[[], Iterable[Sequences]]
 # Where a network's number for a mean is looked for, from 0.
 FARTHEST = 30.0
+# Coordinates of one place in two tables differ by less than this share of the largest one.
+SAME_PLACE = 1e-6
 # Of the Earth, in km.
 RADIUS = 6371.0
 # What a batch of each part is made of, in this order; those that the data lack are left out.
@@ -104,6 +106,10 @@ class PartModel(nn.Module):
     def mean(self, *tensors: Tensor) -> Tensor:
         """The mean of the family at each position, [B, I]; for items, their probabilities, [B, I, D]."""
         return self.family.mean(self.natural(*tensors))
+
+    def mean_at(self, position: int, *tensors: Tensor) -> Tensor:
+        """The same at one position, [B, 1] or [B, 1, D]; by one pass."""
+        return self.family.mean(self.natural_at(position, *tensors))[:, None]
 
     def log_prob(self, *tensors: Tensor) -> Tensor:
         """Log p at each position, [B, I]; 0 at unknown ones."""
@@ -253,10 +259,11 @@ def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) ->
     """Raise TableError unless each sequence has all these places, in this order: whose neighbours are known."""
     wanted = torch.tensor(places, dtype=torch.float64)
     found = sequences.coordinates
+    near = SAME_PLACE * float(wanted.abs().max())  # in single precision they differ by less
     if (
         found is None
         or found.shape[1:] != wanted.shape
-        or not (sequences.known.all() and bool((found == wanted).all()))
+        or not (sequences.known.all() and bool(((found - wanted).abs() <= near).all()))
     ):
         raise TableError(
             f"a factor model of places requires its {len(places)} places in each sequence, in one order; give all "
@@ -309,8 +316,12 @@ def _make_part(options: ModelOptions, shape: DataShape) -> PartModel:
 
 
 def _shape_attention(options: ModelOptions, width: int) -> AttentionShape:
+    """width: of the vectors that the layers get, which a value as a number makes one larger than its parts."""
+    size = options.head_size
+    if size is None and options.width % options.heads == 0:
+        size = width // options.heads
     return AttentionShape(
-        width=width, layers=options.layers, heads=options.heads, head_size=options.head_size, kind=options.kind,
+        width=width, layers=options.layers, heads=options.heads, head_size=size, kind=options.kind,
         scale=options.scale, residual=options.residual, bias=True, norm=options.norm, feed_forward=options.feed_forward,
     )  # fmt: skip
 

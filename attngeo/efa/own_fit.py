@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.efa.options import EfaOptions
+from attngeo.efa.options import EfaOptions, Short
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, Options, device_option, missing_option, option, parse_bytes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress, is_first_process
@@ -46,6 +46,10 @@ class EfaPredictOptions(Options):
     """How a file is read that a saved model predicts, and where. Raises UsageError."""
 
     missing: Iterable[str] | None = missing_option()
+    short: Short | None = option(
+        None, "What a sequence of one row is, which no other row predicts: an error, left out, or kept", panel=INPUT,
+        shown_default="as in fit",
+    )  # fmt: skip
     device: str = device_option()
 
 
@@ -84,7 +88,7 @@ def fit_own_sequences(
         check_items(frames["train"][options.item].dropna().unique().tolist())
     own = {each.name: getattr(options, each.name) for each in fields(EfaOptions)}
     model = ExponentialFamilyAttention(**own)
-    model.fit(frames["train"], frames.get("validation"), folder=folder, progress=progress)
+    model.fit(frames["train"], frames.get("validation"), test=frames.get("test"), folder=folder, progress=progress)
     if save is not None and is_first_process():
         model.save(save)
         scores = f", and attngeo score {save} scores its attention" if options.model == "efa" else ""
@@ -103,20 +107,22 @@ def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = Efa
     from attngeo.efa.saving import load_model
 
     model = load_model(folder)
-    model.options = replace(model.options, device=options.device)
+    model.options = replace(model.options, device=options.device, short=options.short or model.options.short)
     return predict_own_rows(model, read_own_table(path, options.missing))
 
 
 def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:
     """The rows, with log_prob, and predicted_mean for values, or predicted_item and probability for items.
 
-    Rows whose value or item is missing are predicted from the others, and have no log_prob.
+    Rows whose value or item is missing are predicted from the others, and have no log_prob. Columns of these names are
+    replaced.
     """
-    from attngeo.efa.missing import rows_with_others
+    from attngeo.efa.missing import keep_whole
 
+    if model.items_ and model.options.item in frame:
+        frame = frame.assign(**{model.options.item: keep_whole(frame[model.options.item])})
     found = model.predict(frame).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
-    missing = model.find_missing(frame)
-    known = rows_with_others(frame, missing, sequence=model.options.sequence) if missing.any() else frame
+    known = model.leave_missing(frame) if model.find_missing(frame).any() else frame
     log_prob = model.log_prob(known).reindex(frame.index) if len(known) else float("nan")
     return frame.assign(log_prob=log_prob, **{str(name): found[name] for name in found})
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from attngeo.efa.families import ExponentialFamily
 
 POSITION = "position"
+# What messages call the table that a model learns from.
+TRAINING = "the training table"
 # Names that a message lists at most.
 MOST_LISTED = 10
 
@@ -164,7 +166,11 @@ def learn_items(tables: Iterable[HasFrames], column: str, sources: Iterable[str]
         rows = 0
         for frame in table.frames([column]):
             require_values(frame[column], source, first=rows)
-            found |= set(frame[column].unique().tolist())
+            try:
+                found |= set(frame[column].unique().tolist())
+            except TypeError:  # lists, say
+                kind = type(frame[column].iloc[0]).__name__
+                raise TableError(f"{source}: column {column!r} has a {kind}, expected texts or numbers") from None
             rows += len(frame)
     try:
         return sorted(found)
@@ -240,15 +246,29 @@ def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.
         if POSITION not in frame.columns:
             return np.arange(len(frame))
         position = POSITION
-    numbers = read_numbers(frame, position, kept=np.arange(len(frame)), source=source)
-    twice = pd.DataFrame({"sequence": frame[columns.sequence].to_numpy(), "position": numbers}).duplicated()
+    positions = _read_positions(frame[position], source)
+    twice = pd.DataFrame({"sequence": frame[columns.sequence].to_numpy(), "position": positions}).duplicated()
     if twice.any():
         at = int(np.flatnonzero(twice)[0])
         raise TableError(
-            f"{source}: row {frame.index[at] + 1} has the {position} {numbers[at]:g} of an earlier row of its "
-            "sequence, expected another one"
+            f"{source}: row {frame.index[at] + 1} has the {position} {show_name(frame[position].iloc[at])} of an "
+            "earlier row of its sequence, expected another one"
         )
-    return np.argsort(numbers, kind="stable")
+    return np.argsort(positions, kind="stable")
+
+
+def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
+    """Positions as numbers that have their order: whole numbers keep all digits, dates are nanoseconds."""
+    require_values(column, source)
+    if pd.api.types.is_integer_dtype(column.dtype):
+        return column.to_numpy(np.int64)
+    is_date = pd.api.types.is_datetime64_any_dtype(column.dtype)
+    if not is_date and pd.to_numeric(column, errors="coerce").isna().all():  # texts, or days of Parquet
+        dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+        column, is_date = (dates, True) if dates.notna().all() else (column, False)
+    if is_date:
+        return column.to_numpy("datetime64[ns]").astype(np.int64)
+    return read_numbers(column.to_frame(), str(column.name), kept=np.arange(len(column)), source=source)
 
 
 def _place_rows(
@@ -262,6 +282,10 @@ def _place_rows(
     return sequence, where, np.asarray(labels)
 
 
+def _name_others(count: int) -> str:
+    return f", and so {'has 1 other' if count == 1 else f'have {count:,} others'}" if count else ""
+
+
 def _keep_long(
     sequence: np.ndarray, labels: np.ndarray, columns: ColumnOptions, *, causal: bool, source: str
 ) -> np.ndarray:
@@ -273,7 +297,7 @@ def _keep_long(
     if len(alone) and columns.short == "error":
         raise TableError(
             f"{source}: sequence {show_name(labels[alone[0]])} has one row, which no other row predicts"
-            f"{f', and so have {len(alone) - 1:,} others' if len(alone) > 1 else ''}; set short to drop, or to keep"
+            f"{_name_others(len(alone) - 1)}; set short to drop, or to keep"
         )
     kept: np.ndarray = counts[sequence] > 1
     return kept

@@ -91,7 +91,7 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     columns = list(dict.fromkeys(rows["column"]))
     colours = sample_colorscale(MODELS, [0.1 + 0.8 * at / max(len(columns) - 1, 1) for at in range(len(columns))])
     figure = go.Figure()
-    labels = rows["value"].map(escape_name)
+    labels = [escape_name(value) for value in rows["value"]]
     rows = rows.assign(label=labels, shown=thin_labels(rows["x"], rows["y"], labels))
     for at, (column, colour) in enumerate(zip(columns, colours, strict=True)):
         own = rows[rows["column"] == column]

@@ -23,7 +23,7 @@ def tabulate_attention(model: AttentionClassifier, table: Any) -> pd.DataFrame:
     """
     frame, weights = read_table(table), model.attention(table)  # [rows, heads, K, K]
     names = np.array([str(name) for name in model.columns_], dtype=object)
-    codes = model.coding_.encode(frame, None, model.unseen)
+    codes = model.coding_.encode(frame, None, "mask")
     values = np.full(codes.shape, MASK, dtype=object)
     for at, place in enumerate(model.coding_.place(frame)):
         known = codes[:, place] != MISSING

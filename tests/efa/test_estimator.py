@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import torch
 from pyarrow import parquet
 from support.messages import refuses
 
-from attngeo.efa import ExponentialFamilyAttention
+from attngeo.efa import ExponentialFamilyAttention, family_names, load_model, register_family
 from attngeo.efa.datasets import synthetic_ratings
+from attngeo.efa.families import ExponentialFamily
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.sequences import TableReading
 from attngeo.errors import (
@@ -102,6 +104,58 @@ def test_each_family_is_fitted_and_drawn_from(name: str, model: str) -> None:
     assert fitted.model_.family.supports(torch.tensor(drawn["value"].to_numpy())).all()
     assert drawn["item"].equals(frame["item"])
     assert drawn.equals(fitted.sample(given=frame, seed=3))
+
+
+class Waiting(ExponentialFamily):
+    """Exponential times; the network gives the logarithm of the rate."""
+
+    values = "positive numbers"
+
+    def __init__(self, slowest: float = 1e-6) -> None:
+        super().__init__()
+        self.slowest = slowest
+
+    def log_partition(self, natural: torch.Tensor) -> torch.Tensor:
+        return -torch.log(-natural)
+
+    def log_base(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(value)
+
+    def sample(self, natural: torch.Tensor) -> torch.Tensor:
+        return torch.distributions.Exponential(-natural).sample()
+
+    def supports(self, value: torch.Tensor) -> torch.Tensor:
+        return value > 0
+
+    def natural(self, raw: torch.Tensor) -> torch.Tensor:
+        return -torch.exp(-raw) - self.slowest
+
+
+def test_a_family_of_ones_own_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family_names, "FAMILY_NAMES", dict(family_names.FAMILY_NAMES))
+    with pytest.raises(UsageError, match="waiting"):
+        ExponentialFamilyAttention(family="waiting")
+    register_family("waiting", Waiting, "slowest", required=False)
+    rows = draw_table([0.5, 2.0, 7.0])
+    model = fit(rows, family="waiting:0.01")
+    assert model.model_.family.slowest == 0.01
+    rate = 1 / torch.tensor(model.predict(rows)["mean"].to_numpy())
+    expected = torch.distributions.Exponential(rate).log_prob(torch.tensor(rows["value"].to_numpy()))
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-4)
+    assert model.measure_fit()["train"].without_context < 0
+    model.save(tmp_path / "m")
+    pd.testing.assert_series_equal(load_model(tmp_path / "m").log_prob(rows), model.log_prob(rows))
+    with pytest.raises(TableError, match="positive numbers"):
+        model.log_prob(rows.assign(value=-1.0))
+    for wrong in ("poisson", "a:b", ""):
+        with pytest.raises(UsageError, match="name is"):
+            register_family(wrong, Waiting)
+
+
+def test_values_as_numbers_need_no_other_heads() -> None:
+    frame = draw_table([0.0, 1.0])
+    model = fit(frame, family="bernoulli", embedding="identity")  # a token has one number more than its two vectors
+    assert np.isfinite(model.log_prob(frame)).all()
 
 
 @pytest.mark.parametrize("part", ["items", "values"])

@@ -151,8 +151,75 @@ def test_items_with_commas_and_positions_are_read_as_a_basket() -> None:
 def test_a_missing_time_is_no_number() -> None:
     times = pd.Series(pd.date_range("2020-01-01", periods=len(ROWS)))
     times[3] = pd.NaT
-    with refuses(TableError, "row 4 has NaT in column 'when'"):
+    with refuses(TableError, "row 4 has no when"):
         fit(ROWS.assign(when=times), position="when")
+
+
+@pytest.mark.parametrize("kind", ["text", "days of Parquet", "times", "whole numbers beyond 2**53"])
+def test_positions_are_dates_or_numbers_of_any_size(kind: str) -> None:
+    numbers = np.random.default_rng(0).permutation(len(ROWS))
+    days = pd.Timestamp("1999-12-30") + pd.to_timedelta(numbers, unit="D")
+    when: dict[str, Any] = {
+        "text": days.strftime("%Y-%m-%d"), "days of Parquet": days.date, "times": days,
+        "whole numbers beyond 2**53": 2**60 + numbers,
+    }  # fmt: skip
+    model = fit(part="items", direction="uni", position="when", short="keep", rows=ROWS.assign(when=when[kind]))
+    plain = model.log_prob(ROWS.assign(when=numbers))
+    pd.testing.assert_series_equal(model.log_prob(ROWS.assign(when=when[kind])), plain)
+    twice = ROWS.assign(when=when[kind]).pipe(lambda rows: rows.assign(when=rows.loc[0, "when"]))
+    with refuses(TableError, "row 2", "when", "earlier row"):
+        model.log_prob(twice)
+
+
+def test_positions_of_training_are_required_where_order_matters() -> None:
+    rows = ROWS.assign(position=range(len(ROWS)))
+    with refuses(TableError, "position"):
+        fit(rows, part="items").log_prob(ROWS)
+    unordered = fit(rows, part="items", order=False)
+    np.testing.assert_allclose(unordered.log_prob(ROWS), unordered.log_prob(rows))
+
+
+def test_columns_that_give_the_answer_away_are_refused() -> None:
+    for name in ("lags", "coordinates"):
+        with refuses(UsageError, name, "'value'"):
+            ExponentialFamilyAttention(**{name: "value"})
+
+
+def test_items_that_are_lists_are_refused() -> None:
+    with refuses(TableError, "'item'", "list"):
+        fit(ROWS.assign(item=[["a"]] * len(ROWS)))
+
+
+@pytest.mark.parametrize("options", [{"seed": -1}, {"sweeps": 0}])
+def test_bad_options_of_samples_are_refused(options: dict[str, int]) -> None:
+    with refuses(UsageError, *options):
+        fit(part="items").sample(**options)
+
+
+def test_places_in_single_precision_are_the_same_places() -> None:
+    rows = draw_rows([3, 3, 3])
+    rows[["x", "y"]] = np.tile(np.random.default_rng(0).uniform(20, 120, (3, 2)), (3, 1))
+    model = fit(rows, model="fm", item_vectors=False, coordinates=("x", "y"), distance="euclidean")
+    single = rows.astype({"x": "float32", "y": "float32"})
+    np.testing.assert_allclose(model.log_prob(single), model.log_prob(rows), rtol=1e-5)
+    holes = rows.assign(value=rows["value"].where(rows.index != 4))
+    found = predict_own_rows(model, holes)
+    assert found["predicted_mean"].isna().tolist() == [each in (3, 5) for each in range(9)]  # they would need row 4
+    assert found["log_prob"].isna().tolist() == [each in (3, 4, 5) for each in range(9)]
+    own = model.predict(rows)["mean"]  # no value is predicted from itself
+    np.testing.assert_allclose(found["predicted_mean"][4], own[4], rtol=1e-5)
+    with refuses(TableError, "sequence 1", "2 missing", "efa"):
+        model.predict(rows.assign(value=rows["value"].where(~rows.index.isin([3, 4]))))
+
+
+def test_whole_items_stay_whole_if_one_is_missing() -> None:
+    rows = ROWS.assign(item=ROWS["item"].map(ITEMS.index) + 100)
+    holes = rows.assign(item=rows["item"].where(rows.index != 4))
+    found = predict_own_rows(fit(rows, part="items"), holes)
+    assert found["item"].dtype == "Int64"
+    assert found["item"].drop(4).tolist() == rows["item"].drop(4).tolist()
+    assert found["predicted_item"].isin([100, 101, 102, 103]).all()
+    assert found["predicted_item"].dtype.kind == "i"
 
 
 @pytest.mark.parametrize("residual", [True, False])
@@ -199,14 +266,26 @@ def test_a_file_of_huge_sizes_is_refused_before_its_memory_is_taken(tmp_path: Pa
             load_model(tmp_path / "m")
 
 
-def test_a_model_is_saved_before_it_is_measured(tmp_path: Path) -> None:
-    """A row of the test table that cannot be read does not lose the training."""
+def test_a_model_is_saved_before_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise TableError("the table is gone")
+
+    ROWS.to_csv(tmp_path / "train.csv", index=False)
+    monkeypatch.setattr(ExponentialFamilyAttention, "measure_fit", fail)
+    with refuses(TableError, "gone"):
+        fit_own_sequences(str(tmp_path / "train.csv"), EfaFitOptions(**SMALL), save=tmp_path / "m")
+    assert load_model(tmp_path / "m").items_ == sorted(ROWS["item"].unique())
+
+
+def test_a_test_table_that_cannot_be_used_is_refused_before_the_training(tmp_path: Path) -> None:
     ROWS.to_csv(tmp_path / "train.csv", index=False)
     ROWS.assign(item="coffee").to_csv(tmp_path / "test.csv", index=False)
     options = EfaFitOptions(**SMALL | {"test": str(tmp_path / "test.csv")})
-    with refuses(TableError, "coffee"):
-        fit_own_sequences(str(tmp_path / "train.csv"), options, save=tmp_path / "m")
-    assert load_model(tmp_path / "m").items_ == sorted(ROWS["item"].unique())
+    said: list[object] = []
+    with refuses(TableError, "test table", "row 1", "coffee"):
+        fit_own_sequences(str(tmp_path / "train.csv"), options, save=tmp_path / "m", progress=said.append)
+    assert said == []
+    assert not (tmp_path / "m").exists()
 
 
 def test_items_that_cannot_be_saved_are_refused_before_the_training(tmp_path: Path) -> None:

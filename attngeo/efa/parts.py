@@ -1,0 +1,51 @@
+"""Which part of the model a table asks for, items or values, and options that change nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attngeo.efa.options import EfaOptions
+from attngeo.efa.sequences import TRAINING, require_columns
+from attngeo.errors import TableError, UsageError
+
+# Options of a factor model of places.
+SPATIAL = ("coordinates", "neighbours")
+
+
+def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
+    """The part that is asked for, or else that of which the table has a column; and whether it needs items.
+
+    columns: of the training table. Raises TableError if it lacks one, and UsageError for an option without an effect.
+    """
+    part: str = options.part
+    if part == "auto":
+        part = "values" if options.value in columns else "items"
+    require_columns(columns, [options.value if part == "values" else options.item], TRAINING)
+    has_items = options.item_vectors and options.item in columns
+    if part == "items":
+        _refuse(options, "a model of items", ("coordinates", "lags"))
+        if options.family != EfaOptions.family:
+            raise UsageError(
+                f"family is {options.family}, which values have, but the model is of items; name the column of values "
+                "by the option value"
+            )
+    if options.model == "efa":
+        _refuse(options, "attention", ("neighbours",))
+    else:
+        _refuse(options, "a factor model", ("lags",))
+        if has_items:
+            _refuse(options, "a factor model of items; it is one of places without item_vectors", SPATIAL)
+    if part == "values" and not has_items and not options.coordinates:
+        raise TableError(
+            f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model of "
+            "values; name the columns by options such as item"
+        )
+    return part, part == "items" or has_items
+
+
+def _refuse(options: EfaOptions, what: str, names: Sequence[str]) -> None:
+    """Raise UsageError if one of these options is given, which change nothing."""
+    for name in names:
+        if getattr(options, name):
+            raise UsageError(f"{name} has no effect on {what}; leave it out")
