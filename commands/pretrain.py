@@ -67,7 +67,7 @@ def pretrain(
 
     Examples:
         attngeo pretrain --init symmetric
-        attngeo pretrain --compare default,symmetric --objectives mlm,clm --seeds 3 --jobs 4
+        attngeo pretrain --compare default,symmetric --objectives mlm,clm --jobs 4
         attngeo pretrain --model bert-mini --data wikipedia -o run
         attngeo pretrain --model vit-tiny --mixup 0 --cutmix 0
         attngeo pretrain --resume -o run

@@ -56,7 +56,7 @@ def fit(
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model
         attngeo efa fit ratings.parquet --family poisson --direction uni --save model
-        attngeo efa fit days.csv --coordinates latitude --coordinates longitude --lags yesterday
+        attngeo efa fit days.csv --coordinates lat --coordinates lon --lags yesterday
     """
     outputs = output or []
     inputs = [each for each in (data, options.validation, options.test) if each]

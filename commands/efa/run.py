@@ -43,7 +43,7 @@ def run(
     Examples:
         attngeo efa run synthetic
         attngeo efa run temperature --model fm --neighbours 5 --data folder
-        attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o ratings.csv
+        attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
     check_outputs(output or [], inputs=[options.data] if options.data else [])
     if options.save is not None:

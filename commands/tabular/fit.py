@@ -59,7 +59,7 @@ def fit(
 
     Examples:
         attngeo tabular fit cars.csv --target mpg_class
-        attngeo tabular fit train.csv --target y --test test.csv --methods atn,lr -o scores.csv
+        attngeo tabular fit train.csv --target y --test test.csv --methods atn,lr
         attngeo tabular fit train.csv --target y --methods atn --save model
     """
     outputs = output or []

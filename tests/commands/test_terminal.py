@@ -52,6 +52,7 @@ def test_help_fits_every_terminal(inside: Command, name: str, width: int) -> Non
     stop = lines.index("", start)
     assert all(line.startswith("  attngeo ") for line in lines[start:stop])
     assert f"  attngeo {name}" in lines[start]
+    assert max(map(len, lines[start:stop])) <= 80
     assert all(len(line) <= min(width, 100) for line in lines[:start] + lines[stop:])
     for param in params(name):
         assert all(flag in done.stdout for flag in param.opts if flag.startswith("-"))
