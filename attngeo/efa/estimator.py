@@ -19,18 +19,20 @@ from attngeo.choices import whole
 from attngeo.devices import pick_device
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.marginal import measure_baselines
-from attngeo.efa.missing import check_single, copy_for_missing, keep_whole, rows_with_others
+from attngeo.efa.missing import check_single, copy_for_missing, drop_alone, keep_whole, rows_with_others
 from attngeo.efa.modelling import DataShape, PartModel, check_places, describe_data, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.parts import choose_part
 from attngeo.efa.sampling import draw_items, draw_values
 from attngeo.efa.sequences import (
     POSITION,
+    TABLE,
     TRAINING,
     Sequences,
     TableReading,
     check_support,
     learn_items,
+    may_be_alone,
     require_columns,
 )
 from attngeo.efa.stores import SequenceStore, open_store
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 # Sequences that are read at once, and the numbers that their copies may have in a layer.
 CHUNK, LARGEST = 256, 2**25
 NOT_FITTED = "the model is not fitted; call fit first"
-HELD_OUT, TEST, TABLE = "the validation table", "the test table", "the table"
+HELD_OUT, TEST = "the validation table", "the test table"
 
 
 class Measured(NamedTuple):
@@ -118,15 +120,15 @@ class ExponentialFamilyAttention:
         given = [(data, TRAINING), *([(validation, HELD_OUT)] if validation is not None else [])]
         stores = [open_store(each, self.options.sequence, source) for each, source in given]
         part, uses_items = choose_part(self.options, stores[0].columns())
-        if self.options.position is None and POSITION in stores[0].columns() and self._has_order:
-            self.options = replace(self.options, position=POSITION)  # tables without it have another order
         self.items_ = learn_items(stores, self.options.item, [source for _, source in given]) if uses_items else []
-        self._shape = DataShape(part=part, items=len(self.items_))
+        # Tables without the positions that training rows have may be in another order.
+        position = POSITION if self._has_order and POSITION in stores[0].columns() else None
+        self._shape = DataShape(part=part, items=len(self.items_), position=position)
         reading = self._reading
         if validation is None and self.options.validation_fraction:
             stores = self._hold_out(stores[0], reading)
         parts = [partial(each.parts, reading) for each in stores]
-        self._shape = describe_data(self.options, part, len(self.items_), parts)
+        self._shape = replace(describe_data(self.options, part, len(self.items_), parts), position=position)
         with torch.random.fork_rng([]):
             torch.manual_seed(draw_generator(self.options.seed).initial_seed())
             model = make_model(self.options, self._shape)
@@ -194,7 +196,8 @@ class ExponentialFamilyAttention:
         """What each row is expected to be, given the others.
 
         Values: the column mean. Items: the most likely item, and its probability. A row whose value or item is missing
-        is predicted from the rows that have one; no row is predicted from it.
+        is predicted from the rows that have one; no row is predicted from it. A factor model of places, which adds up
+        all others, predicts nothing else in a sequence with a missing value.
         """
         return self._predict(data, self._tell_best)
 
@@ -304,12 +307,13 @@ class ExponentialFamilyAttention:
 
     @property
     def _has_order(self) -> bool:
-        return self.options.order or self.options.direction == "uni"
+        return (self.options.order and self.options.model == "efa") or self.options.direction == "uni"
 
     @property
     def _reading(self) -> TableReading:
         return TableReading(
-            self.options, self.items_ or None, self.part_ == "values", self.options.direction == "uni",
+            replace(self.options, position=self.options.position or self._shape.position), self.items_ or None,
+            self.part_ == "values", self.options.direction == "uni",
             self._shape.longest if self.options.order and self.options.model == "efa" else 0,
         )  # fmt: skip
 
@@ -364,7 +368,8 @@ class ExponentialFamilyAttention:
         numbers = self._as_rows(data, sequences, best.indices, "item")
         items = [None if np.isnan(each) else self.items_[int(each)] for each in numbers]
         chances = self._as_rows(data, sequences, best.values, "probability")
-        return pd.DataFrame({"item": keep_whole(pd.Series(items, index=data.index)), "probability": chances})
+        best_items = keep_whole(pd.Series(items, index=data.index, dtype=object))
+        return pd.DataFrame({"item": best_items, "probability": chances})
 
     def _tell_all(self, data: pd.DataFrame, sequences: Sequences, means: Tensor) -> pd.DataFrame:
         return pd.DataFrame(sequences.scatter(means, len(data)), index=data.index, columns=self.items_)
@@ -381,17 +386,22 @@ class ExponentialFamilyAttention:
         if self._shape.places:
             check_single(table, missing, sequence=name)
         column, fill = (self.options.value, 0.0) if self.part_ == "values" else (self.options.item, self.items_[0])
-        self._read(table.assign(**{column: table[column].where(~missing, fill)}), drawn=True)  # errors have row numbers
         rows = self.leave_missing(table)
+        copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
+        if self.options.short == "drop":
+            rows, copies = drop_alone(rows, sequence=name), drop_alone(copies, sequence=name)
         found = []
         if len(rows):
             sequences = self._read(rows, numbers=rows.index.to_numpy())
             found.append(tell(table, sequences, self._map(sequences, self.model_.mean)).loc[rows.index])
-        copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
-        asked = missing[copies.index]
-        sequences = self._read(copies, drawn=True)
-        answers = tell(copies, sequences, self._map_at(sequences, asked[sequences.rows] & sequences.known.numpy()))
-        found.append(answers[asked])
+        if len(copies):
+            sequences = self._read(copies, drawn=True, numbers=copies.index.to_numpy())
+            asked = missing[sequences.rows] & sequences.known.numpy()
+            means = self._map_at(sequences, asked)
+            answers = tell(table, replace(sequences, known=torch.as_tensor(asked)), means)
+            found.append(answers[missing & np.isin(table.index, copies.index)])
+        if not found:
+            raise TableError(f"{TABLE} has no sequence of two or more rows, expected some")
         return pd.concat(found).reindex(range(len(table))).set_axis(data.index)
 
     def find_missing(self, data: pd.DataFrame) -> np.ndarray:
@@ -407,7 +417,10 @@ class ExponentialFamilyAttention:
     def leave_missing(self, data: pd.DataFrame) -> pd.DataFrame:
         """The rows that are read without the missing ones; a factor model of places needs all of a sequence."""
         missing = self.find_missing(data)
-        return rows_with_others(data, missing, sequence=self.options.sequence, whole=bool(self._shape.places))
+        return rows_with_others(
+            data, missing, sequence=self.options.sequence, whole=bool(self._shape.places),
+            may_be_alone=may_be_alone(self.options, causal=self.options.direction == "uni"),
+        )  # fmt: skip
 
     @torch.no_grad()
     def _map(self, sequences: Sequences, function: Any) -> Tensor:

@@ -46,16 +46,18 @@ def register_family(
     convert: Callable[[str], Any] = float,
     required: bool = True,
 ) -> None:
-    """Give a family of your own a name, which the option `family` and saved models then have.
+    """Give a family of your own a name, which the option `family` then takes.
+
+    A model with it can be saved. Python loads it once the name is registered; commands do not know it.
 
     kind: a subclass of `attngeo.efa.families.ExponentialFamily`, or a function that makes one. parameter: the name of
     its argument, if it has one, which is then given after a colon. convert: text → that argument. required: whether it
     must be given. Raises UsageError for a name that a family has, or that is no name.
     """
-    if name in FAMILY_NAMES and FAMILY_NAMES[name].kind is not kind:
-        raise UsageError(f"name is {name!r}, which is another family; choose another name")
-    if not name or ":" in name:
+    if not isinstance(name, str) or not name.strip() or ":" in name:
         raise UsageError(f"name is {name!r}, expected a text without a colon")
+    if name in FAMILY_NAMES and isinstance(FAMILY_NAMES[name].kind, str):
+        raise UsageError(f"name is {name!r}, which is a family of attngeo; choose another name")
     FAMILY_NAMES[name] = FamilyName(kind, parameter, convert, required)
 
 

@@ -10,6 +10,9 @@ import pandas as pd
 from attngeo.efa.sequences import show_name
 from attngeo.errors import TableError
 
+# Whole numbers below these are exact in float64, and fit into int64.
+LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
+
 
 def copy_for_missing(
     table: pd.DataFrame, missing: np.ndarray, *, sequence: str, column: str, fill: Any
@@ -25,21 +28,28 @@ def copy_for_missing(
     first, last = (np.searchsorted(codes[there], codes[asked], side) for side in ("left", "right"))
     copies = [np.sort([*there[start:end], at]) for at, start, end in zip(asked, first, last, strict=True)]
     rows = np.concatenate(copies)
-    own = [f"{names[codes[at]]}, whose row {at + 1} is asked for" for at in asked]
+    own = [f"{names[codes[at]]} (row {at + 1})" for at in asked]
     found = table.iloc[rows].assign(**{sequence: np.repeat(own, [len(each) for each in copies])})
-    return found.assign(**{column: found[column].where(~missing[rows], fill)})
+    return found.assign(**{column: found[column].astype(object).where(~missing[rows], fill)})
 
 
-def rows_with_others(table: pd.DataFrame, missing: np.ndarray, *, sequence: str, whole: bool) -> pd.DataFrame:
+def rows_with_others(
+    table: pd.DataFrame, missing: np.ndarray, *, sequence: str, whole: bool, may_be_alone: bool
+) -> pd.DataFrame:
     """The rows that are not missing, and are not alone in their sequence because the others are.
 
-    whole: only those of sequences without a missing row.
+    whole: only those of sequences without a missing row. may_be_alone: the latter, too.
     """
     if whole:
         return table[~table[sequence].isin(table[sequence][missing])]
     there = table[~missing]
     was_alone = ~table[sequence].duplicated(keep=False)
-    return there[there[sequence].duplicated(keep=False) | was_alone[~missing]]
+    return there if may_be_alone else there[there[sequence].duplicated(keep=False) | was_alone[~missing]]
+
+
+def drop_alone(rows: pd.DataFrame, *, sequence: str) -> pd.DataFrame:
+    """The rows that are not alone in their sequence."""
+    return rows[rows[sequence].duplicated(keep=False)]
 
 
 def check_single(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> None:
@@ -54,6 +64,10 @@ def check_single(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> 
 
 
 def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
-    """A column of whole numbers, of which some are missing, as such; others as they are."""
-    is_number = pd.api.types.is_float_dtype(column.dtype)
-    return column.astype("Int64") if is_number and (column.dropna() % 1 == 0).all() else column
+    """A column of whole numbers, of which some are missing, as such; others in the kind that their values have."""
+    known = column.dropna()
+    if pd.api.types.is_float_dtype(column.dtype):
+        is_whole = bool(((known % 1 == 0) & (known.abs() < LARGEST_EXACT)).all())
+    else:
+        is_whole = column.dtype == object and all(type(each) is int and abs(each) < LARGEST_INT for each in known)
+    return column.astype("Int64") if is_whole and len(known) < len(column) else column.infer_objects()

@@ -26,7 +26,7 @@ NO_ATTENTION = "a factor model has no attention; fit one with model efa"
 Parts = Callable[[], Iterable[Sequences]]
 # Where a network's number for a mean is looked for, from 0.
 FARTHEST = 30.0
-# Coordinates of one place in two tables differ by less than this share of the largest one.
+# Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
 # Of the Earth, in km.
 RADIUS = 6371.0
@@ -43,6 +43,7 @@ class DataShape:
     for one vector for each. value_scale, place_scale: mean and deviation of values, and of each coordinate. variance:
     of values, at which a learned one starts. raw_start: what is added to the number that the network gives a family
     other than the Gaussian, which begins near 0. places: coordinates of the positions, for the spatial factor model.
+    position: the column of positions that training rows have, if their order matters.
     """
 
     part: str
@@ -56,6 +57,7 @@ class DataShape:
     raw_start: float = 0.0
     place_scale: tuple[tuple[float, float], ...] = ()
     places: tuple[tuple[float, ...], ...] = ()
+    position: str | None = None
 
 
 class PartModel(nn.Module):
@@ -259,7 +261,7 @@ def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) ->
     """Raise TableError unless each sequence has all these places, in this order: whose neighbours are known."""
     wanted = torch.tensor(places, dtype=torch.float64)
     found = sequences.coordinates
-    near = SAME_PLACE * float(wanted.abs().max())  # in single precision they differ by less
+    near = SAME_PLACE * wanted.abs().amax(0)  # in single precision they differ by less
     if (
         found is None
         or found.shape[1:] != wanted.shape

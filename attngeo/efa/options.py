@@ -62,11 +62,8 @@ class ColumnOptions(Options):
         for name in ("coordinates", "lags"):
             given = getattr(self, name) or ()
             object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
-            for other in ("value", "sequence", "item"):
-                if getattr(self, other) in getattr(self, name):
-                    raise UsageError(
-                        f"{name} has {getattr(self, other)!r}, which is the column of the {other}; name another one"
-                    )
+            if self.value in getattr(self, name):
+                raise UsageError(f"{name} has {self.value!r}, which is the column that is predicted; name another one")
 
     @property
     def coordinate_names(self) -> tuple[str, ...]:
@@ -101,7 +98,7 @@ class ModelOptions(ColumnOptions):
     layers: int = option(2, "Layers of attention", panel=MODEL, least=1)
     heads: int = option(2, "Heads of attention", panel=MODEL, least=1)
     head_size: int | None = option(
-        None, "Size of a head", panel=MODEL, least=1, shown_default="numbers of a token / heads, without a rest"
+        None, "Size of a head", panel=MODEL, least=1, shown_default="numbers of a token / heads, rounded down"
     )
     kind: Kind = option("softmax", "Weights of attention", panel=MODEL)
     scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)

@@ -13,7 +13,7 @@ from attngeo.efa.options import EfaOptions, Short
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, Options, device_option, missing_option, option, parse_bytes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress, is_first_process
-from attngeo.tables.own import SUFFIXES, read_own_table
+from attngeo.tables.own import SUFFIXES, list_texts, read_own_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +83,10 @@ def fit_own_sequences(
     from attngeo.efa.saving import check_items
 
     paths = {"train": path, "validation": options.validation, "test": options.test}
-    frames = {name: _open(each, options) for name, each in paths.items() if each}
+    frames: dict[str, pd.DataFrame | str] = {}
+    for name, each in paths.items():
+        if each:
+            frames[name] = _open(each, options, frames.get("train"))
     if save is not None and not isinstance(frames["train"], str) and options.item in frames["train"]:
         check_items(frames["train"][options.item].dropna().unique().tolist())
     own = {each.name: getattr(options, each.name) for each in fields(EfaOptions)}
@@ -108,7 +111,7 @@ def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = Efa
 
     model = load_model(folder)
     model.options = replace(model.options, device=options.device, short=options.short or model.options.short)
-    return predict_own_rows(model, read_own_table(path, options.missing))
+    return predict_own_rows(model, read_like(model, path, options.missing))
 
 
 def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:
@@ -119,12 +122,13 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
     """
     from attngeo.efa.missing import keep_whole
 
-    if model.items_ and model.options.item in frame:
-        frame = frame.assign(**{model.options.item: keep_whole(frame[model.options.item])})
-    found = model.predict(frame).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
-    known = model.leave_missing(frame) if model.find_missing(frame).any() else frame
-    log_prob = model.log_prob(known).reindex(frame.index) if len(known) else float("nan")
-    return frame.assign(log_prob=log_prob, **{str(name): found[name] for name in found})
+    table = frame.reset_index(drop=True)
+    if model.items_ and model.options.item in table:
+        table = table.assign(**{model.options.item: keep_whole(table[model.options.item])})
+    found = model.predict(table).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
+    known = model.leave_missing(table) if model.find_missing(table).any() else table
+    log_prob = model.log_prob(known).reindex(table.index) if len(known) else float("nan")
+    return table.assign(log_prob=log_prob, **{str(name): found[name] for name in found}).set_axis(frame.index)
 
 
 def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
@@ -147,7 +151,7 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
     import pandas as pd
 
     if text.lower().endswith(SUFFIXES):
-        return read_own_table(text)
+        return read_like(model, text)
     if model.part_ != "items":
         raise UsageError(f"{text!r:.60} has no values, expected a file ({' '.join(SUFFIXES)}) for a model of values")
     names = next(csv.reader([text], skipinitialspace=True))
@@ -156,12 +160,28 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
     return pd.DataFrame({model.options.sequence: "basket", position: range(len(items)), model.options.item: items})
 
 
-def _open(path: str, options: EfaFitOptions) -> pd.DataFrame | str:
-    """The rows of a file; or its path, if it is a large Parquet file, which is read in parts."""
+def _open(path: str, options: EfaFitOptions, train: pd.DataFrame | str | None) -> pd.DataFrame | str:
+    """The rows of a file; or its path, if it is a large Parquet file, which is read in parts.
+
+    train: the training table; items of other files are read as its items.
+    """
     place = Path(path).expanduser()
     if place.suffix.lower() == ".parquet" and place.is_file() and place.stat().st_size > options.in_memory:
         return path
-    return read_own_table(path, options.missing)
+    if train is None or isinstance(train, str) or options.item not in train:
+        return read_own_table(path, options.missing, codes=[options.sequence, options.item])
+    items = [options.item] if options.item in list_texts(train) else []
+    return read_own_table(path, options.missing, texts=items, codes=[options.sequence])
+
+
+def read_like(model: ExponentialFamilyAttention, path: str, missing: Iterable[str] | None = None) -> pd.DataFrame:
+    """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
+
+    missing, and what it raises: as `read_own_table`.
+    """
+    options = model.options
+    items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
+    return read_own_table(path, missing, texts=items, codes=[options.sequence])
 
 
 def _describe(model: ExponentialFamilyAttention) -> dict[str, Any]:

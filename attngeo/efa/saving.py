@@ -18,9 +18,10 @@ from torch import Tensor
 
 from attngeo import __version__
 from attngeo.devices import usable_device
+from attngeo.efa.family_names import FAMILY_NAMES
 from attngeo.efa.modelling import DataShape, make_model
 from attngeo.efa.options import EfaOptions
-from attngeo.errors import CorruptCheckpointError, TableError, UsageError, first_line
+from attngeo.errors import CorruptCheckpointError, TableError, UnsupportedModelError, UsageError, first_line
 from attngeo.tables.saved import CONFIG, PLAIN, read_config, write_model
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def check_items(items: Iterable[Any]) -> list[Any]:
 def load_model(folder: str | Path) -> ExponentialFamilyAttention:
     """The model that `save` wrote.
 
-    Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version, and
-    CorruptCheckpointError if its files are broken or contradict each other.
+    Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version or of a family that
+    has no name here, and CorruptCheckpointError if its files are broken or contradict each other.
     """
     from attngeo.efa.estimator import ExponentialFamilyAttention
     from attngeo.training import History
@@ -77,6 +78,12 @@ def load_model(folder: str | Path) -> ExponentialFamilyAttention:
     folder = Path(folder)
     about = read_config(folder, MODEL_TYPE, FORMAT, MADE_BY)
     try:
+        family = str(about["options"].get("family", EfaOptions.family)).partition(":")[0]
+        if family not in FAMILY_NAMES:
+            raise UnsupportedModelError(
+                f"{folder / CONFIG}: the family {family!r:.60} is not known; call attngeo.efa.register_family with "
+                "that name, and load the model in Python"
+            )
         options = EfaOptions(**about["options"])
         found = ExponentialFamilyAttention(options=dataclasses.replace(options, device=usable_device(options.device)))
         shape = DataShape(**{name: _freeze(value) for name, value in about["shape"].items()})

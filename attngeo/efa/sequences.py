@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from attngeo.efa.families import ExponentialFamily
 
 POSITION = "position"
-# What messages call the table that a model learns from.
-TRAINING = "the training table"
+# What messages call the table that a model learns from, and one that a fitted model reads.
+TRAINING, TABLE = "the training table", "the table"
 # Names that a message lists at most.
 MOST_LISTED = 10
 
@@ -94,7 +94,7 @@ class TableReading:
         names += [columns.position] if columns.position is not None else []
         return names
 
-    def read(self, frame: pd.DataFrame, *, source: str = "the table", numbers: np.ndarray | None = None) -> Sequences:
+    def read(self, frame: pd.DataFrame, *, source: str = TABLE, numbers: np.ndarray | None = None) -> Sequences:
         """The sequences of a table. Raises TableError that names the row, from 1, and what to do.
 
         numbers: of the rows, from 0, if they are a part of a larger table.
@@ -144,6 +144,7 @@ class TableReading:
         unseen = order[found.isna().to_numpy()[order]]
         if len(unseen):
             at = int(unseen.min())
+            require_values(items.iloc[[at]], source)
             item = show_name(frame[self.columns.item].iloc[at])
             raise TableError(
                 f"{source}: row {frame.index[at] + 1} has the item {item}, which no training row has, expected one of "
@@ -192,9 +193,8 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
         if count != 1:
             have = ", ".join(map(str, columns[:MOST_LISTED]))
             what = f"{count} columns {name!r}" if count else f"no column {name!r}"
-            raise TableError(
-                f"{source}: {what}, expected one; it has {have}; name the columns by options such as sequence and item"
-            )
+            advice = "as in training" if source == TABLE else "by options such as sequence and item"
+            raise TableError(f"{source}: {what}, expected one; it has {have}; name the columns {advice}")
 
 
 def require_values(column: pd.Series[Any], source: str, *, first: int | None = None) -> None:
@@ -258,17 +258,22 @@ def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.
 
 
 def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
-    """Positions as numbers that have their order: whole numbers keep all digits, dates are nanoseconds."""
+    """The ranks of positions, equal ones together: of numbers with all their digits, or of dates of any year."""
     require_values(column, source)
-    if pd.api.types.is_integer_dtype(column.dtype):
-        return column.to_numpy(np.int64)
-    is_date = pd.api.types.is_datetime64_any_dtype(column.dtype)
-    if not is_date and pd.to_numeric(column, errors="coerce").isna().all():  # texts, or days of Parquet
-        dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
-        column, is_date = (dates, True) if dates.notna().all() else (column, False)
-    if is_date:
-        return column.to_numpy("datetime64[ns]").astype(np.int64)
-    return read_numbers(column.to_frame(), str(column.name), kept=np.arange(len(column)), source=source)
+    values = column
+    if not (pd.api.types.is_numeric_dtype(column.dtype) or column.dtype.kind in "mM"):  # texts, or days of Parquet
+        values = pd.to_numeric(column, errors="coerce")
+        if values.isna().any():
+            dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+            values = dates if dates.isna().sum() < values.isna().sum() else values
+    wrong = values.isna().to_numpy() | (values.abs() == np.inf if values.dtype.kind == "f" else False)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise TableError(
+            f"{source}: row {column.index[at] + 1} has {show_name(column.iloc[at])} in column {column.name!r}, "
+            "expected a finite number, or a date such as 2020-01-31; leave the row out"
+        )
+    return values.rank(method="dense").to_numpy(np.int64)
 
 
 def _place_rows(
@@ -282,6 +287,11 @@ def _place_rows(
     return sequence, where, np.asarray(labels)
 
 
+def may_be_alone(columns: ColumnOptions, *, causal: bool) -> bool:
+    """Whether a sequence of one row is read."""
+    return columns.short == "keep" or (causal and columns.short == "error")
+
+
 def _name_others(count: int) -> str:
     return f", and so {'has 1 other' if count == 1 else f'have {count:,} others'}" if count else ""
 
@@ -291,13 +301,13 @@ def _keep_long(
 ) -> np.ndarray:
     """Whether each row is read: rows that are alone in their sequence may be refused or left out."""
     counts = np.bincount(sequence, minlength=len(labels))
-    if columns.short == "keep" or (causal and columns.short == "error"):
+    if may_be_alone(columns, causal=causal):
         return np.ones(len(sequence), bool)
     alone = np.flatnonzero(counts == 1)
     if len(alone) and columns.short == "error":
         raise TableError(
             f"{source}: sequence {show_name(labels[alone[0]])} has one row, which no other row predicts"
-            f"{_name_others(len(alone) - 1)}; set short to drop, or to keep"
+            f"{_name_others(len(alone) - 1)}; leave it out, or let fit and predict drop or keep such ones (short)"
         )
     kept: np.ndarray = counts[sequence] > 1
     return kept

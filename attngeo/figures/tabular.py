@@ -95,7 +95,9 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     rows = rows.assign(label=labels, shown=thin_labels(rows["x"], rows["y"], labels))
     for at, (column, colour) in enumerate(zip(columns, colours, strict=True)):
         own = rows[rows["column"] == column]
-        has_order = pd.to_numeric(own["value"], errors="coerce").notna().all()
+        numbers = pd.to_numeric(own["value"], errors="coerce")
+        has_order = numbers.notna().all()
+        own = own.loc[numbers.sort_values(kind="stable").index] if has_order else own
         figure.add_scatter(
             x=own["x"], y=own["y"], mode="lines+markers+text" if has_order else "markers+text",
             name=escape_name(column), text=own["shown"], textposition="top center", customdata=own["label"],

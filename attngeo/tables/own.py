@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import mmap
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable
@@ -21,19 +19,19 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*SEPARATORS, ".parquet")
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
-
-# A whole number that begins with 0, and where a file may have one.
+# A whole number that begins with 0.
 CODE = r"-?0\d+"
-LEADING_ZERO = re.compile(rb'[,\t\r\n" -]0\d+(?:[,\t\r\n" ]|\Z)')
 
 
-def read_own_table(path: str | Path, missing: Iterable[str] | None = None, texts: Iterable[str] = ()) -> pd.DataFrame:
+def read_own_table(
+    path: str | Path, missing: Iterable[str] | None = None, texts: Iterable[str] = (), codes: Iterable[str] = ()
+) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
     missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS. texts: columns of a text file
-    that are texts, even if all look like numbers; so are those in which a whole number begins with 0, as codes do.
-    Raises DataUnavailableError if there is no such file, UsageError for
-    another format, TableError if it cannot be read, has no rows, or names a column twice.
+    that are texts, even if all look like numbers. codes: columns that are texts if a whole number in them begins with
+    0. Raises DataUnavailableError if there is no such file, UsageError for another format, TableError if it cannot be
+    read, has no rows, or names a column twice.
     """
     import pandas as pd
 
@@ -51,12 +49,11 @@ def read_own_table(path: str | Path, missing: Iterable[str] | None = None, texts
             _check_header(path, separator)
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
-                form: dict[str, Any] = {
-                    "sep": separator, "na_values": list_missing(missing), "keep_default_na": False,
-                    "encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False,
-                }  # fmt: skip
-                frame = pd.read_csv(path, dtype=dict.fromkeys(texts, str), **form)
-                frame = _keep_leading_zeros(frame, path, form)
+                frame = pd.read_csv(
+                    path, sep=separator, na_values=list_missing(missing), keep_default_na=False, encoding="utf-8-sig",
+                    skipinitialspace=True, index_col=False, dtype=dict.fromkeys([*texts, *codes], str),
+                )  # fmt: skip
+            frame = frame.assign(**{name: _read_codes(frame[name]) for name in {*codes} - {*texts} if name in frame})
     except FileNotFoundError:
         raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file") from None
     except TableError:
@@ -85,19 +82,14 @@ def list_texts(frame: pd.DataFrame) -> list[str]:
     return [name for name in frame.columns if pd.api.types.is_string_dtype(frame[name].dtype)]
 
 
-def _keep_leading_zeros(frame: pd.DataFrame, path: Path, form: dict[str, Any]) -> pd.DataFrame:
-    """The table with the texts of columns that would lose a leading zero; 01 and 1 would be one item."""
+def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
+    """Texts as numbers, if all are, and no whole one begins with 0: 01 and 1 would be one item."""
     import pandas as pd
 
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if LEADING_ZERO.search(content) is None:
-            return frame
-    numeric = [name for name in frame.columns if frame[name].dtype.kind in "if"]
-    if not numeric:
-        return frame
-    texts = pd.read_csv(path, usecols=numeric, dtype=str, **form)
-    codes = [name for name in numeric if texts[name].str.fullmatch(CODE).any()]
-    return frame.assign(**{name: texts[name] for name in codes})
+    stripped = texts.str.strip()
+    numbers = pd.to_numeric(stripped, errors="coerce")
+    are_texts = stripped.str.fullmatch(CODE).any() or (numbers.isna() & stripped.notna()).any()
+    return texts if are_texts else numbers
 
 
 def _check_header(path: Path, separator: str) -> None:

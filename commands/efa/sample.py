@@ -57,8 +57,9 @@ def sample(
     check_outputs(outputs, inputs=[given] if given else [])
 
     from attngeo.efa import load_model
-    from attngeo.tables.own import read_own_table
+    from attngeo.efa.own_fit import read_like
 
-    frame = None if given is None else read_own_table(given)
-    drawn = load_model(model).sample(sequences, length, given=frame, sweeps=sweeps, seed=seed)
+    loaded = load_model(model)
+    frame = None if given is None else read_like(loaded, given)
+    drawn = loaded.sample(sequences, length, given=frame, sweeps=sweeps, seed=seed)
     deliver_rows(drawn, outputs, format, print_frame)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from attngeo.errors import (
     InterruptedTrainingError,
     TableError,
     TrainingError,
+    UnsupportedModelError,
     UsageError,
 )
 from attngeo.progress import ignore_progress
@@ -131,8 +132,16 @@ class Waiting(ExponentialFamily):
         return -torch.exp(-raw) - self.slowest
 
 
-def test_a_family_of_ones_own_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family_names, "FAMILY_NAMES", dict(family_names.FAMILY_NAMES))
+@pytest.fixture
+def no_new_families() -> Iterator[None]:
+    known = dict(family_names.FAMILY_NAMES)
+    yield
+    for name in {*family_names.FAMILY_NAMES} - {*known}:
+        del family_names.FAMILY_NAMES[name]
+
+
+@pytest.mark.usefixtures("no_new_families")
+def test_a_family_of_ones_own_has_a_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="waiting"):
         ExponentialFamilyAttention(family="waiting")
     register_family("waiting", Waiting, "slowest", required=False)
@@ -147,9 +156,13 @@ def test_a_family_of_ones_own_has_a_name(tmp_path: Path, monkeypatch: pytest.Mon
     pd.testing.assert_series_equal(load_model(tmp_path / "m").log_prob(rows), model.log_prob(rows))
     with pytest.raises(TableError, match="positive numbers"):
         model.log_prob(rows.assign(value=-1.0))
-    for wrong in ("poisson", "a:b", ""):
+    register_family("waiting", type("Waiting", (Waiting,), {}), "slowest", required=False)  # a notebook's second run
+    for wrong in ("poisson", "a:b", " "):
         with pytest.raises(UsageError, match="name is"):
             register_family(wrong, Waiting)
+    del family_names.FAMILY_NAMES["waiting"]
+    with pytest.raises(UnsupportedModelError, match=r"waiting.*register_family"):
+        load_model(tmp_path / "m")
 
 
 def test_values_as_numbers_need_no_other_heads() -> None:

@@ -15,7 +15,7 @@ from scipy import stats
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
-from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences, predict_own_rows, read_basket
+from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences, predict_file, predict_own_rows, read_basket
 from attngeo.efa.saving import CONFIG
 from attngeo.efa.stores import open_store
 from attngeo.errors import CorruptCheckpointError, TableError, UsageError
@@ -155,13 +155,14 @@ def test_a_missing_time_is_no_number() -> None:
         fit(ROWS.assign(when=times), position="when")
 
 
-@pytest.mark.parametrize("kind", ["text", "days of Parquet", "times", "whole numbers beyond 2**53"])
+@pytest.mark.parametrize("kind", ["text", "days of Parquet", "times", "any year", "huge", "huge texts"])
 def test_positions_are_dates_or_numbers_of_any_size(kind: str) -> None:
     numbers = np.random.default_rng(0).permutation(len(ROWS))
     days = pd.Timestamp("1999-12-30") + pd.to_timedelta(numbers, unit="D")
     when: dict[str, Any] = {
         "text": days.strftime("%Y-%m-%d"), "days of Parquet": days.date, "times": days,
-        "whole numbers beyond 2**53": 2**60 + numbers,
+        "any year": [f"{1000 + 600 * number}-12-31" for number in numbers],
+        "huge": np.uint64(2**63) + numbers.astype(np.uint64), "huge texts": [str(2**60 + number) for number in numbers],
     }  # fmt: skip
     model = fit(part="items", direction="uni", position="when", short="keep", rows=ROWS.assign(when=when[kind]))
     plain = model.log_prob(ROWS.assign(when=numbers))
@@ -173,10 +174,21 @@ def test_positions_are_dates_or_numbers_of_any_size(kind: str) -> None:
 
 def test_positions_of_training_are_required_where_order_matters() -> None:
     rows = ROWS.assign(position=range(len(ROWS)))
-    with refuses(TableError, "position"):
-        fit(rows, part="items").log_prob(ROWS)
-    unordered = fit(rows, part="items", order=False)
-    np.testing.assert_allclose(unordered.log_prob(ROWS), unordered.log_prob(rows))
+    model = fit(rows, part="items")
+    with refuses(TableError, "position", "as in training"):
+        model.log_prob(ROWS)
+    assert model.options.position is None
+    for options in ({"order": False}, {"model": "fm"}):
+        unordered = fit(rows, part="items", **options)
+        np.testing.assert_allclose(unordered.log_prob(ROWS), unordered.log_prob(rows))
+
+
+@pytest.mark.parametrize("bad", ["unknown", "01/02/2024"])
+def test_a_position_that_is_no_date_is_named(bad: str) -> None:
+    days = [f"2024-02-{day:02d}" for day in range(1, len(ROWS) + 1)]
+    rows = ROWS.assign(when=[*days[:2], bad, *days[3:]])
+    with refuses(TableError, "row 3", f"'{bad}'", "2020-01-31"):
+        fit(rows, position="when")
 
 
 def test_columns_that_give_the_answer_away_are_refused() -> None:
@@ -220,6 +232,44 @@ def test_whole_items_stay_whole_if_one_is_missing() -> None:
     assert found["item"].drop(4).tolist() == rows["item"].drop(4).tolist()
     assert found["predicted_item"].isin([100, 101, 102, 103]).all()
     assert found["predicted_item"].dtype.kind == "i"
+    large = fit(rows.assign(item=rows["item"] + 2**53 + 1), part="items", short="keep")
+    found = large.predict(rows.assign(item=(rows["item"] + 2**53 + 1).astype("Int64").where(rows.index != 4)))
+    assert found["item"].isin(large.items_).all()
+
+
+def test_more_rows_may_be_asked_for_than_a_sequence_has_positions() -> None:
+    rows = pd.DataFrame({"sequence": np.repeat(range(4), 3), "item": ["a", "b", "c"] * 4, "value": np.arange(12.0)})
+    asked = pd.DataFrame({"sequence": 9, "item": list("abcab"), "value": [1.0, 2.0, None, None, None]})
+    model = fit(rows)
+    found = model.predict(asked)["mean"]
+    for row in (2, 3, 4):
+        own = model.predict(asked.iloc[[0, 1, row]])["mean"]
+        assert found[row] == pytest.approx(own[row], rel=1e-4)
+    unseen = asked.assign(item=list("abcad"))
+    with refuses(TableError, "row 5", "'d'"):
+        model.predict(unseen)
+
+
+def test_rows_that_are_left_alone_are_read_if_the_model_reads_such() -> None:
+    asked = pd.DataFrame({"sequence": [1, 1, 2, 2, 3], "item": ["milk", None, "tea", "jam", None]})
+    found = {
+        short: fit(part="items", short=short).predict(asked)["probability"].notna().tolist()
+        for short in ("keep", "drop")
+    }
+    assert found == {"keep": [True] * 5, "drop": [False, True, True, True, False]}
+    assert predict_own_rows(fit(part="items", short="keep"), asked.set_axis([0] * 5))["probability"].notna().all()
+
+
+def test_items_of_several_files_are_of_one_kind(tmp_path: Path) -> None:
+    """A product 01 is no text in one file and a number in another, whatever else the files have."""
+    for name, items in {"train": ["01", "12", "13"], "other": ["13", "12", "12"]}.items():
+        pd.DataFrame({"sequence": [1, 1, 1], "item": items}).to_csv(tmp_path / f"{name}.csv", index=False)
+    for first, second in (("train", "other"), ("other", "train")):
+        validation = str(tmp_path / f"{second}.csv")
+        options = EfaFitOptions(**SMALL | {"validation": validation})
+        fitted = fit_own_sequences(str(tmp_path / f"{first}.csv"), options, save=tmp_path / "m").model
+        assert len({str(item).zfill(2) for item in fitted.items_}) == len(fitted.items_)
+        assert predict_file(tmp_path / "m", validation)["log_prob"].notna().all()
 
 
 @pytest.mark.parametrize("residual", [True, False])

@@ -46,7 +46,6 @@ def test_cells_of_a_file_keep_their_kind(tmp_path: Path) -> None:
     path = write(tmp_path, '\ufeffname, code,n,mass\nNone,01,1,2.5\n"a,b",02,,?\nn/a,03,3,NA\n')
     frame = read_own_table(path)
     assert frame["name"].tolist() == ["None", "a,b", "n/a"]
-    assert frame["code"].tolist() == ["01", "02", "03"]
     assert frame["n"].isna().tolist() == [False, True, False]
     assert frame["mass"].isna().tolist() == [False, True, True]
     assert read_own_table(path, missing=["n/a"])["mass"].tolist() == ["2.5", "?", "NA"]
@@ -55,12 +54,15 @@ def test_cells_of_a_file_keep_their_kind(tmp_path: Path) -> None:
 
 
 def test_codes_keep_their_leading_zeros(tmp_path: Path) -> None:
-    frame = read_own_table(write(tmp_path, "code,n,share,empty,day\n1,10,0.5,,01/02\n01,0,00.25,007,02/03\n"))
-    assert frame["code"].tolist() == ["1", "01"]
+    path = write(tmp_path, "code,n,share,empty,day,month\n1,10,0.5,,01/02,01\n01 ,0,00.25,007,02/03,12\n")
+    frame = read_own_table(path, codes=["code", "n", "share", "empty", "day", "absent"])
+    assert frame["code"].tolist() == ["1", "01 "]
     assert frame["n"].tolist() == [10, 0]
     assert frame["share"].tolist() == [0.5, 0.25]
     assert frame["empty"].isna().tolist() == [True, False]
     assert frame["empty"][1] == "007"
+    assert frame["day"].tolist() == ["01/02", "02/03"]
+    assert frame["month"].tolist() == [1, 12]  # of other columns, numbers are numbers
 
 
 def write_rows(folder: Path, rows: int = 80) -> str:
