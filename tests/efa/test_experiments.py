@@ -110,7 +110,7 @@ def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
     rows = run("instacart", **options, save=str(tmp_path / "models"))
     model = load_model(tmp_path / "models" / "instacart-efa-bi-seed-0")
     assert model.items_ == ["Limes", *range(2, 13)]
-    frame = pd.DataFrame({"sequence": 0, "item": ["Limes", 2, 3]})
+    frame = pd.DataFrame({"sequence": 0, "position": range(3), "item": ["Limes", 2, 3]})
     assert len(rank_similar(model.model_, model.items_, "Limes", 3)) == 3
     assert model.log_prob(frame.astype({"item": object})).notna().all()
     again = run("instacart", **options | {"data": str(tmp_path)})
