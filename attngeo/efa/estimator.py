@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from attngeo.choices import whole
-from attngeo.devices import pick_device
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.marginal import measure_baselines
 from attngeo.efa.missing import check_single, copy_for_missing, drop_alone, keep_whole, rows_with_others
 from attngeo.efa.modelling import DataShape, PartModel, check_places, describe_data, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.parts import choose_part
+from attngeo.efa.reading import CHUNK, read_all, read_one, split_sequences
 from attngeo.efa.sampling import draw_items, draw_values
 from attngeo.efa.sequences import (
     POSITION,
@@ -44,10 +44,8 @@ from attngeo.training import History, TrainingOptions, draw_generator, train
 from attngeo.training.checkpoints import remove_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-# Sequences that are read at once, and the numbers that their copies may have in a layer.
-CHUNK, LARGEST = 256, 2**25
 NOT_FITTED = "the model is not fitted; call fit first"
 HELD_OUT, TEST = "the validation table", "the test table"
 
@@ -119,32 +117,32 @@ class ExponentialFamilyAttention:
         """
         given = [(data, TRAINING), *([(validation, HELD_OUT)] if validation is not None else [])]
         stores = [open_store(each, self.options.sequence, source) for each, source in given]
-        part, uses_items = choose_part(self.options, stores[0].columns())
+        columns = stores[0].columns()
+        part, uses_items = choose_part(self.options, columns)
         self.items_ = learn_items(stores, self.options.item, [source for _, source in given]) if uses_items else []
         # Tables without the positions that training rows have may be in another order.
-        position = POSITION if self._has_order and POSITION in stores[0].columns() else None
+        position = POSITION if self._has_order and POSITION in columns else None
         self._shape = DataShape(part=part, items=len(self.items_), position=position)
         reading = self._reading
         if validation is None and self.options.validation_fraction:
             stores = self._hold_out(stores[0], reading)
-        parts = [partial(each.parts, reading) for each in stores]
+        parts = [partial(each.parts, reading) for each in stores]  # of training and held-out rows
         self._shape = replace(describe_data(self.options, part, len(self.items_), parts), position=position)
         with torch.random.fork_rng([]):
             torch.manual_seed(draw_generator(self.options.seed).initial_seed())
             model = make_model(self.options, self._shape)
-        sources = [TRAINING, HELD_OUT if validation is not None else TRAINING][: len(parts)]
+        names = ("train", "held-out" if validation is None else "validation")
+        found = dict(zip(names, stores, strict=False))
         if test is not None:
-            parts.append(partial(open_store(test, self.options.sequence, TEST).parts, self._reading))
-            sources.append(TEST)
-        for source, each in zip(sources, parts, strict=True):
-            for some in each():
-                self._check(model, some, source)
+            found["test"] = open_store(test, self.options.sequence, TEST)
+        for name, store in found.items():
+            for some in store.parts(self._reading):
+                self._check(model, some, {"validation": HELD_OUT, "test": TEST}.get(name, TRAINING))
         self.history_ = self._train(model, stores, reading, folder, progress)
         if folder is not None:
             remove_state(Path(folder))
         self.model_ = model
-        names = ("train", "held-out" if validation is None else "validation")
-        self._parts = dict(zip(names, stores, strict=False))
+        self._parts = found
         return self
 
     @property
@@ -157,7 +155,8 @@ class ExponentialFamilyAttention:
     def log_prob(self, data: pd.DataFrame) -> pd.Series[float]:
         """Log p of each row given the others, constants of the family included; NaN for rows that are left out."""
         sequences = self._read(data)
-        return self._as_rows(data, sequences, self._map(sequences, self.model_.log_prob), "log_prob")
+        found = read_all(self.model_, sequences, self.model_.log_prob, self.options)
+        return self._as_rows(data, sequences, found, "log_prob")
 
     def score(self, data: pd.DataFrame) -> float:
         """The mean of `log_prob`."""
@@ -171,8 +170,9 @@ class ExponentialFamilyAttention:
         return self._measure(*(open_store(each, self.options.sequence, TABLE) for each in (data, train)))
 
     def measure_fit(self, **tables: pd.DataFrame | str | Path) -> dict[str, Measured]:
-        """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation"), and of
-        further tables by name. Raises UsageError for a model that was loaded, and so has no rows.
+        """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation"), of
+        those given as "test", and of further tables by name. Raises UsageError for a model that was loaded, and so
+        has no rows.
         """
         if not hasattr(self, "_parts"):
             raise UsageError("the model has no training rows; call fit, or measure with a training table")
@@ -187,7 +187,7 @@ class ExponentialFamilyAttention:
             self._check(model, part, TABLE)
             sequences += len(part)
             rows += int(part.known.sum())
-            total += float(self._map(part, model.log_prob).double().sum())
+            total += float(read_all(model, part, model.log_prob, self.options).double().sum())
         seen, shown = ((model.tensors(part) for part in store.parts(reading)) for store in (train, data))
         baselines = measure_baselines(model, seen, shown, causal=self.options.direction == "uni")
         return Measured(sequences, rows, total / rows, *baselines)
@@ -260,7 +260,7 @@ class ExponentialFamilyAttention:
         model = self.model_.cpu().eval()
         causal = self.options.direction == "uni"
         parts = []
-        for chunk in self._chunks(sequences):
+        for chunk in split_sequences(sequences):
             weights = read_weights(model.attention, model.embed(*model.tensors(chunk)), causal=causal)
             parts.append(tabulate_weights(chunk, weights.numpy(), causal=causal))
         found = pd.concat(parts, ignore_index=True)
@@ -381,7 +381,7 @@ class ExponentialFamilyAttention:
         missing = self.find_missing(data)
         if not missing.any():
             sequences = self._read(data)
-            return tell(data, sequences, self._map(sequences, self.model_.mean))
+            return tell(data, sequences, self._read_means(sequences))
         table, name = data.reset_index(drop=True), self.options.sequence
         if self._shape.places:
             check_single(table, missing, sequence=name)
@@ -389,17 +389,17 @@ class ExponentialFamilyAttention:
         rows = self.leave_missing(table)
         copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
         if self.options.short == "drop":
-            rows, copies = drop_alone(rows, sequence=name), drop_alone(copies, sequence=name)
+            copies = drop_alone(copies, sequence=name)
         found = []
         if len(rows):
             sequences = self._read(rows, numbers=rows.index.to_numpy())
-            found.append(tell(table, sequences, self._map(sequences, self.model_.mean)).loc[rows.index])
+            found.append(tell(table, sequences, self._read_means(sequences)).loc[rows.index])
         if len(copies):
             sequences = self._read(copies, drawn=True, numbers=copies.index.to_numpy())
             asked = missing[sequences.rows] & sequences.known.numpy()
-            means = self._map_at(sequences, asked)
+            means = read_one(self.model_, sequences, asked, self.options)
             answers = tell(table, replace(sequences, known=torch.as_tensor(asked)), means)
-            found.append(answers[missing & np.isin(table.index, copies.index)])
+            found.append(answers.loc[sequences.rows[asked]])
         if not found:
             raise TableError(f"{TABLE} has no sequence of two or more rows, expected some")
         return pd.concat(found).reindex(range(len(table))).set_axis(data.index)
@@ -416,54 +416,14 @@ class ExponentialFamilyAttention:
 
     def leave_missing(self, data: pd.DataFrame) -> pd.DataFrame:
         """The rows that are read without the missing ones; a factor model of places needs all of a sequence."""
-        missing = self.find_missing(data)
-        return rows_with_others(
-            data, missing, sequence=self.options.sequence, whole=bool(self._shape.places),
+        rows = rows_with_others(
+            data, self.find_missing(data), sequence=self.options.sequence, whole=bool(self._shape.places),
             may_be_alone=may_be_alone(self.options, causal=self.options.direction == "uni"),
         )  # fmt: skip
+        return drop_alone(rows, sequence=self.options.sequence) if self.options.short == "drop" else rows
 
-    @torch.no_grad()
-    def _map(self, sequences: Sequences, function: Any) -> Tensor:
-        """A function of batches of tensors, [N, I, …]; 0 at unknown positions. Long sequences are read together."""
-        device = pick_device(self.options.device)
-        model = self.model_.to(device).eval()
-        lengths, order = sequences.known.sum(1).sort(descending=True, stable=True)
-        found: Tensor | None = None
-        at = 0
-        while at < len(order):
-            rows = order[at : at + self._count_together(int(lengths[at]))]
-            batch = model.trim(model.tensors(sequences.take(rows.numpy())))
-            read = function(*(each.to(device) for each in batch)).cpu()
-            if found is None:
-                found = torch.zeros(*sequences.known.shape, *read.shape[2:], dtype=read.dtype)
-            found[rows, : read.shape[1]] = read
-            at += len(rows)
-        assert found is not None
-        return found
-
-    @torch.no_grad()
-    def _map_at(self, sequences: Sequences, asked: np.ndarray) -> Tensor:
-        """The means at one position of each sequence, [N, I, …]; 0 at the others. asked: which, [N, I]."""
-        positions = asked.argmax(1)
-        found: Tensor | None = None
-        for position in np.unique(positions):
-            rows = np.flatnonzero(positions == position)
-            means = self._map(sequences.take(rows), partial(self.model_.mean_at, int(position)))
-            if found is None:
-                found = torch.zeros(*asked.shape, *means.shape[2:], dtype=means.dtype)
-            found[rows, position] = means[:, 0]
-        assert found is not None
-        return found
-
-    def _count_together(self, length: int) -> int:
-        """How many sequences of this length are read at once: copies of a long one are large."""
-        options = self.options
-        is_copied = options.model == "efa" and options.direction == "bi" and options.layers > 1
-        return max(1, min(CHUNK, LARGEST // (options.heads * length ** (3 if is_copied else 2))))
-
-    def _chunks(self, sequences: Sequences) -> Iterator[Sequences]:
-        for at in range(0, len(sequences), CHUNK):
-            yield sequences.take(np.arange(at, min(at + CHUNK, len(sequences))))
+    def _read_means(self, sequences: Sequences) -> Tensor:
+        return read_all(self.model_, sequences, self.model_.mean, self.options)
 
     def _as_rows(self, data: pd.DataFrame, sequences: Sequences, found: Tensor, name: str) -> pd.Series[float]:
         return pd.Series(sequences.scatter(found, len(data)), index=data.index, name=name)

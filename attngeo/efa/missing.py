@@ -38,7 +38,7 @@ def rows_with_others(
 ) -> pd.DataFrame:
     """The rows that are not missing, and are not alone in their sequence because the others are.
 
-    whole: only those of sequences without a missing row. may_be_alone: the latter, too.
+    whole: only those of sequences without a missing row. may_be_alone: those that are left alone, too.
     """
     if whole:
         return table[~table[sequence].isin(table[sequence][missing])]

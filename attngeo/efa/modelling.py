@@ -110,8 +110,8 @@ class PartModel(nn.Module):
         return self.family.mean(self.natural(*tensors))
 
     def mean_at(self, position: int, *tensors: Tensor) -> Tensor:
-        """The same at one position, [B, 1] or [B, 1, D]; by one pass."""
-        return self.family.mean(self.natural_at(position, *tensors))[:, None]
+        """The same at one position, [B] or [B, D]; by one pass."""
+        return self.family.mean(self.natural_at(position, *tensors))
 
     def log_prob(self, *tensors: Tensor) -> Tensor:
         """Log p at each position, [B, I]; 0 at unknown ones."""
@@ -318,7 +318,7 @@ def _make_part(options: ModelOptions, shape: DataShape) -> PartModel:
 
 
 def _shape_attention(options: ModelOptions, width: int) -> AttentionShape:
-    """width: of the vectors that the layers get, which a value as a number makes one larger than its parts."""
+    """The layers. width: of the vectors that they get, which a value as a number makes one larger than its parts."""
     size = options.head_size
     if size is None and options.width % options.heads == 0:
         size = width // options.heads

@@ -100,7 +100,7 @@ def fit_own_sequences(
         {"data": name, **_describe(model), "sequences": measured.sequences, "rows": measured.rows,
          "log_prob": measured.log_prob, "without_context": measured.without_context,
          "without_repeats": measured.without_repeats}
-        for name, measured in model.measure_fit(**{"test": frames["test"]} if "test" in frames else {}).items()
+        for name, measured in model.measure_fit().items()
     ]  # fmt: skip
     return OwnEfa(pd.DataFrame(rows, columns=list(COLUMNS)), model)
 
@@ -126,7 +126,7 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
     if model.items_ and model.options.item in table:
         table = table.assign(**{model.options.item: keep_whole(table[model.options.item])})
     found = model.predict(table).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
-    known = model.leave_missing(table) if model.find_missing(table).any() else table
+    known = model.leave_missing(table)
     log_prob = model.log_prob(known).reindex(table.index) if len(known) else float("nan")
     return table.assign(log_prob=log_prob, **{str(name): found[name] for name in found}).set_axis(frame.index)
 

@@ -78,7 +78,7 @@ def load_model(folder: str | Path) -> ExponentialFamilyAttention:
     folder = Path(folder)
     about = read_config(folder, MODEL_TYPE, FORMAT, MADE_BY)
     try:
-        family = str(about["options"].get("family", EfaOptions.family)).partition(":")[0]
+        family = str(dict(about["options"]).get("family", EfaOptions.family)).partition(":")[0]
         if family not in FAMILY_NAMES:
             raise UnsupportedModelError(
                 f"{folder / CONFIG}: the family {family!r:.60} is not known; call attngeo.efa.register_family with "

@@ -307,7 +307,7 @@ def _keep_long(
     if len(alone) and columns.short == "error":
         raise TableError(
             f"{source}: sequence {show_name(labels[alone[0]])} has one row, which no other row predicts"
-            f"{_name_others(len(alone) - 1)}; leave it out, or let fit and predict drop or keep such ones (short)"
+            f"{_name_others(len(alone) - 1)}; leave it out, or set short of fit or predict to drop or keep"
         )
     kept: np.ndarray = counts[sequence] > 1
     return kept

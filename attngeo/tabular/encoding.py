@@ -106,8 +106,8 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
         if len(distinct) > bins or (distinct != np.floor(distinct)).any():
             return _cut(name, numbers, weights, bins)
         if pd.api.types.is_integer_dtype(column.dtype):  # float64 has whole numbers up to 2**53 only
-            return ColumnCoding(name, tuple(sorted(map(int, column.dropna().unique()))))
-        return ColumnCoding(name, tuple(map(int, distinct)))
+            distinct = column.dropna().unique()
+        return ColumnCoding(name, tuple(sorted(map(int, distinct))))
     if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
         raise TableError(f"column {name!r} has dates, expected categories or numbers; convert it to numbers first")
     try:

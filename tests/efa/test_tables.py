@@ -84,7 +84,7 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
     model = fit(rows, **KINDS[kind])
     expected = pd.concat([model.log_prob(ROWS), model.log_prob(long)], ignore_index=True)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=2e-4, atol=1e-4)
-    monkeypatch.setattr("attngeo.efa.estimator.LARGEST", 1)
+    monkeypatch.setattr("attngeo.efa.reading.LARGEST", 1)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=2e-4, atol=1e-4)
 
 
@@ -257,6 +257,9 @@ def test_rows_that_are_left_alone_are_read_if_the_model_reads_such() -> None:
         for short in ("keep", "drop")
     }
     assert found == {"keep": [True] * 5, "drop": [False, True, True, True, False]}
+    alone = predict_own_rows(fit(part="items", short="drop"), asked.drop([2, 3]))
+    assert alone["probability"].notna().tolist() == [False, True, False]
+    assert alone["log_prob"].isna().all()
     assert predict_own_rows(fit(part="items", short="keep"), asked.set_axis([0] * 5))["probability"].notna().all()
 
 
