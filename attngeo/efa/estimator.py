@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -16,13 +15,15 @@ import torch
 from torch import Tensor
 
 from attngeo.choices import whole
+from attngeo.efa.description import DataShape, check_places, describe_data
 from attngeo.efa.embeddings import tabulate_embeddings
+from attngeo.efa.fitting import hold_out, train_model
 from attngeo.efa.marginal import measure_baselines
 from attngeo.efa.missing import check_single, copy_for_missing, drop_alone, keep_whole, rows_with_others
-from attngeo.efa.modelling import DataShape, PartModel, check_places, describe_data, make_model
+from attngeo.efa.modelling import PartModel, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.parts import choose_part
-from attngeo.efa.reading import CHUNK, read_all, read_one, split_sequences
+from attngeo.efa.reading import read_all, read_one, split_sequences
 from attngeo.efa.sampling import draw_items, draw_values
 from attngeo.efa.sequences import (
     POSITION,
@@ -40,11 +41,13 @@ from attngeo.efa.weights import read_weights, tabulate_weights
 from attngeo.errors import TableError, UsageError
 from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import History, TrainingOptions, draw_generator, train
+from attngeo.training import draw_generator
 from attngeo.training.checkpoints import remove_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
+
+    from attngeo.training import History
 
 NOT_FITTED = "the model is not fitted; call fit first"
 HELD_OUT, TEST = "the validation table", "the test table"
@@ -125,7 +128,7 @@ class ExponentialFamilyAttention:
         self._shape = DataShape(part=part, items=len(self.items_), position=position)
         reading = self._reading
         if validation is None and self.options.validation_fraction:
-            stores = self._hold_out(stores[0], reading)
+            stores = hold_out(stores[0], reading, self.options)
         parts = [partial(each.parts, reading) for each in stores]  # of training and held-out rows
         self._shape = replace(describe_data(self.options, part, len(self.items_), parts), position=position)
         with torch.random.fork_rng([]):
@@ -138,7 +141,7 @@ class ExponentialFamilyAttention:
         for name, store in found.items():
             for some in store.parts(self._reading):
                 self._check(model, some, {"validation": HELD_OUT, "test": TEST}.get(name, TRAINING))
-        self.history_ = self._train(model, stores, reading, folder, progress)
+        self.history_ = train_model(model, stores, reading, self.options, folder=folder, progress=progress)
         if folder is not None:
             remove_state(Path(folder))
         self.model_ = model
@@ -315,36 +318,6 @@ class ExponentialFamilyAttention:
             replace(self.options, position=self.options.position or self._shape.position), self.items_ or None,
             self.part_ == "values", self.options.direction == "uni",
             self._shape.longest if self.options.order and self.options.model == "efa" else 0,
-        )  # fmt: skip
-
-    def _hold_out(self, store: SequenceStore, reading: TableReading) -> list[SequenceStore]:
-        total = store.count(reading)
-        count = round(self.options.validation_fraction * total)
-        if not 0 < count < total:
-            raise TableError(
-                f"{total} sequences, of which a fraction of {self.options.validation_fraction:g} cannot be held out; "
-                "give more, or a validation table, or set validation_fraction to 0"
-            )
-        order = torch.randperm(total, generator=draw_generator(self.options.seed, 2)).numpy()
-        return [store.take(np.sort(some), reading) for some in (order[count:], order[:count])]
-
-    def _train(
-        self,
-        model: PartModel,
-        stores: Sequence[SequenceStore],
-        reading: TableReading,
-        folder: str | Path | None,
-        progress: ProgressCallback,
-    ) -> History:
-        size, seed = self.options.batch_size, self.options.seed
-        batches = stores[0].batches(reading, model, size, seed)
-        held_out = stores[1].batches(reading, model, CHUNK, None) if len(stores) > 1 else None
-        own = {each.name: getattr(self.options, each.name) for each in fields(TrainingOptions)}
-        options = TrainingOptions(**own | {"patience": self.options.patience or None})
-        about = [repr(replace(self.options, device="cpu")), *(each.fingerprint(reading) for each in stores)]
-        return train(
-            model, batches, options=options, validation=held_out, folder=folder, progress=progress,
-            identity=hashlib.sha256(" ".join(about).encode()).hexdigest(),
         )  # fmt: skip
 
     def _read(self, data: pd.DataFrame, *, drawn: bool = False, numbers: np.ndarray | None = None) -> Sequences:

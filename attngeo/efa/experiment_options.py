@@ -13,6 +13,8 @@ from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION,
 Models = Literal["efa", "fm", "both"]
 Directions = Literal["bi", "uni", "both"]
 MOST_SEEDS = 1000
+# Cities of the temperatures.
+CITIES = 44
 
 
 def _parse_numbers(texts: Iterable[str]) -> tuple[int, ...]:
@@ -61,7 +63,7 @@ class RunOptions(Options):
         given: Any = self.neighbours
         if given is not None:
             given = (given,) if isinstance(given, int) else tuple(given)
-            given = tuple(whole("neighbours", each, 1) for each in given)
+            given = tuple(whole("neighbours", each, 1, CITIES - 1) for each in given)
         object.__setattr__(self, "neighbours", given)
 
     @property

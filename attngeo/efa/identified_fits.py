@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from attngeo.efa.attention import AttentionShape, MaskedLayer
+from attngeo.efa.description import DataShape
 from attngeo.efa.families import Categorical
 from attngeo.efa.identifiability import compare_models
-from attngeo.efa.modelling import ITEM_FIELDS, DataShape, PartModel
+from attngeo.efa.modelling import ITEM_FIELDS, PartModel
 from attngeo.efa.network import ItemAttention
 from attngeo.efa.sampling import draw_items
 from attngeo.theory.models import seeded

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from attngeo import __version__
 from attngeo.devices import usable_device
+from attngeo.efa.description import DataShape
 from attngeo.efa.family_names import FAMILY_NAMES
-from attngeo.efa.modelling import DataShape, make_model
+from attngeo.efa.modelling import make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import CorruptCheckpointError, TableError, UnsupportedModelError, UsageError, first_line
 from attngeo.tables.saved import CONFIG, PLAIN, read_config, write_model

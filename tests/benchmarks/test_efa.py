@@ -15,8 +15,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from support.naive_copies import measure_naively
 from torch import Tensor
 
+from attngeo.efa.description import DataShape
 from attngeo.efa.experiment_options import RunOptions
-from attngeo.efa.modelling import DataShape, make_model
+from attngeo.efa.modelling import make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.settings import list_settings
 

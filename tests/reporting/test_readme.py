@@ -69,5 +69,5 @@ def test_the_recipes_in_it_are_recipes(number: int, tmp_path: Path) -> None:
 
 
 def test_the_recipes_of_the_project_are_recipes() -> None:
-    paths = sorted((ROOT / "reports").glob("*.toml"))
+    paths = sorted((ROOT / "reports").rglob("*.toml"))
     assert len([read_recipe(path) for path in paths]) >= 4
