@@ -33,6 +33,8 @@ Kind = Literal["softmax", "linear"]
 Scale = Literal["width", "head"]
 # Sequences are computed together if the shortest has this share of the longest one, or if they are a few.
 SIMILAR, SMALLEST_GROUP = 0.75, 8
+# Rows of logits from here on are as long as the vectors of a processor.
+SHORT_ROW = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +116,7 @@ class MaskedLayer(nn.Module):
         """The weights of tokens, over the last dimension; 0 for those that are not seen, if one is."""
         if self.shape.kind == "linear":
             return logits.masked_fill(~seen, 0)
-        weights: Tensor = logits.masked_fill(~seen, torch.finfo(logits.dtype).min).softmax(-1)
-        return weights
+        return _softmax(logits.masked_fill(~seen, torch.finfo(logits.dtype).min))
 
     def add(self, mixed: Tensor) -> Tensor:
         """What the heads' values, [..., H, N, c], add to the tokens: [..., N, d]."""
@@ -200,6 +201,14 @@ class MaskedAttention(nn.Module):
         for layer in layers[1:-1]:
             copies = _step(layer, copies, layer.keys(copies), known[:, None, None])
         return _read_copies(layers[-1], WholeCopies(copies), known)
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    """Softmax over the last dimension. On a CPU, that of torch is several times slower than this for short rows."""
+    if logits.shape[-1] >= SHORT_ROW or logits.is_cuda or logits.dtype not in (torch.float32, torch.float64):
+        return logits.softmax(-1)
+    raised = (logits - logits.detach().amax(-1, keepdim=True)).exp()
+    return raised / raised.sum(-1, keepdim=True)
 
 
 def _group_by_length(known: Tensor) -> Iterator[tuple[Tensor, int]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.special
 import torch
 from support.messages import refuses
 from torch import Tensor
 
-from attngeo.efa.attention import AttentionShape, MaskedAttention
+from attngeo.efa.attention import AttentionShape, MaskedAttention, MaskedLayer
 from attngeo.errors import UsageError
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -152,3 +154,17 @@ def test_positions_without_a_token_are_not_read() -> None:
 def test_shapes_that_do_not_fit_are_refused(options: dict[str, Any], facts: list[str]) -> None:
     with refuses(UsageError, *facts):
         AttentionShape(**options)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 15, 16, 30])
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_weights_are_the_softmax_of_what_is_seen(tokens: int, size: float) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    logits = size * torch.randn(3, 4, tokens, generator=generator, dtype=torch.float64)
+    seen = torch.rand(3, 4, tokens, generator=generator) < 0.7
+    seen[..., 0] = True
+    layer = MaskedLayer(AttentionShape(width=4))
+    wanted = scipy.special.softmax(np.where(seen, logits, -np.inf), axis=-1)
+    np.testing.assert_allclose(layer.weigh(logits, seen), wanted, atol=1e-12)
+    small = torch.randn(2, tokens, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: layer.weigh(x, seen[0, :2]), small)
