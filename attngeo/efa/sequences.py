@@ -25,6 +25,8 @@ POSITION = "position"
 TRAINING, TABLE = "the training table", "the table"
 # Names that a message lists at most.
 MOST_LISTED = 10
+# Squares of numbers up to this one are finite in single precision, and so are sums of many of them.
+LARGEST = 1e18
 
 
 @dataclass(frozen=True)
@@ -207,16 +209,16 @@ def require_values(column: pd.Series[Any], source: str, *, first: int | None = N
 
 
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
-    """A column as finite numbers, checked for the kept rows. Raises TableError."""
+    """A column as finite numbers whose squares are finite, checked for the kept rows. Raises TableError."""
     numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
     numbers = np.where(frame[name].isna(), np.nan, numbers)  # times that are missing have a number
-    wrong = kept[~np.isfinite(numbers[kept])]
+    wrong = kept[~(np.abs(numbers[kept]) <= LARGEST)]
     if len(wrong):
         at = int(wrong.min())
         value = show_name(frame[name].iloc[at])
         raise TableError(
-            f"{source}: row {frame.index[at] + 1} has {value} in column {name!r}, expected a finite number; leave the "
-            "row out"
+            f"{source}: row {frame.index[at] + 1} has {value} in column {name!r}, expected a finite number of at most "
+            f"{LARGEST:g} in size; leave the row out, or scale the column"
         )
     return numbers
 

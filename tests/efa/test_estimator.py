@@ -355,6 +355,7 @@ REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
     "no rows": ({}, draw_table([1.0]).head(0), "no rows"),
     "no column": ({"sequence": "basket"}, draw_table([1.0]), "no column 'basket'"),
     "NaN": ({}, draw_table([1.0, np.nan]), "expected a finite number"),
+    "larger than single precision can square": ({}, draw_table([1.0, -1e30]), "has -1e+30 in column 'value', expected"),
     "infinite": ({}, draw_table([1.0, np.inf]), "has inf in column 'value', expected a finite number"),
     "text": ({}, draw_table([1.0]).assign(value="many"), "'many' in column 'value'"),
     "support": ({"family": "poisson"}, draw_table([1.0, -2.0]), "value -2, expected whole numbers from 0"),
