@@ -103,15 +103,17 @@ def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     )  # fmt: skip
 
 
-def parse_bytes(text: str) -> int:
-    """The bytes of "2GB", "1.5 GiB" or "1000000": GB is 1000³ bytes, GiB is 1024³. Raises UsageError.
+def parse_bytes(text: str, name: str = "memory") -> int:
+    """The bytes of "2GB", "1.5 GiB" or "1000000": GB is 1000³ bytes, GiB is 1024³. name: of the option.
+
+    Raises UsageError.
 
     >>> parse_bytes("2GB"), parse_bytes("500 kb"), parse_bytes("1.5GiB")
     (2000000000, 500000, 1610612736)
     """
     found = SIZE.fullmatch(text.strip().lower())
     if found is None:
-        raise UsageError(f"memory is {text!r:.60}, expected an amount such as 500MB or 2GB")
+        raise UsageError(f"{name} is {text!r:.60}, expected an amount such as 500MB or 2GB")
     number, prefix, binary = found.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 

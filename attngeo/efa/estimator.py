@@ -250,7 +250,10 @@ class ExponentialFamilyAttention:
             raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
         known = self._read(given.assign(**{self.options.value: 0.0}), drawn=True)
         values = draw_values(model, model.tensors(known), causal=causal, sweeps=sweeps, seed=generator)
-        return given.assign(**{self.options.value: self._as_rows(given, known, values, self.options.value)})
+        found: pd.Series[Any] = self._as_rows(given, known, values, self.options.value)
+        if model.family.is_of_counts:
+            found = found.astype("Int64" if found.isna().any() else "int64")
+        return given.assign(**{self.options.value: found})
 
     def attention_weights(self, data: pd.DataFrame) -> pd.DataFrame:
         """How much each row, when it is masked, attends to each row of its sequence.

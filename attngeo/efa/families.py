@@ -43,9 +43,9 @@ class ExponentialFamily(nn.Module):
         """The logarithm of h(y)."""
         raise NotImplementedError
 
-    def sample(self, natural: Tensor) -> Tensor:
+    def sample(self, natural: Tensor) -> Tensor:  # noqa: ARG002 - the signature of families
         """One value for each natural parameter, by torch's random numbers."""
-        raise NotImplementedError
+        raise UsageError(f"the family {type(self).__name__} draws no values; define its method sample")
 
     def sufficient(self, value: Tensor) -> Tensor:
         """t(y); y itself by default."""
@@ -54,6 +54,11 @@ class ExponentialFamily(nn.Module):
     def supports(self, value: Tensor) -> Tensor:
         """Whether each value is one that the family can give, boolean."""
         return value.isfinite()
+
+    @property
+    def is_of_counts(self) -> bool:
+        """Whether its values are whole numbers."""
+        return not self.supports(torch.tensor([0.25, 0.5, 1.5])).any()
 
     def natural(self, raw: Tensor) -> Tensor:
         """A natural parameter from any real number, as a network gives it."""

@@ -52,8 +52,14 @@ def register_family(
 
     kind: a subclass of `attngeo.efa.families.ExponentialFamily`, or a function that makes one. parameter: the name of
     its argument, if it has one, which is then given after a colon. convert: text → that argument. required: whether it
-    must be given. Raises UsageError for a name that a family has, or that is no name.
+    must be given. Raises UsageError for a name that a family has, or that is no name, and for another class.
     """
+    from attngeo.efa.families import ExponentialFamily
+
+    if isinstance(kind, type) and not issubclass(kind, ExponentialFamily):
+        raise UsageError(
+            f"kind is the class {kind.__name__}, expected a subclass of attngeo.efa.families.ExponentialFamily"
+        )
     if not isinstance(name, str) or not name.strip() or ":" in name:
         raise UsageError(f"name is {name!r}, expected a text without a colon")
     if name in FAMILY_NAMES and isinstance(FAMILY_NAMES[name].kind, str):

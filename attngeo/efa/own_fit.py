@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +37,7 @@ class EfaFitOptions(EfaOptions):
     test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
     in_memory: int = option(
         256_000_000, "Largest Parquet file that is read at once; a larger one is read in parts", panel=INPUT,
-        metavar="SIZE", parse=parse_bytes, shown_default="256MB",
+        metavar="SIZE", parse=partial(parse_bytes, name="in_memory"), shown_default="256MB",
     )  # fmt: skip
     missing: Iterable[str] | None = missing_option()
 
@@ -150,12 +151,16 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    if text.lower().endswith(SUFFIXES):
+    if text.lower().endswith(SUFFIXES) or Path(text).expanduser().is_file():
         return read_like(model, text)
     if model.part_ != "items":
         raise UsageError(f"{text!r:.60} has no values, expected a file ({' '.join(SUFFIXES)}) for a model of values")
+    from attngeo.efa.sequences import may_be_alone
+
     names = next(csv.reader([text], skipinitialspace=True))
     items = [find_item(model, each.strip()) for each in names]
+    if len(items) < 2 and not may_be_alone(model.options, causal=model.options.direction == "uni"):
+        raise UsageError(f"basket is {text!r:.60}, one item, which no other item predicts; expected two or more")
     position = model.options.position or "position"
     return pd.DataFrame({model.options.sequence: "basket", position: range(len(items)), model.options.item: items})
 

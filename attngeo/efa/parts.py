@@ -35,7 +35,7 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
     else:
         _refuse(options, "a factor model", ("lags",))
         if has_items:
-            _refuse(options, "a factor model of items; it is one of places without item_vectors", SPATIAL)
+            _refuse(options, "a factor model of items", SPATIAL, "turn item_vectors off for a model of places")
     if part == "values" and not has_items and not options.coordinates:
         raise TableError(
             f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model of "
@@ -44,8 +44,8 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
     return part, part == "items" or has_items
 
 
-def _refuse(options: EfaOptions, what: str, names: Sequence[str]) -> None:
+def _refuse(options: EfaOptions, what: str, names: Sequence[str], advice: str = "leave it out") -> None:
     """Raise UsageError if one of these options is given, which change nothing."""
     for name in names:
         if getattr(options, name):
-            raise UsageError(f"{name} has no effect on {what}; leave it out")
+            raise UsageError(f"{name} has no effect on {what}; {advice}")

@@ -236,9 +236,8 @@ def check_support(family: ExponentialFamily, sequences: Sequences, column: str, 
         rows = sequences.rows[wrong.numpy()]
         at = int(rows.argmin())
         value = float(sequences.values[wrong][at])
-        raise TableError(
-            f"{source}: row {rows[at] + 1} has {column} {value:g}, expected {family.values}; choose another family"
-        )
+        advice = "leave the row out" if source == TABLE else "choose another family"
+        raise TableError(f"{source}: row {rows[at] + 1} has {column} {value:g}, expected {family.values}; {advice}")
 
 
 def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.ndarray:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Weights of a row that are listed where there is no room for all.
 STRONGEST = 5
+# Sequences that are printed.
+PRINTED = 4
 
 
 def attention(
@@ -83,7 +85,9 @@ def _print_weights(rows: pd.DataFrame) -> None:
 
     console = Terminal()
     names = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
-    for key, part in rows.groupby(["sequence", "layer"], sort=False):
+    sequences = rows["sequence"].unique()
+    shown = rows[rows["sequence"].isin(sequences[:PRINTED])]
+    for key, part in shown.groupby(["sequence", "layer"], sort=False):
         sequence, layer = key if isinstance(key, tuple) else (key, 0)
         wide = part.pivot_table(index="row", columns=["lag", "other"], values="weight", aggfunc="mean")
         numbers = {other: str(number) for number, other in enumerate(sorted(part["other"].unique()), 1)}
@@ -95,6 +99,10 @@ def _print_weights(rows: pd.DataFrame) -> None:
             label = f"{number} {printable(str(names.get(row, '')))}".strip()
             table.add_row(label, *(format_number(weight, ".2f") for weight in weights))
         console.print(table if fits(table, console) else _list_strongest(table, wide, numbers, names))
+    if len(sequences) > PRINTED:
+        left = len(sequences) - PRINTED
+        more = f"And {left:,} more sequence{'s' if left > 1 else ''}; -o FILE writes all."
+        console.print(more, highlight=False)
 
 
 def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str], names: Mapping[Any, Any]) -> Table:

@@ -62,6 +62,9 @@ def test_a_model_of_values_is_fitted_saved_and_used(inside: Command, baskets: Pa
     assert drawn["item"].tolist() == pd.read_csv(baskets)["item"].tolist()
     weights = inside("efa", "attention", model, baskets, "--format", "csv")
     assert weights.stdout.startswith("sequence,layer,head,row,other")
+    shown = inside("efa", "attention", model, baskets).stdout
+    assert_shows(shown, "sequence 3", "And 16 more sequences; -o FILE writes all.")
+    assert "sequence 4" not in shown
     assert_shows(inside("score", model).stdout, "symmetry")
 
 
@@ -169,6 +172,8 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
     model, broken = tmp_path / "model", tmp_path / "broken.csv"
     assert inside("efa", "fit", baskets, "--part", "items", *SMALL, "--save", model).returncode == 0
     pd.read_csv(baskets).assign(value=-1).to_csv(broken, index=False)
+    other = tmp_path / "rows.json"
+    other.write_text("[]")
     for arguments, code, facts in (
         (["fit", tmp_path / "none.csv"], 3, ["none.csv"]),
         (["fit", baskets, "--sequence", "order"], 4, ["'order'"]),
@@ -179,6 +184,8 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["predict", tmp_path / "none", baskets], 3, ["none", "attngeo efa fit --save"]),
         (["similar", model, "Limess"], 2, ["'Limess'", "Limes"]),
         (["attention", model, "Limes,Beer"], 2, ["'Beer'"]),
+        (["attention", model, "Limes"], 2, ["'Limes'", "two or more"]),
+        (["attention", model, other], 2, [other, ".csv .tsv .parquet"]),
         (["sample", model, "--length", "99"], 2, ["99"]),
         (["sample", model, "--given", baskets], 2, ["given", "items"]),
         (["fit", baskets, "--save", baskets / "model"], 2, [baskets / "model"]),

@@ -224,6 +224,15 @@ def test_places_in_single_precision_are_the_same_places() -> None:
         model.predict(rows.assign(value=rows["value"].where(~rows.index.isin([3, 4]))))
 
 
+def test_latitude_and_longitude_are_degrees_in_this_order() -> None:
+    rows = draw_rows([3, 3, 3])
+    rows["north"], rows["east"] = np.tile([40.0, 41.0, 45.0], 3), np.tile([-120.0, 200.0, -80.0], 3)
+    options: dict[str, Any] = {"model": "fm", "item_vectors": False}
+    assert fit(rows, coordinates=("north", "east"), **options).part_ == "values"
+    with refuses(TableError, "latitude 200", "from -90 to 90", "euclidean"):
+        fit(rows, coordinates=("east", "north"), **options)
+
+
 def test_whole_items_stay_whole_if_one_is_missing() -> None:
     rows = ROWS.assign(item=ROWS["item"].map(ITEMS.index) + 100)
     holes = rows.assign(item=rows["item"].where(rows.index != 4))
