@@ -156,6 +156,18 @@ def test_shapes_that_do_not_fit_are_refused(options: dict[str, Any], facts: list
         AttentionShape(**options)
 
 
+def test_copies_in_groups_of_any_size_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    network = MaskedAttention(AttentionShape(width=8, layers=3, heads=2, norm=True, bias=True))
+    tokens, masked = torch.randn(2, 11, 6, 8, dtype=torch.float64)
+    known = torch.arange(6) < torch.randint(1, 7, (11, 1))
+    network.double()
+    whole = network(tokens, masked, known, causal=False)[known]
+    for numbers in (1, 8 * 6 * 6 * 3):
+        monkeypatch.setattr("attngeo.efa.attention.LARGEST_GROUP", numbers)
+        torch.testing.assert_close(network(tokens, masked, known, causal=False)[known], whole, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 5, 15, 16, 30])
 @pytest.mark.parametrize("size", [1.0, 1e4])
 def test_weights_are_the_softmax_of_what_is_seen(tokens: int, size: float) -> None:
