@@ -32,8 +32,9 @@ from attngeo.errors import UsageError
 
 Kind = Literal["softmax", "linear"]
 Scale = Literal["width", "head"]
-# Sequences are computed together if the shortest has this share of the longest one, or if they are a few.
-SIMILAR, SMALLEST_GROUP = 0.75, 8
+# Sequences are computed together if the shortest has this share of the longest one, or if fewer numbers of tokens of
+# copies than this would be saved.
+SIMILAR, SPLIT = 0.75, 2**17
 # Numbers of all tokens of all copies that are computed together on a CPU, whose cache holds this many.
 LARGEST_GROUP = 2**20
 # Rows of logits from here on are as long as the vectors of a processor.
@@ -160,8 +161,7 @@ class MaskedAttention(nn.Module):
         if causal or len(self.layers) == 1 or tokens.shape[1] > masked.shape[1]:
             return self._read_all(tokens, masked, known, causal=causal)
         found = torch.zeros_like(masked)
-        largest = math.inf if tokens.is_cuda else LARGEST_GROUP / tokens.shape[2]
-        for rows, length in _group_by_length(known, largest):
+        for rows, length in _group_by_length(known, tokens.shape[2]):
             parts = (each[rows, :length] for each in (tokens, masked, known))
             read = self._read_all(*parts, causal=False)
             found.index_put_((rows[:, None], torch.arange(length, device=rows.device)), read.to(found.dtype))
@@ -215,19 +215,21 @@ def _softmax(logits: Tensor) -> Tensor:
     return raised / raised.sum(-1, keepdim=True)
 
 
-def _group_by_length(known: Tensor, largest: float) -> Iterator[tuple[Tensor, int]]:
+def _group_by_length(known: Tensor, width: int) -> Iterator[tuple[Tensor, int]]:
     """Rows of similar length, with the largest length of each group: copies of short sequences cost less alone.
 
-    largest: the most tokens that the copies of a group have, unless it is one sequence.
+    width: numbers of a token.
     """
+    most = math.inf if known.is_cuda else LARGEST_GROUP
     last = torch.where(known, torch.arange(1, known.shape[1] + 1, device=known.device), 1).amax(1)
     lengths, order = last.sort(descending=True, stable=True)
     start = 0
     while start < len(order):
         shorter = lengths < SIMILAR * lengths[start]
-        length = int(lengths[start])
-        end = max(int((~shorter).sum()), start + SMALLEST_GROUP)
-        end = int(min(end, start + max(1, largest // length**2)))
+        length, end = int(lengths[start]), int((~shorter).sum())
+        if end < len(order) and (len(order) - end) * (length**2 - int(lengths[end]) ** 2) * width < SPLIT:
+            end = len(order)
+        end = int(min(end, start + max(1, most // (length**2 * width))))
         yield order[start:end], length
         start = end
 
