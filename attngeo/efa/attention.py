@@ -32,10 +32,10 @@ from attngeo.errors import UsageError
 
 Kind = Literal["softmax", "linear"]
 Scale = Literal["width", "head"]
-# Sequences are computed together if the shortest has this share of the longest one, or if fewer numbers of tokens of
-# copies than this would be saved.
+# Sequences are computed together if the shortest has this share of the longest one, or if apart they would save fewer
+# numbers of tokens of copies than this.
 SIMILAR, SPLIT = 0.75, 2**17
-# Numbers of all tokens of all copies that are computed together on a CPU, whose cache holds this many.
+# The most numbers of tokens of copies that are computed together on a CPU: its cache holds them.
 LARGEST_GROUP = 2**20
 # Rows of logits from here on are as long as the vectors of a processor.
 SHORT_ROW = 16
