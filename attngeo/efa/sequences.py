@@ -147,10 +147,10 @@ class TableReading:
         if len(unseen):
             at = int(unseen.min())
             require_values(items.iloc[[at]], source)
-            item = show_name(frame[self.columns.item].iloc[at])
+            item, known = show_name(items.iloc[at]), show_name(next(iter(self.numbers)))
             raise TableError(
                 f"{source}: row {frame.index[at] + 1} has the item {item}, which no training row has, expected one of "
-                f"{len(self.numbers):,} items; leave it out, or fit again with it"
+                f"{len(self.numbers):,} items such as {known}; leave it out, or fit again with it"
             )
         return found.fillna(0).to_numpy().astype(np.int64)
 

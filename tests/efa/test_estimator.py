@@ -404,7 +404,7 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
     model = fit(frame)
     longer = pd.DataFrame({"sequence": 1, "item": ["tea"] * 5, "value": 1.0})
     for data, message in (
-        (frame.assign(item="beer"), "row 1 has the item 'beer', which no training row has"),
+        (frame.assign(item="beer"), "row 1 has the item 'beer', which no training row has, expected one of 4 items"),
         (longer, "sequence 1 has 5 positions, expected at most 4"),
         (frame.drop(columns="value"), "no column 'value'"),
     ):
