@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from attngeo.choices import whole
-from attngeo.efa.description import DataShape, check_places, describe_data
+from attngeo.efa.description import DataShape, describe_data
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.fitting import hold_out, train_model
-from attngeo.efa.marginal import measure_baselines
+from attngeo.efa.measuring import Measured, measure_rows
 from attngeo.efa.missing import check_single, copy_for_missing, drop_alone, keep_whole, rows_with_others
 from attngeo.efa.modelling import PartModel, make_model
 from attngeo.efa.options import EfaOptions
@@ -31,7 +31,6 @@ from attngeo.efa.sequences import (
     TRAINING,
     Sequences,
     TableReading,
-    check_support,
     learn_items,
     may_be_alone,
     require_columns,
@@ -51,20 +50,6 @@ if TYPE_CHECKING:
 
 NOT_FITTED = "the model is not fitted; call fit first"
 HELD_OUT, TEST = "the validation table", "the test table"
-
-
-class Measured(NamedTuple):
-    """What is read of a table, and the mean log p of a row: by the model, and by the best one without a context.
-
-    without_repeats: by the frequencies of items that are not in the context; NaN for values, and if an item occurs
-    twice in a sequence.
-    """
-
-    sequences: int
-    rows: int
-    log_prob: float
-    without_context: float
-    without_repeats: float
 
 
 class ExponentialFamilyAttention:
@@ -140,7 +125,7 @@ class ExponentialFamilyAttention:
             found["test"] = open_store(test, self.options.sequence, TEST)
         for name, store in found.items():
             for some in store.parts(self._reading):
-                self._check(model, some, {"validation": HELD_OUT, "test": TEST}.get(name, TRAINING))
+                model.check(some, self.options.value, {"validation": HELD_OUT, "test": TEST}.get(name, TRAINING))
         self.history_ = train_model(model, stores, reading, self.options, folder=folder, progress=progress)
         if folder is not None:
             remove_state(Path(folder))
@@ -170,7 +155,9 @@ class ExponentialFamilyAttention:
 
         data, train: as in `fit`.
         """
-        return self._measure(*(open_store(each, self.options.sequence, TABLE) for each in (data, train)))
+        model, reading = self._fitted, self._reading
+        asked, learned = (open_store(each, self.options.sequence, TABLE) for each in (data, train))
+        return measure_rows(model, asked, learned, reading, self.options)
 
     def measure_fit(self, **tables: pd.DataFrame | str | Path) -> dict[str, Measured]:
         """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation"), of
@@ -180,20 +167,8 @@ class ExponentialFamilyAttention:
         if not hasattr(self, "_parts"):
             raise UsageError("the model has no training rows; call fit, or measure with a training table")
         stores = self._parts | {name: open_store(each, self.options.sequence, name) for name, each in tables.items()}
-        return {name: self._measure(store, self._parts["train"]) for name, store in stores.items()}
-
-    def _measure(self, data: SequenceStore, train: SequenceStore) -> Measured:
-        model, reading = self._fitted, self._reading
-        sequences = rows = 0
-        total = 0.0
-        for part in data.parts(reading):
-            self._check(model, part, TABLE)
-            sequences += len(part)
-            rows += int(part.known.sum())
-            total += float(read_all(model, part, model.log_prob, self.options).double().sum())
-        seen, shown = ((model.tensors(part) for part in store.parts(reading)) for store in (train, data))
-        baselines = measure_baselines(model, seen, shown, causal=self.options.direction == "uni")
-        return Measured(sequences, rows, total / rows, *baselines)
+        model, train, reading = self._fitted, self._parts["train"], self._reading
+        return {name: measure_rows(model, store, train, reading, self.options) for name, store in stores.items()}
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.
@@ -227,29 +202,36 @@ class ExponentialFamilyAttention:
         are not read. Raises UsageError if what the part needs is missing.
         """
         whole("sweeps", sweeps, 1)
-        generator = draw_generator(whole("seed", seed, 0), 1).initial_seed()
-        model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
+        seed = draw_generator(whole("seed", seed, 0), 1).initial_seed()
         if self.part_ == "items":
             if given is not None:
                 raise UsageError("the model is of items, which are drawn without a table; leave out given")
-            wanted = self._shape.longest if length is None else length
-            if sequences < 1:
-                raise UsageError(f"sequences is {sequences}, expected at least 1")
-            if not 1 <= wanted <= self._shape.longest:
-                raise UsageError(f"length is {wanted}, expected from 1 to {self._shape.longest}, as in training")
-            drawn = draw_items(model, sequences, wanted, causal=causal, sweeps=sweeps, seed=generator)
-            places = np.indices(drawn.shape)
-            names = (self.options.sequence, self.options.position or "position", self.options.item)
-            return pd.DataFrame(
-                dict(zip(names, (*(each.ravel() for each in places), [self.items_[i] for i in drawn.ravel()]),
-                         strict=True))
-            )  # fmt: skip
+            return self._sample_items(sequences, self._shape.longest if length is None else length, sweeps, seed)
         if given is None:
             raise UsageError("the model is of values, expected a table of sequences whose values are drawn (given)")
         if sequences != 1 or length is not None:
             raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
+        return self._sample_values(given, sweeps, seed)
+
+    def _sample_items(self, sequences: int, length: int, sweeps: int, seed: int) -> pd.DataFrame:
+        if sequences < 1:
+            raise UsageError(f"sequences is {sequences}, expected at least 1")
+        if not 1 <= length <= self._shape.longest:
+            raise UsageError(f"length is {length}, expected from 1 to {self._shape.longest}, as in training")
+        model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
+        drawn = draw_items(model, sequences, length, causal=causal, sweeps=sweeps, seed=seed)
+        names, places = np.indices(drawn.shape)
+        return pd.DataFrame(
+            {
+                self.options.sequence: names.ravel(), self.options.position or "position": places.ravel(),
+                self.options.item: [self.items_[i] for i in drawn.ravel()],
+            }
+        )  # fmt: skip
+
+    def _sample_values(self, given: pd.DataFrame, sweeps: int, seed: int) -> pd.DataFrame:
+        model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
         known = self._read(given.assign(**{self.options.value: 0.0}), drawn=True)
-        values = draw_values(model, model.tensors(known), causal=causal, sweeps=sweeps, seed=generator)
+        values = draw_values(model, model.tensors(known), causal=causal, sweeps=sweeps, seed=seed)
         found: pd.Series[Any] = self._as_rows(given, known, values, self.options.value)
         if model.family.is_of_counts:
             found = found.astype("Int64" if found.isna().any() else "int64")
@@ -327,15 +309,11 @@ class ExponentialFamilyAttention:
         """The sequences of a table. drawn: whether its values are not read. numbers: as in `TableReading.read`."""
         self._fitted  # noqa: B018 - checks
         sequences = self._reading.read(data, numbers=numbers)
-        self._check(self.model_, sequences, TABLE, drawn=drawn)
+        if drawn:
+            self.model_.check_places(sequences)
+        else:
+            self.model_.check(sequences, self.options.value, TABLE)
         return sequences
-
-    def _check(self, model: PartModel, sequences: Sequences, source: str, *, drawn: bool = False) -> None:
-        """Raise TableError for values that the family cannot give, and places whose neighbours are not known."""
-        if self._shape.places:
-            check_places(sequences, self._shape.places)
-        if self.part_ == "values" and not drawn:
-            check_support(model.family, sequences, self.options.value, source)
 
     def _tell_best(self, data: pd.DataFrame, sequences: Sequences, means: Tensor) -> pd.DataFrame:
         if self.part_ == "values":

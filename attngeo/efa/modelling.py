@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from attngeo.efa.attention import AttentionShape, MaskedAttention
-from attngeo.efa.description import DataShape
+from attngeo.efa.description import DataShape, check_places
 from attngeo.efa.distances import measure_distances, measure_straight
 from attngeo.efa.factors import ItemFactors, SpatialFactors, ValueFactors
 from attngeo.efa.families import Categorical, ExponentialFamily, Gaussian
 from attngeo.efa.family_names import parse_family
 from attngeo.efa.network import ItemAttention, Observations, Tokens, ValueAttention, ValueShape
 from attngeo.efa.options import ModelOptions
-from attngeo.efa.sequences import Sequences
+from attngeo.efa.sequences import Sequences, check_support
 from attngeo.efa.starts import start_like_keras
 from attngeo.errors import UsageError
 
@@ -41,6 +41,17 @@ class PartModel(nn.Module):
         self._scale = (mean, deviation)
         self._places: Tensor
         self.register_buffer("_places", torch.tensor(shape.place_scale).reshape(-1, 2).T, persistent=False)
+
+    def check(self, sequences: Sequences, value: str, source: str) -> None:
+        """Raise TableError for values that the family cannot give; value, source: their column and table."""
+        self.check_places(sequences)
+        if not self.is_of_items:
+            check_support(self.family, sequences, value, source)
+
+    def check_places(self, sequences: Sequences) -> None:
+        """Raise TableError for places whose neighbours are not known, if the model is of places."""
+        if self.shape.places:
+            check_places(sequences, self.shape.places)
 
     def tensors(self, sequences: Sequences) -> tuple[Tensor, ...]:
         """What a batch of these sequences is made of; numbers in single precision."""

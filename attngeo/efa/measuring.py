@@ -1,0 +1,42 @@
+"""How probable the rows of a table are by a fitted model, beside what is known of them without a context."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attngeo.efa.marginal import measure_baselines
+from attngeo.efa.modelling import PartModel
+from attngeo.efa.options import EfaOptions
+from attngeo.efa.reading import read_all
+from attngeo.efa.sequences import TABLE, TableReading
+from attngeo.efa.stores import SequenceStore
+
+
+class Measured(NamedTuple):
+    """What is read of a table, and the mean log p of a row: by the model, and by the best one without a context.
+
+    without_repeats: by the frequencies of items that are not in the context; NaN for values, and if an item occurs
+    twice in a sequence.
+    """
+
+    sequences: int
+    rows: int
+    log_prob: float
+    without_context: float
+    without_repeats: float
+
+
+def measure_rows(
+    model: PartModel, data: SequenceStore, train: SequenceStore, reading: TableReading, options: EfaOptions
+) -> Measured:
+    """The rows of a table; train: those that the baselines learn from. Raises TableError for values of no family."""
+    sequences = rows = 0
+    total = 0.0
+    for part in data.parts(reading):
+        model.check(part, options.value, TABLE)
+        sequences += len(part)
+        rows += int(part.known.sum())
+        total += float(read_all(model, part, model.log_prob, options).double().sum())
+    seen, shown = ((model.tensors(part) for part in store.parts(reading)) for store in (train, data))
+    baselines = measure_baselines(model, seen, shown, causal=options.direction == "uni")
+    return Measured(sequences, rows, total / rows, *baselines)
