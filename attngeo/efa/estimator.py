@@ -23,7 +23,7 @@ from attngeo.efa.missing import check_single, copy_for_missing, drop_alone, keep
 from attngeo.efa.modelling import PartModel, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.parts import choose_part
-from attngeo.efa.reading import read_all, read_one, split_sequences
+from attngeo.efa.reading import find_best, keep_means, read_all, read_one, split_sequences
 from attngeo.efa.sampling import draw_items, draw_values
 from attngeo.efa.sequences import (
     POSITION,
@@ -177,13 +177,15 @@ class ExponentialFamilyAttention:
         is predicted from the rows that have one; no row is predicted from it. A factor model of places, which adds up
         all others, predicts nothing else in a sequence with a missing value.
         """
-        return self._predict(data, self._tell_best)
+        if self.part_ == "values":
+            return self._predict(data, keep_means, self._tell_means)
+        return self._predict(data, find_best, self._tell_best)
 
     def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
         """The probability of each item at each row, given the others: [rows, items]. Missing items as in `predict`."""
         if self.part_ != "items":
             raise UsageError("the model is of values, which have no probability of each item; use predict")
-        return self._predict(data, self._tell_all)
+        return self._predict(data, keep_means, self._tell_all)
 
     def sample(
         self,
@@ -315,13 +317,13 @@ class ExponentialFamilyAttention:
             self.model_.check(sequences, self.options.value, TABLE)
         return sequences
 
-    def _tell_best(self, data: pd.DataFrame, sequences: Sequences, means: Tensor) -> pd.DataFrame:
-        if self.part_ == "values":
-            return self._as_rows(data, sequences, means, "mean").to_frame()
-        best = means.max(-1)
-        numbers = self._as_rows(data, sequences, best.indices, "item")
+    def _tell_means(self, data: pd.DataFrame, sequences: Sequences, means: Tensor) -> pd.DataFrame:
+        return self._as_rows(data, sequences, means, "mean").to_frame()
+
+    def _tell_best(self, data: pd.DataFrame, sequences: Sequences, best: Tensor) -> pd.DataFrame:
+        numbers = self._as_rows(data, sequences, best[..., 1], "item")
         items = [None if np.isnan(each) else self.items_[int(each)] for each in numbers]
-        chances = self._as_rows(data, sequences, best.values, "probability")
+        chances = self._as_rows(data, sequences, best[..., 0], "probability")
         best_items = keep_whole(pd.Series(items, index=data.index, dtype=object))
         return pd.DataFrame({"item": best_items, "probability": chances})
 
@@ -329,13 +331,24 @@ class ExponentialFamilyAttention:
         return pd.DataFrame(sequences.scatter(means, len(data)), index=data.index, columns=self.items_)
 
     def _predict(
-        self, data: pd.DataFrame, tell: Callable[[pd.DataFrame, Sequences, Tensor], pd.DataFrame]
+        self,
+        data: pd.DataFrame,
+        reduce: Callable[[Tensor], Tensor],
+        tell: Callable[[pd.DataFrame, Sequences, Tensor], pd.DataFrame],
     ) -> pd.DataFrame:
-        """What `tell` makes of the means of rows; of a copy of its sequence for one whose value or item is missing."""
+        """What `tell` makes of the means of rows; of a copy of its sequence for one whose value or item is missing.
+
+        reduce: is applied to the means of each batch, of which there may be as many as items for each row.
+        """
         missing = self.find_missing(data)
+        model = self._fitted
+
+        def read_means(sequences: Sequences) -> Tensor:
+            return read_all(model, sequences, lambda *batch: reduce(model.mean(*batch)), self.options)
+
         if not missing.any():
             sequences = self._read(data)
-            return tell(data, sequences, self._read_means(sequences))
+            return tell(data, sequences, read_means(sequences))
         table, name = data.reset_index(drop=True), self.options.sequence
         if self._shape.places:
             check_single(table, missing, sequence=name)
@@ -347,11 +360,11 @@ class ExponentialFamilyAttention:
         found = []
         if len(rows):
             sequences = self._read(rows, numbers=rows.index.to_numpy())
-            found.append(tell(table, sequences, self._read_means(sequences)).loc[rows.index])
+            found.append(tell(table, sequences, read_means(sequences)).loc[rows.index])
         if len(copies):
             sequences = self._read(copies, drawn=True, numbers=copies.index.to_numpy())
             asked = missing[sequences.rows] & sequences.known.numpy()
-            means = read_one(self.model_, sequences, asked, self.options)
+            means = read_one(model, sequences, lambda *at: reduce(model.mean_at(*at)), asked, self.options)
             answers = tell(table, replace(sequences, known=torch.as_tensor(asked)), means)
             found.append(answers.loc[sequences.rows[asked]])
         if not found:
@@ -375,9 +388,6 @@ class ExponentialFamilyAttention:
             may_be_alone=may_be_alone(self.options, causal=self.options.direction == "uni"),
         )  # fmt: skip
         return drop_alone(rows, sequence=self.options.sequence) if self.options.short == "drop" else rows
-
-    def _read_means(self, sequences: Sequences) -> Tensor:
-        return read_all(self.model_, sequences, self.model_.mean, self.options)
 
     def _as_rows(self, data: pd.DataFrame, sequences: Sequences, found: Tensor, name: str) -> pd.Series[float]:
         return pd.Series(sequences.scatter(found, len(data)), index=data.index, name=name)

@@ -13,7 +13,7 @@ from attngeo.efa.modelling import PartModel
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.sequences import Sequences
 
-# Sequences that are read at once, and the numbers that their copies may have in a layer.
+# Sequences that are read at once, and the numbers that their copies may have in a layer, or their logits.
 CHUNK, LARGEST = 256, 2**25
 
 
@@ -31,19 +31,35 @@ def read_all(model: PartModel, sequences: Sequences, function: Callable[..., Ten
 
 
 @torch.no_grad()
-def read_one(model: PartModel, sequences: Sequences, asked: np.ndarray, options: EfaOptions) -> Tensor:
-    """The mean at one position of each sequence, [N, I, …]; 0 at the others. asked: which position, [N, I]."""
+def read_one(
+    model: PartModel, sequences: Sequences, function: Callable[..., Tensor], asked: np.ndarray, options: EfaOptions
+) -> Tensor:
+    """A function such as `model.mean_at` at one position of each sequence, [N, I, …]; 0 at the others.
+
+    asked: which position, [N, I].
+    """
     positions = asked.argmax(1)
     found: Tensor | None = None
     for position in np.unique(positions):
         own = np.flatnonzero(positions == position)
         for rows, batch in _batches(model, sequences.take(own), options):
-            read = model.mean_at(int(position), *batch).cpu()
+            read = function(int(position), *batch).cpu()
             if found is None:
                 found = torch.zeros(*asked.shape, *read.shape[1:], dtype=read.dtype)
             found[own[rows.numpy()], position] = read
     assert found is not None
     return found
+
+
+def keep_means(means: Tensor) -> Tensor:
+    """The means as they are."""
+    return means
+
+
+def find_best(means: Tensor) -> Tensor:
+    """The largest probability of each row, and the number of its item, [..., 2]."""
+    best = means.max(-1)
+    return torch.stack([best.values.double(), best.indices.double()], -1)
 
 
 def split_sequences(sequences: Sequences) -> Iterator[Sequences]:
@@ -63,13 +79,14 @@ def _batches(
     lengths, order = sequences.known.sum(1).sort(descending=True, stable=True)
     at = 0
     while at < len(order):
-        rows = order[at : at + _count_together(int(lengths[at]), options)]
+        rows = order[at : at + _count_together(int(lengths[at]), model.shape.items, options)]
         batch = model.trim(model.tensors(sequences.take(rows.numpy())))
         yield rows, tuple(each.to(device) for each in batch)
         at += len(rows)
 
 
-def _count_together(length: int, options: EfaOptions) -> int:
-    """How many sequences of this length are read at once: copies of a long one are large."""
+def _count_together(length: int, items: int, options: EfaOptions) -> int:
+    """How many sequences of this length are read at once: copies of a long one are large, and so are many logits."""
     is_copied = options.model == "efa" and options.direction == "bi" and options.layers > 1
-    return max(1, min(CHUNK, LARGEST // (options.heads * length ** (3 if is_copied else 2))))
+    largest = length * max(items, options.heads * length ** (2 if is_copied else 1))
+    return max(1, min(CHUNK, LARGEST // largest))

@@ -64,7 +64,7 @@ def attention(
     check_outputs([*outputs, *([places_output] if places_output else [])], inputs=[basket])
 
     from attngeo.efa import load_model
-    from attngeo.efa.own_fit import read_basket
+    from attngeo.efa.own_predict import read_basket
     from attngeo.efa.views import tabulate_places
     from attngeo.tables.write import write_table
 

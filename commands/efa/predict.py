@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attngeo.efa.own_fit import EfaPredictOptions
+from attngeo.efa.own_files import is_large
+from attngeo.efa.own_predict import EfaPredictOptions
 
 from ..declare import take_options
 from ..options import Output, OutputFormat, RowsFormat
-from ..outputs import check_outputs, deliver_rows
+from ..outputs import check_outputs, check_parts, deliver_rows
 from .arguments import Rows, SavedModel
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def predict(
     """Predict each row of a table from the other rows of its sequence by a saved model.
 
     The rows of DATA with further columns: log_prob, and predicted_mean for values, or predicted_item and its
-    probability for items. An empty value, or item of a model of items, is predicted from the rows that have one.
+    probability for items. An empty value, or item of a model of items, is predicted from the rows that have one. A
+    large Parquet file, in which the rows of each sequence are together, is read in parts, and only written to files.
 
     Examples:
         attngeo efa predict model ratings.csv
@@ -34,10 +36,19 @@ def predict(
     """
     outputs = output or []
     check_outputs(outputs, inputs=[data])
+    if not is_large(data, options.in_memory):
+        from attngeo.efa.own_predict import predict_file
 
-    from attngeo.efa.own_fit import predict_file
+        deliver_rows(predict_file(model, data, options), outputs, format, print_frame)
+        return
+    check_parts(outputs, format, data)
 
-    deliver_rows(predict_file(model, data, options), outputs, format, print_frame)
+    from attngeo.efa.own_predict import predict_large_file
+
+    from ..progress import Bar
+
+    with Bar("predict", quiet=False, verbose=False) as progress:
+        predict_large_file(model, data, outputs, options, progress=progress)
 
 
 # Numbers that are the answer.

@@ -57,7 +57,7 @@ def sample(
     check_outputs(outputs, inputs=[given] if given else [])
 
     from attngeo.efa import load_model
-    from attngeo.efa.own_fit import read_like
+    from attngeo.efa.own_predict import read_like
 
     loaded = load_model(model)
     frame = None if given is None else read_like(loaded, given)

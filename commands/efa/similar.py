@@ -37,7 +37,7 @@ def similar(
 
     from attngeo.efa import load_model
     from attngeo.efa.embeddings import rank_similar
-    from attngeo.efa.own_fit import find_item
+    from attngeo.efa.own_predict import find_item
 
     loaded = load_model(model)
     frame = rank_similar(loaded.model_, loaded.items_, find_item(loaded, item), top)

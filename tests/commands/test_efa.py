@@ -199,6 +199,19 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         assert_fails(inside("efa", *map(str, arguments)), code, *facts)
 
 
+def test_a_large_file_is_written_and_not_printed(inside: Command, baskets: Path, tmp_path: Path) -> None:
+    model, large, out = tmp_path / "model", tmp_path / "large.parquet", tmp_path / "out.csv"
+    assert inside("efa", "fit", baskets, *SMALL, "--save", model, "-q").returncode == 0
+    rows = pd.read_csv(baskets)
+    rows.to_parquet(large)
+    run = inside("efa", "predict", model, large, "--in-memory", "1KB", "-o", out)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert pd.read_csv(out)["item"].tolist() == rows["item"].tolist()
+    for more in ([], ["-o", tmp_path / "out.html"], ["-o", tmp_path / "x.csv", "--format", "csv"]):
+        assert_fails(inside("efa", "predict", model, large, "--in-memory", "1KB", *more), 2, ".csv", ".jsonl")
+    assert not list(tmp_path.glob("x*"))
+
+
 @pytest.mark.slow
 def test_two_processes_fit_one_model_and_speak_once(baskets: Path, tmp_path: Path) -> None:
     """16 sequences train, in batches of 5: the last one has a sequence for one of the processes only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from scipy import stats
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
-from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences, predict_file, predict_own_rows, read_basket
+from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences
+from attngeo.efa.own_predict import predict_file, predict_large_file, predict_own_rows, read_basket
 from attngeo.efa.saving import CONFIG
 from attngeo.efa.stores import open_store
 from attngeo.errors import CorruptCheckpointError, TableError, UsageError
 from attngeo.tables.own import read_own_table
+from attngeo.tables.parts import write_parts
 
 SMALL: dict[str, Any] = {"width": 4, "epochs": 2, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
 ITEMS = ["bread", "jam", "milk", "tea"]
@@ -284,6 +287,56 @@ def test_items_of_several_files_are_of_one_kind(tmp_path: Path) -> None:
         assert predict_file(tmp_path / "m", validation)["log_prob"].notna().all()
 
 
+@pytest.mark.parametrize("part", ["items", "values"])
+def test_a_large_file_is_predicted_in_parts(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit(part=part).save(tmp_path / "m")
+    column = part.removesuffix("s")
+    rows = ROWS.assign(note=pd.Series([None] * 13 + ["last"], dtype=object), probability="of before")
+    rows[column] = rows[column].where(~rows.index.isin([0, 11]))
+    rows.to_parquet(tmp_path / "large.parquet")
+    expected = predict_file(tmp_path / "m", str(tmp_path / "large.parquet"))
+    monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 4)
+    outputs = [tmp_path / f"predicted{suffix}" for suffix in (".parquet", ".csv", ".jsonl")]
+    assert predict_large_file(tmp_path / "m", str(tmp_path / "large.parquet"), outputs) == 14
+    readers = (pd.read_parquet, pd.read_csv, partial(pd.read_json, lines=True))
+    for reader, output in zip(readers, outputs, strict=True):
+        pd.testing.assert_frame_equal(reader(output), expected, check_dtype=False, check_column_type=False, rtol=1e-5)
+    kinds = pd.read_parquet(outputs[0]).dtypes
+    assert kinds["x"] == rows["x"].dtype
+    assert pd.api.types.is_string_dtype(kinds["note"])
+
+
+def test_an_error_in_a_part_names_the_file_and_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit(part="items").save(tmp_path / "m")
+    path = str(tmp_path / "large.parquet")
+    ROWS.assign(item=[*ROWS["item"][:-1], "coal"]).to_parquet(path)
+    monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 9)
+    for output in ("out.csv", "out.parquet"):
+        with refuses(TableError, f"{path}, after its first 9 rows: row 5 has the item 'coal'"):
+            predict_large_file(tmp_path / "m", path, [tmp_path / output])
+    with refuses(TableError, f"{path}: row 14 has the item 'coal'"):
+        predict_file(tmp_path / "m", path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["large.parquet", "m"]
+
+
+def test_parts_of_a_table_have_the_same_columns(tmp_path: Path) -> None:
+    for other in (pd.DataFrame({"a": ["text"]}), pd.DataFrame({"b": [1]})):
+        with refuses(TableError, "part", "another kind"):
+            write_parts([pd.DataFrame({"a": [1]}), other], [tmp_path / "x.parquet"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_of_a_fit_name_the_file(tmp_path: Path) -> None:
+    good, bad = str(tmp_path / "good.csv"), str(tmp_path / "bad.csv")
+    ROWS.to_csv(good, index=False)
+    ROWS.assign(item=[None, *ROWS["item"][1:]]).to_csv(bad, index=False)
+    for train, more in ((bad, {}), (good, {"validation": bad}), (good, {"test": bad})):
+        with refuses(TableError, f"{bad}: row 1 has no item"):
+            fit_own_sequences(train, EfaFitOptions(**SMALL | {"part": "items"} | more))
+
+
 @pytest.mark.parametrize("residual", [True, False])
 def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None:
     for more in ({}, {"norm": True, "feed_forward": 4, "join": 6, "order": False}):
@@ -344,7 +397,7 @@ def test_a_test_table_that_cannot_be_used_is_refused_before_the_training(tmp_pat
     ROWS.assign(item="coffee").to_csv(tmp_path / "test.csv", index=False)
     options = EfaFitOptions(**SMALL | {"test": str(tmp_path / "test.csv")})
     said: list[object] = []
-    with refuses(TableError, "test table", "row 1", "coffee"):
+    with refuses(TableError, "test.csv", "row 1", "coffee"):
         fit_own_sequences(str(tmp_path / "train.csv"), options, save=tmp_path / "m", progress=said.append)
     assert said == []
     assert not (tmp_path / "m").exists()
