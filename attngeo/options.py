@@ -212,7 +212,7 @@ def accept_options(
 
         @wraps(function)
         def accept(*args: Any, **given: Any) -> Result:
-            _refuse_unknown(function.__name__, given, signature.parameters)
+            _refuse_unknown(function, given, signature.parameters)
             chosen, whole = select_given(kind, given), given.get(parameter)
             made = kind(**chosen) if whole is None else dataclasses.replace(whole, **chosen)
             rest = {name: value for name, value in given.items() if name not in chosen}
@@ -225,14 +225,15 @@ def accept_options(
     return decorate
 
 
-def _refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+def _refuse_unknown(function: Callable[..., Any], given: Iterable[str], known: Iterable[str]) -> None:
     """Raise UnknownOptionError for the first name that is not known."""
-    known = list(known)
+    known = [name for name in known if name != "self"]
+    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, 1)
             advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(known)}"
-            raise UnknownOptionError(f"{function}() has no option {name!r}; {advice}")
+            raise UnknownOptionError(f"{called}() has no option {name!r}; {advice}")
 
 
 def _build_signature(function: Callable[..., Any], kind: type[Options], parameter: str) -> inspect.Signature:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attngeo.efa.families import ExponentialFamily, Gaussian
 from attngeo.efa.family_names import parse_family
+from attngeo.efa.network import LEVELS
 from attngeo.efa.options import ModelOptions
 from attngeo.efa.sequences import Sequences
 from attngeo.errors import TableError, UsageError
@@ -20,6 +21,8 @@ Parts = Callable[[], Iterable[Sequences]]
 FARTHEST = 30.0
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
+# The largest value that may have a vector of its own.
+MOST_LEVELS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +98,19 @@ def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[P
     longest = options.longest or longest
     if part == "items":
         return DataShape(part=part, items=items, longest=longest)
+    has_levels = options.embedding in LEVELS
+    if has_levels and levels > MOST_LEVELS:
+        raise UsageError(
+            f"embedding is {options.embedding}, one vector for each whole number, but values go up to {levels - 1:,}, "
+            f"expected at most {MOST_LEVELS:,}; choose network"
+        )
     scale, dimensions = values.scales()[0], len(options.coordinate_names)
     is_scaled = options.standardise and options.model == "efa"
     place_scale = coordinates.scales() if options.standardise and dimensions else [(0.0, 1.0)] * dimensions
     return DataShape(
         part=part, items=items, longest=longest, coordinates=dimensions, lags=len(options.lag_names),
-        levels=levels if options.embedding == "levels" else 0,
-        value_scale=scale if is_scaled and options.embedding != "levels" else (0.0, 1.0), variance=scale[1] ** 2,
+        levels=levels if has_levels else 0,
+        value_scale=scale if is_scaled and not has_levels else (0.0, 1.0), variance=scale[1] ** 2,
         raw_start=_find_raw(parse_family(options.family), scale[0]) if is_scaled else 0.0,
         place_scale=tuple(place_scale), places=places,
     )  # fmt: skip

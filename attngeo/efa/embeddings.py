@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attngeo.efa.attention import MaskedLayer
 from attngeo.efa.modelling import PartModel
+from attngeo.efa.network import ValueAttention
 from attngeo.errors import UsageError
 
 
@@ -38,13 +39,16 @@ def rank_similar(model: PartModel, items: Sequence[Any], item: Any, top: int | N
     """The items that go with an item, best first: rank, item, score; the item itself is left out (table 3).
 
     The score of items a and b is δ_a·β_b + β_a·δ_b, for center embeddings δ and context embeddings β. Raises UsageError
-    for an unknown item, and for a model with one embedding of an item only.
+    for an unknown item, and for a model of values by attention: no product of its embeddings is a part of it.
     """
+    if isinstance(model.network, ValueAttention):
+        raise UsageError(
+            "the model is of values by attention, which has no products of items; fit a model of items (part items), "
+            "or a factor model (model fm)"
+        )
     if item not in items:
         raise UsageError(f"item is {item!r:.60}, expected one of the {len(items):,} that the model was fitted to")
     tables = _find_tables(model)
-    if "center" not in tables:
-        raise UsageError("the model has one vector of an item, expected a model of items, or one with both vectors")
     products = (tables["center"].double() @ tables["context"].double().T).cpu().numpy()
     scores = (products + products.T)[list(items).index(item)]
     order = np.argsort(-scores, kind="stable")

@@ -19,7 +19,7 @@ from attngeo.efa.description import DataShape, describe_data
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.fitting import hold_out, train_model
 from attngeo.efa.measuring import Measured, measure_rows
-from attngeo.efa.missing import check_single, copy_for_missing, drop_alone, keep_whole, rows_with_others
+from attngeo.efa.missing import check_others, check_single, copy_for_missing, drop_alone, keep_whole, rows_with_others
 from attngeo.efa.modelling import PartModel, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.parts import choose_part
@@ -34,6 +34,7 @@ from attngeo.efa.sequences import (
     learn_items,
     may_be_alone,
     require_columns,
+    require_frame,
 )
 from attngeo.efa.stores import SequenceStore, open_store
 from attngeo.efa.weights import read_weights, tabulate_weights
@@ -216,10 +217,8 @@ class ExponentialFamilyAttention:
         return self._sample_values(given, sweeps, seed)
 
     def _sample_items(self, sequences: int, length: int, sweeps: int, seed: int) -> pd.DataFrame:
-        if sequences < 1:
-            raise UsageError(f"sequences is {sequences}, expected at least 1")
-        if not 1 <= length <= self._shape.longest:
-            raise UsageError(f"length is {length}, expected from 1 to {self._shape.longest}, as in training")
+        whole("sequences", sequences, 1)
+        whole("length", length, 1, self._shape.longest)
         model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
         drawn = draw_items(model, sequences, length, causal=causal, sweeps=sweeps, seed=seed)
         names, places = np.indices(drawn.shape)
@@ -310,6 +309,7 @@ class ExponentialFamilyAttention:
     def _read(self, data: pd.DataFrame, *, drawn: bool = False, numbers: np.ndarray | None = None) -> Sequences:
         """The sequences of a table. drawn: whether its values are not read. numbers: as in `TableReading.read`."""
         self._fitted  # noqa: B018 - checks
+        require_frame(data)
         sequences = self._reading.read(data, numbers=numbers)
         if drawn:
             self.model_.check_places(sequences)
@@ -353,6 +353,8 @@ class ExponentialFamilyAttention:
         if self._shape.places:
             check_single(table, missing, sequence=name)
         column, fill = (self.options.value, 0.0) if self.part_ == "values" else (self.options.item, self.items_[0])
+        if self.options.direction == "bi" and self.options.short == "error":
+            check_others(table, missing, sequence=name, what=column)
         rows = self.leave_missing(table)
         copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
         if self.options.short == "drop":
@@ -377,6 +379,7 @@ class ExponentialFamilyAttention:
         Raises TableError if the table lacks the column.
         """
         column = self.options.value if self.part_ == "values" else self.options.item
+        require_frame(data)
         require_columns(list(data.columns), [column], TABLE)
         missing: np.ndarray = data[column].isna().to_numpy()
         return missing

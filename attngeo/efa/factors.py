@@ -105,10 +105,17 @@ def pool_others(vectors: Tensor, known: Tensor, *, causal: bool, pooling: Poolin
     same divisor for every i. With pooling "seen", it is the number of those before, or 1.
     """
     vectors = vectors * known[..., None]
-    summed = vectors.cumsum(1) - vectors if causal else vectors.sum(1, keepdim=True) - vectors
+    summed = _sum_before(vectors)  # not a sum less the own vector, whose rounding would show it
+    if not causal:
+        summed = summed + _sum_before(vectors.flip(1)).flip(1)
     if pooling == "sum":
         return summed
     others = known.sum(1, keepdim=True) - 1
     if pooling == "seen" and causal:
         others = known.cumsum(1) - known.long()
     return summed / others.clamp(min=1)[..., None]
+
+
+def _sum_before(vectors: Tensor) -> Tensor:
+    """The sum of the vectors before each position, [B, I, K]."""
+    return torch.cat([torch.zeros_like(vectors[:, :1]), vectors[:, :-1].cumsum(1)], 1)

@@ -25,6 +25,8 @@ from attngeo.errors import UsageError
 
 # The smallest distance from 0 of a natural parameter that must be negative.
 LEAST = 1e-6
+# The most levels of an ordinal family: each value has a logit for each.
+MOST_LEVELS = 100_000
 
 
 class Gaussian(ExponentialFamily):
@@ -267,12 +269,13 @@ class Ordinal(ExponentialFamily):
     """One of a number of ordered levels, numbered from 0: p(y | η) ∝ exp(η·y + b_y).
 
     The logit of each level against the one below it is η plus a constant: the adjacent-category model, which is the
-    ordinal model of an exponential family. levels: at least 2. The weights b of the levels are learned, and start at 0.
+    ordinal model of an exponential family. levels: from 2 to 100,000. The weights b of the levels are learned, and
+    start at 0.
     """
 
     def __init__(self, levels: int) -> None:
         super().__init__()
-        self.levels = whole("levels", levels, 2)
+        self.levels = whole("levels", levels, 2, MOST_LEVELS)
         self.values = f"whole numbers from 0 to {levels - 1}"
         self.weights = nn.Parameter(torch.zeros(levels))
 

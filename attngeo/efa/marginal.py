@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from attngeo.efa.families import Gaussian
+from attngeo.efa.families import ExponentialFamily, Gaussian
 from attngeo.efa.modelling import PartModel
 
 # Steps of the optimizer; one suffices for most families.
@@ -63,49 +63,105 @@ def _has_repeats(items: Tensor, known: Tensor) -> bool:
 
 def _measure_values(model: PartModel, train: Iterable[tuple[Tensor, ...]], data: Iterable[tuple[Tensor, ...]]) -> float:
     family = copy.deepcopy(model.family).cpu().double()
-    values, items = _pick(model, train)
+    pairs = (_pick(model, part) for part in train)
     if isinstance(family, Gaussian):
-        return _measure_normal(model, family, values, items, _pick(model, data))
-    raw = torch.zeros(max(model.shape.items, 1), dtype=torch.float64, requires_grad=True)
+        natural = _fit_normal(family, pairs, model.shape.items)
+    elif _is_of_sums(family):
+        natural = _fit_sums(family, pairs, model.shape.items)
+    else:
+        natural = _fit_pairs(family, pairs, model.shape.items)
+    total, rows = 0.0, 0
+    with torch.no_grad():
+        for values, items in (_pick(model, part) for part in data):
+            total += float(family.log_prob(natural[items], values).sum())
+            rows += len(values)
+    return total / rows
+
+
+def _is_of_sums(family: ExponentialFamily) -> bool:
+    """Whether the best parameter follows from the sum of t(y): η·t(y) − A(η) is all that depends on it."""
+    states_more = any(
+        getattr(type(family), name) is not getattr(ExponentialFamily, name) for name in ("log_prob", "log_likelihood")
+    )
+    return not states_more and not list(family.parameters())
+
+
+def _fit_sums(family: ExponentialFamily, pairs: Iterable[tuple[Tensor, Tensor]], items: int) -> Tensor:
+    """The natural parameter of each item, by the sums of t(y)."""
+    counts, sums = torch.zeros(2, max(items, 1), dtype=torch.float64)
+    for values, of in pairs:
+        counts += torch.bincount(of, minlength=len(counts))
+        sums.index_add_(0, of, family.sufficient(values))
+
+    def log_prob(natural: Tensor) -> Tensor:
+        found: Tensor = (natural * sums - counts * family.log_partition(natural)).sum() / counts.sum()
+        return found
+
+    return _climb(family, log_prob, len(counts))
+
+
+def _fit_pairs(family: ExponentialFamily, pairs: Iterable[tuple[Tensor, Tensor]], items: int) -> Tensor:
+    """The same by the different values of each item, which may be as many as there are rows."""
+    found = torch.zeros(0, 2, dtype=torch.float64)
+    counts = torch.zeros(0, dtype=torch.float64)
+    for values, of in pairs:
+        both = torch.cat([found, torch.stack([values, of.double()], 1)])
+        weights = torch.cat([counts, torch.ones(len(values), dtype=torch.float64)])
+        found, at = torch.unique(both, dim=0, return_inverse=True)
+        counts = torch.zeros(len(found), dtype=torch.float64).index_add(0, at, weights)
+    values, of = found[:, 0], found[:, 1].long()
+
+    def log_prob(natural: Tensor) -> Tensor:
+        return (counts * family.log_prob(natural[of], values)).sum() / counts.sum()
+
+    return _climb(family, log_prob, max(items, 1))
+
+
+def _climb(family: ExponentialFamily, log_prob: Callable[[Tensor], Tensor], items: int) -> Tensor:
+    """The natural parameters, and parameters of the family, of the largest log p."""
+    raw = torch.zeros(items, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([raw, *family.parameters()], max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         """−log p, with a little that pulls the parameters of rare items together."""
         optimizer.zero_grad()
         around = (raw - raw.mean()).square().mean()
-        found: Tensor = -family.log_prob(family.natural(raw[items]), values).mean() + 1e-6 * around
+        found: Tensor = -log_prob(family.natural(raw)) + 1e-6 * around
         found.backward()  # type: ignore[no-untyped-call]
         return found
 
     for _ in range(STEPS):
         optimizer.step(loss)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        values, items = _pick(model, data)
-        return float(family.log_prob(family.natural(raw[items]), values).mean())
+    return family.natural(raw).detach()
 
 
-def _measure_normal(
-    model: PartModel, family: Gaussian, values: Tensor, items: Tensor, data: tuple[Tensor, Tensor]
-) -> float:
-    """The same for normal values, whose best means are those of the items; of all rows, for an item that has none."""
-    counts = torch.bincount(items, minlength=max(model.shape.items, 1))
-    center = values.mean()
-    means = center + torch.zeros(len(counts), dtype=torch.float64).index_add(0, items, values - center) / counts.clamp(
-        1
-    )
+def _fit_normal(family: Gaussian, pairs: Iterable[tuple[Tensor, Tensor]], items: int) -> Tensor:
+    """The same for normal values, whose best means are those of the items; of all rows, for an item that has none.
+
+    Sums are around the mean of an item in the first part that has it: squares of large numbers are not subtracted.
+    """
+    counts, sums, around = torch.zeros(3, max(items, 1), dtype=torch.float64)
+    squares = 0.0
+    for values, of in pairs:
+        own = torch.bincount(of, minlength=len(counts))
+        middle = values.mean()
+        means = middle + torch.zeros_like(sums).index_add(0, of, values - middle) / own.clamp(1)
+        around = torch.where(counts == 0, means, around)
+        distances = values - around[of]
+        counts += own
+        sums.index_add_(0, of, distances)
+        squares += float(distances.square().sum())
+    means = around + sums / counts.clamp(1)
+    means = torch.where(counts == 0, (means * counts).sum() / counts.sum(), means)
     if isinstance(family.log_variance, nn.Parameter):
-        nn.init.constant_(family.log_variance, float((values - means[items]).square().mean().clamp(LEAST).log()))
-    with torch.no_grad():
-        asked, of_items = data
-        return float(family.log_prob(family.natural(means[of_items]), asked).mean())
+        variance = (squares - (sums.square() / counts.clamp(1)).sum()) / counts.sum()
+        nn.init.constant_(family.log_variance, float(variance.clamp(LEAST).log()))
+    return family.natural(means).detach()
 
 
-def _pick(model: PartModel, parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
-    """Known values, and the numbers of their items; 0 for all if there are none."""
-    values, items = [], []
-    for tensors in parts:
-        given = dict(zip(model.fields, tensors, strict=True))
-        known = given["known"]
-        values.append(given["values"][known].double())
-        items.append(given["items"][known] if "items" in given else torch.zeros(len(values[-1]), dtype=torch.long))
-    return torch.cat(values), torch.cat(items)
+def _pick(model: PartModel, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Known values of a part, and the numbers of their items; 0 for all if there are none."""
+    given = dict(zip(model.fields, tensors, strict=True))
+    known = given["known"]
+    values = given["values"][known].double()
+    return values, given["items"][known] if "items" in given else torch.zeros(len(values), dtype=torch.long)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.efa.sequences import show_name
+from attngeo.efa.sequences import TABLE, show_name
 from attngeo.errors import TableError
 
 # Whole numbers below these are exact in float64, and fit into int64.
@@ -50,6 +50,17 @@ def rows_with_others(
 def drop_alone(rows: pd.DataFrame, *, sequence: str) -> pd.DataFrame:
     """The rows that are not alone in their sequence."""
     return rows[rows[sequence].duplicated(keep=False)]
+
+
+def check_others(table: pd.DataFrame, missing: np.ndarray, *, sequence: str, what: str) -> None:
+    """Raise TableError if all rows of a sequence are missing, so that no other row predicts one. what: they lack."""
+    names = table[sequence]
+    alone = ~names.isin(names[~missing]) & names.notna()
+    if alone.any():
+        raise TableError(
+            f"{TABLE}: sequence {show_name(names[alone].iloc[0])} has no row with {what}, so no row predicts another; "
+            "leave it out, or set short of fit or predict to drop or keep"
+        )
 
 
 def check_single(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> None:

@@ -17,7 +17,7 @@ from attngeo.efa.families import Categorical, ExponentialFamily, Gaussian
 from attngeo.efa.family_names import parse_family
 from attngeo.efa.network import ItemAttention, Observations, Tokens, ValueAttention, ValueShape
 from attngeo.efa.options import ModelOptions
-from attngeo.efa.sequences import Sequences, check_support
+from attngeo.efa.sequences import Sequences, check_levels, check_support
 from attngeo.efa.starts import start_like_keras
 from attngeo.errors import UsageError
 
@@ -43,10 +43,15 @@ class PartModel(nn.Module):
         self.register_buffer("_places", torch.tensor(shape.place_scale).reshape(-1, 2).T, persistent=False)
 
     def check(self, sequences: Sequences, value: str, source: str) -> None:
-        """Raise TableError for values that the family cannot give; value, source: their column and table."""
+        """Raise TableError for values that the family cannot give, or the embedding cannot take.
+
+        value, source: their column and table.
+        """
         self.check_places(sequences)
         if not self.is_of_items:
             check_support(self.family, sequences, value, source)
+            if isinstance(self.network, ValueAttention) and self.network.shape.value == "levels":
+                check_levels(sequences, value, source)
 
     def check_places(self, sequences: Sequences) -> None:
         """Raise TableError for places whose neighbours are not known, if the model is of places."""
@@ -96,7 +101,10 @@ class PartModel(nn.Module):
         known, observed = tensors[self.fields.index("known")], tensors[0]
         natural = self.natural(*tensors)
         found = torch.zeros(known.shape, dtype=natural.dtype, device=known.device)
-        return found.masked_scatter(known, self.family.log_prob(natural[known], observed[known]).to(found.dtype))
+        asked, observed = natural[known], observed[known]
+        if not self.is_of_items and asked.device.type != "mps":  # η·t(y) and A(η) of large counts nearly cancel
+            asked, observed = asked.double(), observed.double()
+        return found.masked_scatter(known, self.family.log_prob(asked, observed).to(found.dtype))
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of −log p, and the number of observations."""
@@ -190,7 +198,7 @@ def _make_part(options: ModelOptions, shape: DataShape) -> PartModel:
             items=shape.items, item_size=options.width, both=options.both, coordinates=shape.coordinates,
             coordinate_size=options.width, lags=shape.lags, lag_size=options.width, value=options.embedding,
             levels=shape.levels, value_size=options.width, positions=positions, join=options.join,
-            width=options.width, head=options.head_units,
+            width=options.width, head=options.head_units if options.readout == "network" else None,
         )  # fmt: skip
         network = ValueAttention(tokens, _shape_attention(options, tokens.attended), causal=causal)
     elif shape.items:

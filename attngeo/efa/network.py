@@ -24,7 +24,9 @@ from torch import Tensor, nn
 from attngeo.efa.attention import AttentionShape, MaskedAttention
 from attngeo.errors import UsageError
 
-ValueEmbedding = Literal["identity", "levels", "network"]
+ValueEmbedding = Literal["identity", "levels", "truncated", "network"]
+# Those that have a vector for each whole number from 0.
+LEVELS = ("levels", "truncated")
 
 
 class Tokens(NamedTuple):
@@ -80,11 +82,11 @@ class ValueShape:
     items, item_size: D and K of the items' embeddings; 0 items for none. both: whether center and context embeddings of
     the item are in the token, as in the paper, or the context embedding only. coordinates, coordinate_size: dimensions
     of τ and K of g(τ), a network with `hidden` units; 0 for none. lags, lag_size: previous copies of the observations,
-    and the size of the embedding of time. value: λ1, "identity" (the value, [MASK] is 0), "levels" or "network".
-    levels: how many vectors there are for the whole parts of values, from 0; other values have the nearest one.
-    value_size: K' of the latter two. positions: the longest sequence, or 0. join: units of a hidden layer through which
-    each token goes first, to `width`; 0 for none. head: hidden units of λ2; None reads the last number of the vector,
-    times `head_scale`.
+    and the size of the embedding of time. value: λ1, "identity" (the value, [MASK] is 0), "levels", "truncated" or
+    "network". levels: how many vectors there are for whole numbers from 0, or for values without their fractions; other
+    values have the nearest one. value_size: K' of the latter three. positions: the longest sequence, or 0. join: units
+    of a hidden layer through which each token goes first, to `width`; 0 for none. head: hidden units of λ2; None reads
+    the last number of the vector, times `head_scale`.
     """
 
     items: int = 0
@@ -107,7 +109,7 @@ class ValueShape:
     def __post_init__(self) -> None:
         if not self.items and not self.coordinates:
             raise UsageError("a token has neither items nor coordinates, expected one of them")
-        if self.value == "levels" and self.levels < 1:
+        if self.value in LEVELS and self.levels < 1:
             raise UsageError(f"levels is {self.levels}, expected the number of levels that values have")
 
     @property
@@ -157,7 +159,7 @@ class ValueAttention(nn.Module):
             self.place = make_network(shape.coordinates, (shape.hidden,), shape.coordinate_size)
         self.lag = nn.Embedding(shape.lags + 1, shape.lag_size) if shape.lags else None
         self.level: nn.Module
-        if shape.value == "levels":
+        if shape.value in LEVELS:
             self.level = nn.Embedding(shape.levels, shape.value_size)
         elif shape.value == "network":
             self.level = make_network(1, (shape.hidden,), shape.value_size)
@@ -215,7 +217,7 @@ class ValueAttention(nn.Module):
         if self.shape.value == "identity":
             return values[..., None]
         embedded: Tensor = self.level(
-            values.long().clamp(0, self.shape.levels - 1) if self.shape.value == "levels" else values[..., None]
+            values.long().clamp(0, self.shape.levels - 1) if self.shape.value in LEVELS else values[..., None]
         )
         return embedded
 

@@ -17,7 +17,8 @@ Model = Literal["efa", "fm"]
 Direction = Literal["bi", "uni"]
 Kind = Literal["softmax", "linear"]
 Scale = Literal["width", "head"]
-Embedding = Literal["identity", "levels", "network"]
+Embedding = Literal["identity", "levels", "truncated", "network"]
+Readout = Literal["network", "last"]
 Pooling = Literal["mean", "sum", "seen"]
 Init = Literal["torch", "keras"]
 Short = Literal["error", "drop", "keep"]
@@ -54,7 +55,9 @@ class ColumnOptions(Options):
         metavar="COLUMN", parse=tuple, repeated=True,
     )  # fmt: skip
     short: Short = option(
-        "error", "What a sequence of one row is, which no other row predicts: an error, left out, or kept", panel=INPUT
+        "error",
+        "What to do with a sequence of one row, which no other row predicts: stop, leave it out, or keep it",
+        panel=INPUT,
     )
 
     def __post_init__(self) -> None:
@@ -85,12 +88,15 @@ class ModelOptions(ColumnOptions):
         shown_default="values, if the table has them",
     )  # fmt: skip
     family: str = option(
-        "gaussian", "Family of values: gaussian, poisson, poisson-from-1, bernoulli, binomial:N, negative-binomial:N, "
-        "gamma:CONCENTRATION or ordinal:LEVELS (values from 0 to LEVELS − 1)", panel=MODEL, metavar="FAMILY",
+        "gaussian", "Family of values: gaussian, poisson (poisson:1 for rates above 1), poisson-from-1, bernoulli, "
+        "binomial:N, negative-binomial:N, gamma:CONCENTRATION or ordinal:LEVELS (values from 0 to LEVELS − 1)",
+        panel=MODEL, metavar="FAMILY",
     )  # fmt: skip
     model: Model = option("efa", "Exponential family attention, or the latent factor model", panel=MODEL)
     direction: Direction = option("bi", "What a position sees: all others, or those before it", panel=MODEL)
-    order: bool = option(True, "Let positions have vectors; without, a sequence is a set", panel=MODEL)
+    order: bool = option(
+        True, "Give each position a vector; without it, the order of a sequence has no effect", panel=MODEL
+    )
     longest: int | None = option(
         None, "Most positions of a sequence", panel=MODEL, least=1, shown_default="as in the data"
     )
@@ -109,7 +115,13 @@ class ModelOptions(ColumnOptions):
     feed_forward: int = option(0, "Hidden units of a feed-forward layer after each attention; 0 for none", panel=MODEL,
                                least=0)  # fmt: skip
     embedding: Embedding = option(
-        "network", "How values enter: as numbers, one vector for each whole number, or through a network", panel=MODEL
+        "network", "How values enter: as numbers, by a vector for each whole number (truncated drops fractions), or "
+        "through a network", panel=MODEL,
+    )  # fmt: skip
+    readout: Readout = option(
+        "network",
+        "How the parameter of the family is read: by a network, or as the last number of a token",
+        panel=MODEL,
     )
     join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
     head: Iterable[int] | None = option(
@@ -135,8 +147,11 @@ class ModelOptions(ColumnOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_family(self.family)
-        head = HEAD if self.head is None else (self.head,) if isinstance(self.head, int) else tuple(self.head)
+        default = HEAD if self.readout == "network" else ()
+        head = default if self.head is None else (self.head,) if isinstance(self.head, int) else tuple(self.head)
         object.__setattr__(self, "head", tuple(whole("head", units, 0) for units in head if units != 0))
+        if self.head and self.readout == "last":
+            raise UsageError("head has no effect with readout last; leave it out")
 
     @property
     def head_units(self) -> tuple[int, ...]:

@@ -33,8 +33,8 @@ class EfaPredictOptions(Options):
     missing: Iterable[str] | None = missing_option()
     in_memory: int = in_memory_option()
     short: Short | None = option(
-        None, "What a sequence of one row is, which no other row predicts: an error, left out, or kept", panel=INPUT,
-        shown_default="as in fit",
+        None, "What to do with a sequence of one row, which no other row predicts: stop, leave it out, or keep it",
+        panel=INPUT, shown_default="as in fit",
     )  # fmt: skip
     device: str = device_option()
 

@@ -11,6 +11,14 @@ from attngeo.errors import TableError, UsageError
 
 # Options of a factor model of places.
 SPATIAL = ("coordinates", "neighbours")
+# Options of attention, of factor models, and of tokens of values.
+OF_ATTENTION = (
+    "layers", "heads", "head_size", "kind", "scale", "residual", "norm", "feed_forward", "embedding", "readout", "join",
+    "both",
+)  # fmt: skip
+OF_FACTORS = ("neighbours", "pooling", "start", "distance")
+OF_VALUES = ("coordinates", "lags", "embedding", "readout", "join", "both", "item_vectors")
+DEFAULT = EfaOptions()
 
 
 def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
@@ -24,16 +32,16 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
     require_columns(columns, [options.value if part == "values" else options.item], TRAINING)
     has_items = options.item_vectors and options.item in columns
     if part == "items":
-        _refuse(options, "a model of items", ("coordinates", "lags"))
+        _refuse(options, "a model of items", OF_VALUES)
         if options.family != EfaOptions.family:
             raise UsageError(
                 f"family is {options.family}, which values have, but the model is of items; name the column of values "
                 "by the option value"
             )
     if options.model == "efa":
-        _refuse(options, "attention", ("neighbours",))
+        _refuse(options, "attention", OF_FACTORS)
     else:
-        _refuse(options, "a factor model", ("lags",))
+        _refuse(options, "a factor model", ("lags", *OF_ATTENTION))
         if has_items:
             _refuse(options, "a factor model of items", SPATIAL, "turn item_vectors off for a model of places")
     if part == "values" and not has_items and not options.coordinates:
@@ -47,5 +55,5 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
 def _refuse(options: EfaOptions, what: str, names: Sequence[str], advice: str = "leave it out") -> None:
     """Raise UsageError if one of these options is given, which change nothing."""
     for name in names:
-        if getattr(options, name):
+        if getattr(options, name) != getattr(DEFAULT, name):
             raise UsageError(f"{name} has no effect on {what}; {advice}")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attngeo.efa.options import ColumnOptions
-from attngeo.errors import TableError
+from attngeo.errors import TableError, UsageError
 
 if TYPE_CHECKING:
     from attngeo.efa.families import ExponentialFamily
@@ -181,6 +181,12 @@ def learn_items(tables: Iterable[HasFrames], column: str, sources: Iterable[str]
         return sorted(found, key=lambda item: (type(item).__name__, item))
 
 
+def require_frame(data: Any) -> None:
+    """Raise UsageError unless it is a DataFrame."""
+    if not isinstance(data, pd.DataFrame):
+        raise UsageError(f"the table is a {type(data).__name__}, expected a DataFrame; read a file with pandas first")
+
+
 def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> None:
     """Raise TableError unless the table has rows, and these columns once each."""
     if not len(frame):
@@ -210,8 +216,9 @@ def require_values(column: pd.Series[Any], source: str, *, first: int | None = N
 
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
     """A column as finite numbers whose squares are finite, checked for the kept rows. Raises TableError."""
+    if frame[name].dtype.kind in "mM":
+        raise TableError(f"{source}: column {name!r} has dates or times, expected numbers; convert it, or name another")
     numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
-    numbers = np.where(frame[name].isna(), np.nan, numbers)  # times that are missing have a number
     wrong = kept[~(np.abs(numbers[kept]) <= LARGEST)]
     if len(wrong):
         at = int(wrong.min())
@@ -240,6 +247,19 @@ def check_support(family: ExponentialFamily, sequences: Sequences, column: str, 
         raise TableError(f"{source}: row {rows[at] + 1} has {column} {value:g}, expected {family.values}; {advice}")
 
 
+def check_levels(sequences: Sequences, column: str, source: str) -> None:
+    """Raise TableError for the first row whose value has no vector of its own."""
+    assert sequences.values is not None
+    wrong = ((sequences.values < 0) | (sequences.values != sequences.values.floor())) & sequences.known
+    if wrong.any():
+        rows = sequences.rows[wrong.numpy()]
+        at = int(rows.argmin())
+        raise TableError(
+            f"{source}: row {rows[at] + 1} has {column} {float(sequences.values[wrong][at]):g}, expected a whole "
+            "number from 0 for the embedding levels; choose network, or truncated, which drops the fraction"
+        )
+
+
 def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.ndarray:
     """The rows sorted by their position; those of a sequence must differ in it."""
     position = columns.position
@@ -253,7 +273,7 @@ def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.
         at = int(np.flatnonzero(twice)[0])
         raise TableError(
             f"{source}: row {frame.index[at] + 1} has the {position} {show_name(frame[position].iloc[at])} of an "
-            "earlier row of its sequence, expected another one"
+            "earlier row of its sequence, expected another one; name a column that numbers them"
         )
     return np.argsort(positions, kind="stable")
 

@@ -51,7 +51,7 @@ class ExperimentSettings:
 
 SMALL = {"width": 32, "init": "keras", "standardise": False, "learning_rate": 1e-4, "short": "keep"}
 TWO_LAYERS = {"layers": 2, "heads": 2, "head_size": 16}
-RATINGS = TWO_LAYERS | {"both": False, "embedding": "levels", "head": (32,)}
+RATINGS = TWO_LAYERS | {"both": False, "embedding": "truncated", "head": (32,)}
 ITEMS = SMALL | {"part": "items"}
 SETTINGS: Mapping[str, ExperimentSettings] = MappingProxyType(
     {
@@ -97,10 +97,15 @@ SETTINGS: Mapping[str, ExperimentSettings] = MappingProxyType(
 def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
     """The models of an experiment that are asked for. Raises UsageError for an unknown experiment."""
     experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
-    if name != TEMPERATURE:
-        for each in ("lags", "neighbours"):
-            if getattr(options, each) is not None:
-                raise UsageError(f"{each} has no effect on {name}, expected {TEMPERATURE}; leave it out")
+    for each, model in {"lags": "efa", "neighbours": "fm", "layers": "efa"}.items():
+        if getattr(options, each) is None:
+            continue
+        if name != TEMPERATURE and each != "layers":
+            raise UsageError(f"{each} has no effect on {name}, expected {TEMPERATURE}; leave it out")
+        if model not in options.models:
+            raise UsageError(
+                f"{each} has no effect on the model {options.model}, expected {model} or both; leave it out"
+            )
     return [
         found
         for model in options.models

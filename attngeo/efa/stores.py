@@ -21,7 +21,7 @@ from attngeo.efa.sequences import (
     require_values,
     show_name,
 )
-from attngeo.errors import DataUnavailableError, TableError, first_line
+from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
 from attngeo.training import Batches, TensorBatches, draw_generator
 
 if TYPE_CHECKING:
@@ -269,6 +269,8 @@ def open_store(data: pd.DataFrame | str | Path, column: str, source: str) -> Seq
     """The sequences of a DataFrame, or of a Parquet file that is read in parts. source: of the former, for messages."""
     if isinstance(data, pd.DataFrame):
         return MemoryStore(data, source)
+    if not isinstance(data, str | Path):
+        raise UsageError(f"{source} is a {type(data).__name__}, expected a DataFrame or the path of a Parquet file")
     return ParquetStore.open(Path(data).expanduser(), column)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attngeo.errors import InterruptedTrainingError, TrainingError
+from attngeo.errors import InterruptedTrainingError, TrainingError, first_line
 from attngeo.options import accept_options
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training.batches import Batch, Batches, draw_generator
@@ -149,7 +150,8 @@ class _Training:
     def _run_epoch(self, signals: SignalListener, asked_to_stop: Callable[[], bool]) -> None:
         self._model.train()
         for batch in self._batches.epoch(self._epoch, self._step):
-            self._losses.append(self._take_step(batch))
+            with _explain_memory():
+                self._losses.append(self._take_step(batch))
             self._step += 1
             if self._processes.agree(signals.requested or asked_to_stop()):
                 self._check_losses()
@@ -161,7 +163,8 @@ class _Training:
         self._train.append(self._check_losses())
         self._losses = []
         if self._validation is not None:
-            self._held_out.append(self._validate(self._validation))
+            with _explain_memory():
+                self._held_out.append(self._validate(self._validation))
             self._best = self._best or self._start_best(self._held_out[-1])
             self._best.update(self._epoch, self._held_out[-1])
 
@@ -280,3 +283,17 @@ class _Training:
         train = torch.stack(self._train).numpy() if self._train else empty
         best = np.full(train.shape[1:] or 1, len(train) - 1) if self._best is None else self._best.epochs.numpy()
         return History(train, torch.stack(self._held_out).numpy() if self._held_out else empty, best)
+
+
+@contextmanager
+def _explain_memory() -> Iterator[None]:
+    """Raise TrainingError for a batch that does not fit in memory."""
+    try:
+        yield
+    except RuntimeError as error:  # torch has no class of its own for the memory of a CPU
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        raise TrainingError(
+            "a batch needs more memory than there is; lower the batch size, the number of layers, or the length of the "
+            f"longest sequence ({first_line(error)})"
+        ) from None

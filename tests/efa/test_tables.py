@@ -349,7 +349,12 @@ def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None
     [
         ({"model": "fm", "lags": ("before",)}, ["lags", "factor model"]),
         ({"model": "fm", "coordinates": ("x", "y")}, ["coordinates", "item_vectors"]),
+        ({"model": "fm", "layers": 5}, ["layers", "factor model"]),
+        ({"model": "fm", "embedding": "levels"}, ["embedding", "factor model"]),
         ({"neighbours": 2}, ["neighbours", "attention"]),
+        ({"pooling": "sum"}, ["pooling", "attention"]),
+        ({"distance": "euclidean"}, ["distance", "attention"]),
+        ({"part": "items", "join": 8}, ["join", "items"]),
         ({"part": "items", "lags": ("before",)}, ["lags", "items"]),
         ({"part": "items", "family": "poisson"}, ["poisson", "items"]),
         ({"value": "price", "family": "poisson"}, ["poisson", "value"]),

@@ -160,6 +160,15 @@ def test_a_loss_that_is_no_number_is_refused_with_its_batch(value: float, name: 
         train(Regression(), TensorBatches((x, y), 8))
 
 
+def test_a_batch_that_memory_does_not_hold_is_refused() -> None:
+    class Large(Regression):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return super().forward(x.expand(2**50, *x.shape).contiguous()[0], y)
+
+    with refuses(TrainingError, "memory", "batch size", "layers"):
+        train(Large(), TensorBatches(draw_data(), 8))
+
+
 def test_weights_that_the_last_step_broke_are_refused() -> None:
     class Kinked(Regression):
         """Its loss is 0, where the square root has no derivative."""

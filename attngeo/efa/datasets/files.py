@@ -63,7 +63,9 @@ def folder_of(place: str | Path) -> Path:
     """The folder of a data set of several files: `place`, or the one in which this file is."""
     place = Path(place).expanduser()
     if not place.exists():
-        raise DataUnavailableError(f"{place}: no such file or folder")
+        raise DataUnavailableError(
+            f"{place}: no such file or folder; {PROJECT_FILES}/attngeo/efa/README.md describes the files"
+        )
     return place if place.is_dir() else place.parent
 
 

@@ -1,0 +1,144 @@
+"""Values that are large, or of a kind that an embedding does not have; and how probable they are without a context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from support.messages import refuses
+
+from attngeo.efa import ExponentialFamilyAttention, load_model
+from attngeo.efa.embeddings import rank_similar
+from attngeo.efa.factors import ItemFactors, ValueFactors
+from attngeo.efa.families import Ordinal
+from attngeo.errors import TableError, UnknownOptionError, UsageError
+
+SMALL: dict[str, Any] = {"width": 4, "epochs": 2, "validation_fraction": 0, "learning_rate": 1e-3, "device": "cpu"}
+ITEMS = ["bread", "jam", "milk", "tea"]
+
+
+def draw_rows(values: Any) -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    rows = pd.DataFrame({"sequence": np.repeat(range(8), 3), "item": draw.choice(ITEMS, 24)})
+    return rows.assign(value=values(draw, len(rows)))
+
+
+@pytest.mark.parametrize(
+    ("family", "make"),
+    [
+        ("poisson", stats.poisson),
+        ("binomial:20000000", lambda mean: stats.binom(20_000_000, mean / 2e7)),
+        ("negative-binomial:5", lambda mean: stats.nbinom(5, 5 / (5 + mean))),
+    ],
+)
+def test_log_p_of_large_counts_is_that_of_scipy(family: str, make: Any) -> None:
+    rows = draw_rows(lambda draw, count: draw.poisson(1e6, count))
+    model = ExponentialFamilyAttention(**SMALL, family=family).fit(rows)
+    expected = make(model.predict(rows)["mean"].to_numpy()).logpmf(rows["value"])
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-3, atol=0.01)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "gaussian:2", "poisson", "poisson-from-1", "gamma:2", "ordinal:9"])
+def test_the_measures_of_a_file_that_is_read_in_parts_are_those_of_its_rows(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = draw_rows(lambda draw, count: draw.poisson(4, count).clip(1, 8))
+    rows.loc[rows["item"] == "tea", "value"] = 7
+    rows.to_parquet(tmp_path / "rows.parquet")
+    model = ExponentialFamilyAttention(**SMALL, family=family).fit(rows)
+    expected = model.measure(rows, rows)
+    monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 5)
+    found = model.measure(tmp_path / "rows.parquet", tmp_path / "rows.parquet")
+    assert found == pytest.approx(expected, nan_ok=True, rel=1e-5)
+
+
+def test_without_a_context_gamma_values_have_the_mean_of_their_item() -> None:
+    rows = draw_rows(lambda draw, count: draw.gamma(3, 20, count))
+    model = ExponentialFamilyAttention(**SMALL, family="gamma:3").fit(rows)
+    means = rows.groupby("item")["value"].transform("mean")
+    expected = stats.gamma(3, scale=means / 3).logpdf(rows["value"]).mean()
+    assert model.measure(rows, rows).without_context == pytest.approx(expected, abs=1e-4)
+
+
+def test_levels_are_whole_numbers_and_truncated_ones_drop_the_fraction() -> None:
+    rows = draw_rows(lambda draw, count: draw.uniform(0, 3, count))
+    rows.loc[[0, 1], "value"] = [1.0, 2.0]
+    with refuses(TableError, "row 3", "value", "levels", "truncated"):
+        ExponentialFamilyAttention(**SMALL, embedding="levels").fit(rows)
+    with refuses(TableError, "row 2", "-1", "levels"):
+        ExponentialFamilyAttention(**SMALL, embedding="levels").fit(rows.assign(value=[3, -1] * 12))
+    model = ExponentialFamilyAttention(**SMALL, embedding="truncated").fit(rows)
+    whole = rows.assign(value=np.floor(rows["value"]))
+    np.testing.assert_array_equal(model.predict(rows)["mean"], model.predict(whole)["mean"])
+    with refuses(UsageError, "embedding is levels", "2,000,000,000", "100,000", "network"):
+        ExponentialFamilyAttention(**SMALL, embedding="levels").fit(rows.assign(value=2e9))
+    with refuses(UsageError, "levels is 100000000000", "from 2 to 100000"):
+        Ordinal(10**11)
+
+
+def test_the_parameter_may_be_the_last_number_of_a_token(tmp_path: Path) -> None:
+    rows = draw_rows(lambda draw, count: draw.normal(size=count))
+    options: dict[str, Any] = SMALL | {"embedding": "identity", "readout": "last"}
+    model = ExponentialFamilyAttention(**options).fit(rows)
+    assert model.model_.network.head is None
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(load_model(tmp_path / "m").log_prob(rows), model.log_prob(rows))
+    with refuses(UsageError, "head has no effect", "last"):
+        ExponentialFamilyAttention(**options, head=(8,))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_factor_model_never_sees_what_it_predicts(causal: bool) -> None:
+    torch.manual_seed(0)
+    known, items = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[0, 1, 2, 0]])
+    of_values = ValueFactors(3, 5, causal=causal)
+    values = torch.randn(1, 4)
+    expected = of_values(values, known, items)[0, 1]
+    for own in (1e6, 1e10, -1e18):
+        values[0, 1] = own
+        assert of_values(values, known, items)[0, 1] == expected
+    of_items = ItemFactors(3, 5, causal=causal)
+    expected = of_items(items, known)[0, 1]
+    with torch.no_grad():
+        of_items.context.weight[1] = 1e10
+    assert of_items(items, known)[0, 1].equal(expected)
+
+
+def test_only_products_that_a_model_has_rank_items() -> None:
+    rows = draw_rows(lambda draw, count: draw.normal(size=count))
+    values = ExponentialFamilyAttention(**SMALL).fit(rows)
+    with refuses(UsageError, "of values by attention", "items", "fm"):
+        rank_similar(values.model_, values.items_, "tea")
+    for options in ({"part": "items"}, {"model": "fm"}):
+        model = ExponentialFamilyAttention(**SMALL | options).fit(rows)
+        assert len(rank_similar(model.model_, model.items_, "tea")) == 3
+
+
+def test_a_sequence_without_a_known_row_is_named_as_it_is() -> None:
+    rows = draw_rows(lambda draw, count: draw.normal(size=count))
+    empty = rows.assign(value=rows["value"].where(rows["sequence"] != 2))
+    with refuses(TableError, "sequence 2", "no row with value", "short"):
+        ExponentialFamilyAttention(**SMALL).fit(rows).predict(empty)
+    found = ExponentialFamilyAttention(**SMALL, short="drop").fit(rows).predict(empty)["mean"]
+    assert found.isna().tolist() == (rows["sequence"] == 2).tolist()
+
+
+def test_what_is_no_table_is_refused() -> None:
+    rows = draw_rows(lambda draw, count: draw.normal(size=count))
+    with refuses(UsageError, "training table", "list", "DataFrame"):
+        ExponentialFamilyAttention(**SMALL).fit([1, 2])  # type: ignore[arg-type]
+    model = ExponentialFamilyAttention(**SMALL).fit(rows)
+    for ask in (model.log_prob, model.predict, model.attention_weights):
+        with refuses(UsageError, "str", "DataFrame"):
+            ask("rows.csv")  # type: ignore[arg-type]
+    with refuses(UsageError, "sequences is 1.5"):
+        ExponentialFamilyAttention(**SMALL, part="items").fit(rows).sample(1.5)  # type: ignore[arg-type]
+    with refuses(TableError, "column 'value' has dates", "numbers"):
+        ExponentialFamilyAttention(**SMALL).fit(rows.assign(value=pd.Timestamp("2020-01-01")))
+    with refuses(UnknownOptionError, "ExponentialFamilyAttention()", "'depth'"):
+        ExponentialFamilyAttention(depth=3)
