@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 from attngeo.errors import UsageError
@@ -38,10 +39,11 @@ def one_of(name: str, value: Any, choices: Any) -> Any:
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value`, if it is a whole number within the limits. Raises UsageError that states them."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)  # also one of NumPy
+    if not is_whole or value < least or (most is not None and value > most):
         limits = f"at least {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{name} is {value!r:.60}, expected a whole number {limits}")
-    return value
+    return int(value)
 
 
 def real(name: str, value: Any, least: float, most: float = math.inf) -> float:

@@ -12,7 +12,7 @@ from attngeo.efa.families import ExponentialFamily, Gaussian
 from attngeo.efa.family_names import parse_family
 from attngeo.efa.network import LEVELS
 from attngeo.efa.options import ModelOptions
-from attngeo.efa.sequences import Sequences
+from attngeo.efa.sequences import TABLE, Sequences
 from attngeo.errors import TableError, UsageError
 
 # Reads the sequences of a table, in parts.
@@ -99,7 +99,7 @@ def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[P
     if part == "items":
         return DataShape(part=part, items=items, longest=longest)
     has_levels = options.embedding in LEVELS
-    if has_levels and levels > MOST_LEVELS:
+    if has_levels and levels - 1 > MOST_LEVELS:
         raise UsageError(
             f"embedding is {options.embedding}, one vector for each whole number, but values go up to {levels - 1:,}, "
             f"expected at most {MOST_LEVELS:,}; choose network"
@@ -146,6 +146,6 @@ def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) ->
         or not (sequences.known.all() and bool(((found - wanted).abs() <= near).all()))
     ):
         raise TableError(
-            f"a factor model of places requires its {len(places)} places in each sequence, in one order; give all "
-            "rows, with a column that orders them"
+            f"{TABLE}: a factor model of places requires its {len(places)} places in each sequence, in one order; give "
+            "all rows, with a column that orders them"
         )

@@ -26,6 +26,7 @@ from attngeo.efa.parts import choose_part
 from attngeo.efa.reading import find_best, keep_means, read_all, read_one, split_sequences
 from attngeo.efa.sampling import draw_items, draw_values
 from attngeo.efa.sequences import (
+    NO_SEQUENCE,
     POSITION,
     TABLE,
     TRAINING,
@@ -217,8 +218,7 @@ class ExponentialFamilyAttention:
         return self._sample_values(given, sweeps, seed)
 
     def _sample_items(self, sequences: int, length: int, sweeps: int, seed: int) -> pd.DataFrame:
-        whole("sequences", sequences, 1)
-        whole("length", length, 1, self._shape.longest)
+        sequences, length = whole("sequences", sequences, 1), whole("length", length, 1, self._shape.longest)
         model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
         drawn = draw_items(model, sequences, length, causal=causal, sweeps=sweeps, seed=seed)
         names, places = np.indices(drawn.shape)
@@ -370,7 +370,7 @@ class ExponentialFamilyAttention:
             answers = tell(table, replace(sequences, known=torch.as_tensor(asked)), means)
             found.append(answers.loc[sequences.rows[asked]])
         if not found:
-            raise TableError(f"{TABLE} has no sequence of two or more rows, expected some")
+            raise TableError(f"{TABLE} {NO_SEQUENCE}")
         return pd.concat(found).reindex(range(len(table))).set_axis(data.index)
 
     def find_missing(self, data: pd.DataFrame) -> np.ndarray:
@@ -380,7 +380,7 @@ class ExponentialFamilyAttention:
         """
         column = self.options.value if self.part_ == "values" else self.options.item
         require_frame(data)
-        require_columns(list(data.columns), [column], TABLE)
+        require_columns(list(data.columns), [self.options.sequence, column], TABLE)
         missing: np.ndarray = data[column].isna().to_numpy()
         return missing
 

@@ -23,6 +23,8 @@ class ExponentialFamily(nn.Module):
 
     # What the values are, for messages.
     values = "numbers"
+    # Whether log p is computed in double precision: η·t(y) and A(η) of large counts nearly cancel.
+    needs_double = False
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η)."""

@@ -37,22 +37,20 @@ class Gaussian(ExponentialFamily):
 
     def __init__(self, variance: float | None = 1.0) -> None:
         super().__init__()
-        start = 1.0 if variance is None else _check_positive("variance", variance)
-        log_variance = torch.tensor(math.log(start), dtype=torch.float64)
-        self.log_variance: Tensor
+        self.log_variance: nn.Parameter | None = None
         if variance is None:
-            self.log_variance = nn.Parameter(log_variance)
-        else:
-            self.register_buffer("log_variance", log_variance, persistent=False)
+            self.log_variance = nn.Parameter(torch.zeros(()))
+        self._given = 1.0 if variance is None else _check_positive("variance", variance)
 
-    @property
-    def variance(self) -> Tensor:
-        """The variance, a scalar."""
-        return self.log_variance.exp()
+    def variance_as(self, like: Tensor) -> Tensor:
+        """The variance, a scalar of the precision and on the device of another tensor."""
+        if self.log_variance is not None:
+            return self.log_variance.to(like.dtype).exp()
+        return torch.tensor(self._given, dtype=like.dtype, device=like.device)
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = variance·η² / 2."""
-        return self.variance.to(natural.dtype) * natural.square() / 2
+        return self.variance_as(natural) * natural.square() / 2
 
     def log_base(self, value: Tensor) -> Tensor:
         """The density of a normal with mean 0."""
@@ -64,20 +62,20 @@ class Gaussian(ExponentialFamily):
 
     def _log_density(self, distance: Tensor) -> Tensor:
         """Of a number at a distance from the mean."""
-        variance, log_variance = (each.to(distance.dtype) for each in (self.variance, self.log_variance))
-        return -(distance.square() / variance + math.log(2 * math.pi) + log_variance) / 2
+        variance = self.variance_as(distance)
+        return -(distance.square() / variance + math.log(2 * math.pi) + variance.log()) / 2
 
     def natural(self, raw: Tensor) -> Tensor:
         """The network gives the mean."""
-        return raw / self.variance.to(raw.dtype)
+        return raw / self.variance_as(raw)
 
     def mean(self, natural: Tensor) -> Tensor:
         """variance·η."""
-        return natural * self.variance.to(natural.dtype)
+        return natural * self.variance_as(natural)
 
     def sample(self, natural: Tensor) -> Tensor:
         """Normal numbers."""
-        return _draw(distributions.Normal(self.mean(natural), self.variance.sqrt().to(natural.dtype)))
+        return _draw(distributions.Normal(self.mean(natural), self.variance_as(natural).sqrt()))
 
 
 class Poisson(ExponentialFamily):
@@ -88,6 +86,7 @@ class Poisson(ExponentialFamily):
     """
 
     values = "whole numbers from 0"
+    needs_double = True
 
     def __init__(self, least: float = 0.0) -> None:
         super().__init__()
@@ -123,6 +122,8 @@ class Binomial(ExponentialFamily):
 
     total_count: the number of trials.
     """
+
+    needs_double = True
 
     def __init__(self, total_count: int) -> None:
         super().__init__()
@@ -165,6 +166,7 @@ class NegativeBinomial(ExponentialFamily):
     """
 
     values = "whole numbers from 0"
+    needs_double = True
 
     def __init__(self, total_count: float) -> None:
         super().__init__()
@@ -203,6 +205,7 @@ class Gamma(ExponentialFamily):
     """
 
     values = "positive numbers"
+    needs_double = True
 
     def __init__(self, concentration: float) -> None:
         super().__init__()
@@ -310,6 +313,7 @@ class Shifted(ExponentialFamily):
     def __init__(self, family: ExponentialFamily, shift: float) -> None:
         super().__init__()
         self.family, self.shift = family, shift
+        self.needs_double = family.needs_double
         is_open = family.values.endswith("from 0")
         self.values = f"{family.values[:-1]}{shift:g}" if is_open else f"{family.values} plus {shift:g}"
 

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from attngeo.efa.families import ExponentialFamily, Gaussian
 from attngeo.efa.modelling import PartModel
 
-# Steps of the optimizer; one suffices for most families.
-STEPS = 20
+# Steps of the optimizer; one suffices for most families. Smaller gradients and changes end it.
+STEPS, TOLERANCE = 20, 1e-12
+# Rows of data whose log p is computed at once.
+ROWS = 2**16
 # The smallest variance, of values that are all equal.
 LEAST = 1e-12
 
@@ -72,9 +74,10 @@ def _measure_values(model: PartModel, train: Iterable[tuple[Tensor, ...]], data:
         natural = _fit_pairs(family, pairs, model.shape.items)
     total, rows = 0.0, 0
     with torch.no_grad():
-        for values, items in (_pick(model, part) for part in data):
-            total += float(family.log_prob(natural[items], values).sum())
-            rows += len(values)
+        for pair in (_pick(model, part) for part in data):
+            for values, items in zip(*(torch.split(each, ROWS) for each in pair), strict=True):
+                total += float(family.log_prob(natural[items], values).sum())
+                rows += len(values)
     return total / rows
 
 
@@ -91,13 +94,19 @@ def _fit_sums(family: ExponentialFamily, pairs: Iterable[tuple[Tensor, Tensor]],
     counts, sums = torch.zeros(2, max(items, 1), dtype=torch.float64)
     for values, of in pairs:
         counts += torch.bincount(of, minlength=len(counts))
-        sums.index_add_(0, of, family.sufficient(values))
+        sums.index_add_(0, of, family.sufficient(values).double())
+    known = counts > 0
+    means = sums[known] / counts[known]
 
     def log_prob(natural: Tensor) -> Tensor:
-        found: Tensor = (natural * sums - counts * family.log_partition(natural)).sum() / counts.sum()
+        """The mean over items, whose best parameters do not depend on each other, and so not on their counts."""
+        found: Tensor = (natural[known] * means - family.log_partition(natural[known])).mean()
         return found
 
-    return _climb(family, log_prob, len(counts))
+    common = sums.sum() / counts.sum()
+    alone = _climb(family, lambda natural: (natural * common - family.log_partition(natural)).sum(), torch.zeros(1))
+    raw = _climb(family, log_prob, alone.expand(len(counts)))
+    return family.natural(torch.where(known, raw, alone)).detach()
 
 
 def _fit_pairs(family: ExponentialFamily, pairs: Iterable[tuple[Tensor, Tensor]], items: int) -> Tensor:
@@ -112,18 +121,24 @@ def _fit_pairs(family: ExponentialFamily, pairs: Iterable[tuple[Tensor, Tensor]]
     values, of = found[:, 0], found[:, 1].long()
 
     def log_prob(natural: Tensor) -> Tensor:
-        return (counts * family.log_prob(natural[of], values)).sum() / counts.sum()
+        return (counts * family.log_prob(natural.expand(max(items, 1))[of], values)).sum() / counts.sum()
 
-    return _climb(family, log_prob, max(items, 1))
+    alone = _climb(family, log_prob, torch.zeros(1))
+    raw = _climb(family, log_prob, alone.expand(max(items, 1)))
+    known = torch.bincount(of, minlength=len(raw)) > 0
+    return family.natural(torch.where(known, raw, alone)).detach()
 
 
-def _climb(family: ExponentialFamily, log_prob: Callable[[Tensor], Tensor], items: int) -> Tensor:
-    """The natural parameters, and parameters of the family, of the largest log p."""
-    raw = torch.zeros(items, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([raw, *family.parameters()], max_iter=STEPS, line_search_fn="strong_wolfe")
+def _climb(family: ExponentialFamily, log_prob: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """The network's numbers, and parameters of the family, of the largest log p of natural parameters."""
+    raw = start.double().clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [raw, *family.parameters()], max_iter=STEPS, tolerance_grad=TOLERANCE, tolerance_change=TOLERANCE,
+        line_search_fn="strong_wolfe",
+    )  # fmt: skip
 
     def loss() -> Tensor:
-        """−log p, with a little that pulls the parameters of rare items together."""
+        """−log p, with a little that keeps the parameters of items near each other which would be infinite."""
         optimizer.zero_grad()
         around = (raw - raw.mean()).square().mean()
         found: Tensor = -log_prob(family.natural(raw)) + 1e-6 * around
@@ -132,7 +147,7 @@ def _climb(family: ExponentialFamily, log_prob: Callable[[Tensor], Tensor], item
 
     for _ in range(STEPS):
         optimizer.step(loss)  # type: ignore[no-untyped-call]
-    return family.natural(raw).detach()
+    return raw.detach()
 
 
 def _fit_normal(family: Gaussian, pairs: Iterable[tuple[Tensor, Tensor]], items: int) -> Tensor:
@@ -153,7 +168,7 @@ def _fit_normal(family: Gaussian, pairs: Iterable[tuple[Tensor, Tensor]], items:
         squares += float(distances.square().sum())
     means = around + sums / counts.clamp(1)
     means = torch.where(counts == 0, (means * counts).sum() / counts.sum(), means)
-    if isinstance(family.log_variance, nn.Parameter):
+    if family.log_variance is not None:
         variance = (squares - (sums.square() / counts.clamp(1)).sum()) / counts.sum()
         nn.init.constant_(family.log_variance, float(variance.clamp(LEAST).log()))
     return family.natural(means).detach()

@@ -8,8 +8,9 @@ from attngeo.efa.marginal import measure_baselines
 from attngeo.efa.modelling import PartModel
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.reading import read_all
-from attngeo.efa.sequences import TABLE, TableReading
+from attngeo.efa.sequences import NO_SEQUENCE, TABLE, TableReading
 from attngeo.efa.stores import SequenceStore
+from attngeo.errors import TableError
 
 
 class Measured(NamedTuple):
@@ -37,6 +38,8 @@ def measure_rows(
         sequences += len(part)
         rows += int(part.known.sum())
         total += float(read_all(model, part, model.log_prob, options).double().sum())
+    if not rows:
+        raise TableError(f"{TABLE} {NO_SEQUENCE}")
     seen, shown = ((model.tensors(part) for part in store.parts(reading)) for store in (train, data))
     baselines = measure_baselines(model, seen, shown, causal=options.direction == "uni")
     return Measured(sequences, rows, total / rows, *baselines)

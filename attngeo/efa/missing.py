@@ -69,8 +69,8 @@ def check_single(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> 
     if names.duplicated().any():
         name = names[names.duplicated()].iloc[0]
         raise TableError(
-            f"sequence {show_name(name)} has {int((names == name).sum())} missing values, expected at most one: a "
-            "factor model of places adds up all others; leave such sequences out, or fit one with model efa"
+            f"{TABLE}: sequence {show_name(name)} has {int((names == name).sum())} missing values, expected at most "
+            "one: a factor model of places adds up all others; leave such sequences out, or fit one with model efa"
         )
 
 

@@ -102,7 +102,7 @@ class PartModel(nn.Module):
         natural = self.natural(*tensors)
         found = torch.zeros(known.shape, dtype=natural.dtype, device=known.device)
         asked, observed = natural[known], observed[known]
-        if not self.is_of_items and asked.device.type != "mps":  # η·t(y) and A(η) of large counts nearly cancel
+        if self.family.needs_double and asked.device.type != "mps":  # which has no double precision
             asked, observed = asked.double(), observed.double()
         return found.masked_scatter(known, self.family.log_prob(asked, observed).to(found.dtype))
 
@@ -191,7 +191,7 @@ def _make_part(options: ModelOptions, shape: DataShape) -> PartModel:
             network = ItemAttention(shape.items, layers, positions=positions, causal=causal)
         return PartModel(network, Categorical(), shape, fields)
     family = parse_family(options.family)
-    if isinstance(family, Gaussian) and isinstance(family.log_variance, nn.Parameter):
+    if isinstance(family, Gaussian) and family.log_variance is not None:
         nn.init.constant_(family.log_variance, math.log(shape.variance))
     if options.model == "efa":
         tokens = ValueShape(

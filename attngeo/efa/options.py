@@ -147,16 +147,16 @@ class ModelOptions(ColumnOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_family(self.family)
-        default = HEAD if self.readout == "network" else ()
-        head = default if self.head is None else (self.head,) if isinstance(self.head, int) else tuple(self.head)
-        object.__setattr__(self, "head", tuple(whole("head", units, 0) for units in head if units != 0))
-        if self.head and self.readout == "last":
-            raise UsageError("head has no effect with readout last; leave it out")
+        if self.head is not None:
+            head = (self.head,) if isinstance(self.head, int) else tuple(self.head)
+            object.__setattr__(self, "head", tuple(whole("head", units, 0) for units in head if units != 0))
+            if self.readout == "last":
+                raise UsageError("head has no effect with readout last; leave it out")
 
     @property
     def head_units(self) -> tuple[int, ...]:
         """The hidden units before the parameter of the family."""
-        return tuple(self.head or ())
+        return HEAD if self.head is None else tuple(self.head)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,8 @@ def predict_large_file(
 
     The rows of each sequence are together. outputs: files as those of `write_parts`. Raises as `predict_file` and that.
     """
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     from attngeo.efa.stores import ParquetStore
     from attngeo.tables.parts import write_parts
@@ -66,14 +67,14 @@ def predict_large_file(
     model = _load(folder, options)
     store = ParquetStore.open(Path(path).expanduser(), model.options.sequence)
     kinds = {field.name: field.type for field in parquet.read_schema(store.path) if field.name not in ADDED}
-    if model.options.item in kinds:
-        kinds["predicted_item"] = kinds[model.options.item]
+    if len({type(item) for item in model.items_}) == 1:
+        kinds["predicted_item"] = pyarrow.array(model.items_).type
 
     def predict() -> Iterator[pd.DataFrame]:
         done = 0
-        for frame in store.frames(store.columns()):
+        for frame in store.whole_frames():
             with _naming_rows(path, done):
-                found = predict_own_rows(model, frame)
+                found = predict_own_rows(model, frame) if _has_others(model, frame) else _leave_out(model, frame)
             done += len(found)
             yield found
             progress(Progress("fit", "rows", done, int(store.starts[-1]), "steps"))
@@ -96,6 +97,20 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
     known = model.leave_missing(table)
     log_prob = model.log_prob(known).reindex(table.index) if len(known) else float("nan")
     return table.assign(log_prob=log_prob, **{str(name): found[name] for name in found}).set_axis(frame.index)
+
+
+def _has_others(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> bool:
+    """Whether a row of a part has another one in its sequence, or need not have one."""
+    if model.options.short != "drop":
+        return True
+    sequences, known = frame[model.options.sequence], ~model.find_missing(frame)
+    return bool((sequences.duplicated(keep=False) & sequences.isin(sequences[known])).any())
+
+
+def _leave_out(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a part without predictions."""
+    items = {"predicted_item": None, "probability": float("nan")}
+    return frame.assign(log_prob=float("nan"), **items if model.part_ == "items" else {"predicted_mean": float("nan")})
 
 
 def find_item(model: ExponentialFamilyAttention, text: str) -> Any:

@@ -10,14 +10,12 @@ from attngeo.efa.sequences import TRAINING, require_columns
 from attngeo.errors import TableError, UsageError
 
 # Options of a factor model of places.
-SPATIAL = ("coordinates", "neighbours")
+SPATIAL = ("coordinates", "neighbours", "distance")
 # Options of attention, of factor models, and of tokens of values.
-OF_ATTENTION = (
-    "layers", "heads", "head_size", "kind", "scale", "residual", "norm", "feed_forward", "embedding", "readout", "join",
-    "both",
-)  # fmt: skip
+OF_ATTENTION = ("layers", "heads", "head_size", "kind", "scale", "residual", "norm", "feed_forward")
 OF_FACTORS = ("neighbours", "pooling", "start", "distance")
-OF_VALUES = ("coordinates", "lags", "embedding", "readout", "join", "both", "item_vectors")
+OF_TOKENS = ("embedding", "readout", "join", "both", "head")
+OF_VALUES = ("coordinates", "lags", "item_vectors", *OF_TOKENS)
 DEFAULT = EfaOptions()
 
 
@@ -41,9 +39,11 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
     if options.model == "efa":
         _refuse(options, "attention", OF_FACTORS)
     else:
-        _refuse(options, "a factor model", ("lags", *OF_ATTENTION))
+        _refuse(options, "a factor model", ("lags", *OF_ATTENTION, *OF_TOKENS))
         if has_items:
             _refuse(options, "a factor model of items", SPATIAL, "turn item_vectors off for a model of places")
+        elif part == "values":
+            _refuse(options, "a factor model of places", ("pooling", "start"))
     if part == "values" and not has_items and not options.coordinates:
         raise TableError(
             f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model of "

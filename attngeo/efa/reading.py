@@ -59,7 +59,7 @@ def keep_means(means: Tensor) -> Tensor:
 def find_best(means: Tensor) -> Tensor:
     """The largest probability of each row, and the number of its item, [..., 2]."""
     best = means.max(-1)
-    return torch.stack([best.values.double(), best.indices.double()], -1)
+    return torch.stack([each.cpu().double() for each in best], -1)  # not every device has double precision
 
 
 def split_sequences(sequences: Sequences) -> Iterator[Sequences]:

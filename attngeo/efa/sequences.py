@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 POSITION = "position"
 # What messages call the table that a model learns from, and one that a fitted model reads.
 TRAINING, TABLE = "the training table", "the table"
+NO_SEQUENCE = "has no sequence of two or more rows, expected some"
 # Names that a message lists at most.
 MOST_LISTED = 10
 # Squares of numbers up to this one are finite in single precision, and so are sums of many of them.
@@ -110,7 +111,7 @@ class TableReading:
         order, sequence, where = order[kept], sequence[kept], where[kept]
         present, sequence = np.unique(sequence, return_inverse=True)
         if not len(order):
-            raise TableError(f"{source} has no sequence of two or more rows, expected some")
+            raise TableError(f"{source} {NO_SEQUENCE}")
         length = int(where.max()) + 1
         if self.longest and length > self.longest:
             longest = show_name(labels[present[sequence[where.argmax()]]])
@@ -248,16 +249,19 @@ def check_support(family: ExponentialFamily, sequences: Sequences, column: str, 
 
 
 def check_levels(sequences: Sequences, column: str, source: str) -> None:
-    """Raise TableError for the first row whose value has no vector of its own."""
+    """Raise TableError for the first row whose value, or one at an earlier time, has no vector of its own."""
     assert sequences.values is not None
-    wrong = ((sequences.values < 0) | (sequences.values != sequences.values.floor())) & sequences.known
-    if wrong.any():
-        rows = sequences.rows[wrong.numpy()]
-        at = int(rows.argmin())
-        raise TableError(
-            f"{source}: row {rows[at] + 1} has {column} {float(sequences.values[wrong][at]):g}, expected a whole "
-            "number from 0 for the embedding levels; choose network, or truncated, which drops the fraction"
-        )
+    earlier = [] if sequences.lagged is None else sequences.lagged.unbind(1)
+    for what, values in ((column, sequences.values), *(("an earlier value", each) for each in earlier)):
+        wrong = ((values < 0) | (values != values.floor())) & sequences.known
+        if wrong.any():
+            rows = sequences.rows[wrong.numpy()]
+            at = int(rows.argmin())
+            advice = "choose network, or truncated, which drops fractions" if source != TABLE else "leave the row out"
+            raise TableError(
+                f"{source}: row {rows[at] + 1} has {what} {float(values[wrong][at]):g}, expected a whole number from 0 "
+                f"for the embedding levels; {advice}"
+            )
 
 
 def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.ndarray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 # Rows of a Parquet file that are read at once, at least; more if a sequence is longer.
 ROWS_AT_ONCE = 1_000_000
+# What pandas calls the column of an index without a name.
+UNNAMED = re.compile(r"__index_level_\d+__")
 
 
 class SequenceStore(Protocol):
@@ -152,6 +156,16 @@ class ParquetStore:
         for first, last in self._ranges():
             yield self._read(first, last, list(columns))
 
+    def whole_frames(self) -> Iterator[pd.DataFrame]:
+        """The rows of each part, with all columns but those of an index without a name; whole numbers are exact.
+
+        Raises TableError if two columns have one name.
+        """
+        columns = [name for name in self.columns() if not UNNAMED.fullmatch(name)]
+        require_columns(columns, columns, str(self.path))
+        for first, last in self._ranges():
+            yield self._read(first, last, columns, types_mapper=_map_whole)
+
     def parts(self, reading: TableReading) -> Iterator[Sequences]:
         """The sequences of each part that are used, and make sense."""
         used = self._used(reading)
@@ -201,18 +215,19 @@ class ParquetStore:
         used = np.repeat(self.chosen[first:last], np.diff(self.starts[first : last + 1]))
         return reading.read(frame[used], source=str(self.path), numbers=int(self.starts[first]) + np.flatnonzero(used))
 
-    def _read(self, first: int, last: int, columns: list[str]) -> pd.DataFrame:
-        """The rows of sequences from `first` until before `last`."""
+    def _read(self, first: int, last: int, columns: list[str], **options: Any) -> pd.DataFrame:
+        """The rows of sequences from `first` until before `last`. options: of pyarrow's `to_pandas`."""
         from pyarrow import parquet
 
         begin, end = int(self.starts[first]), int(self.starts[last])
-        file = parquet.ParquetFile(self.path)
-        counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        edges = np.concatenate([[0], np.cumsum(counts)])
-        groups = [group for group in range(len(counts)) if edges[group] < end and edges[group + 1] > begin]
-        table = file.read_row_groups(groups, columns=columns)
-        skipped = begin - int(edges[groups[0]])
-        frame: pd.DataFrame = table.slice(skipped, end - begin).to_pandas(ignore_metadata=True)
+        with _explain_damage(self.path):
+            file = parquet.ParquetFile(self.path)
+            counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            edges = np.concatenate([[0], np.cumsum(counts)])
+            groups = [group for group in range(len(counts)) if edges[group] < end and edges[group + 1] > begin]
+            table = file.read_row_groups(groups, columns=columns)
+            skipped = begin - int(edges[groups[0]])
+            frame: pd.DataFrame = table.slice(skipped, end - begin).to_pandas(ignore_metadata=True, **options)
         return frame
 
 
@@ -278,7 +293,7 @@ def _read_parts(path: Path, columns: list[str], rows: int) -> Iterator[pd.DataFr
     """Some columns of a Parquet file. Raises DataUnavailableError, or TableError if it is none or lacks a column."""
     from pyarrow import parquet
 
-    try:
+    with _explain_damage(path):
         file = parquet.ParquetFile(path)
         missing = [name for name in columns if name not in file.schema_arrow.names]
         if missing:
@@ -286,9 +301,23 @@ def _read_parts(path: Path, columns: list[str], rows: int) -> Iterator[pd.DataFr
             raise TableError(f"{path}: no column {missing[0]!r}, expected one; it has {have}")
         for batch in file.iter_batches(rows, columns=columns):
             yield batch.to_pandas(ignore_metadata=True)
+
+
+def _map_whole(kind: Any) -> Any:
+    """The pandas type of whole numbers, of which some may be missing; None for others."""
+    from pyarrow import types
+
+    return pd.Int64Dtype() if types.is_integer(kind) and not types.is_uint64(kind) else None
+
+
+@contextmanager
+def _explain_damage(path: Path) -> Iterator[None]:
+    """Raise TableError for a file that is no Parquet file, and DataUnavailableError if there is none."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataUnavailableError(f"{path} does not exist; give a .parquet file") from None
-    except TableError:
+    except (TableError, MemoryError, GeneratorExit):
         raise
     except Exception as error:  # a damaged file makes Arrow raise errors of many kinds
         raise TableError(f"{path} cannot be read as a Parquet file ({first_line(error)})") from None

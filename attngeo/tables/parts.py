@@ -50,12 +50,19 @@ def _open(path: Path, kinds: Mapping[str, Any]) -> Iterator[Callable[[pd.DataFra
             with partial.open("w", encoding="utf-8", newline="\n") as text:
 
                 def add(part: pd.DataFrame) -> None:
+                    part = _write_dates(part)
                     if path.suffix.lower() == ".jsonl":
                         text.write(to_jsonl(part))
                     else:
                         text.write(to_csv(part, header=not text.tell()))
 
                 yield add
+
+
+def _write_dates(part: pd.DataFrame) -> pd.DataFrame:
+    """The part with its dates as texts: pandas leaves the time out if that of all of them is midnight."""
+    dates = [name for name in part.columns if part[name].dtype.kind == "M"]
+    return part.assign(**{name: part[name].map(lambda date: date.isoformat(), na_action="ignore") for name in dates})
 
 
 class _ParquetParts:

@@ -194,7 +194,7 @@ class _Training:
         """The mean loss of data that is not trained on."""
         self._model.eval()
         pairs = [self._add(*self._measure(batch, batches)) for batch in batches.epoch(0)]
-        sums: Tensor = torch.stack(pairs).double().cpu().sum(0)
+        sums: Tensor = torch.stack(pairs).cpu().double().sum(0)
         return sums[0] / sums[1]
 
     def _check_losses(self) -> Tensor:
@@ -202,7 +202,7 @@ class _Training:
 
         Only here, because a look at each loss would let a GPU wait for it.
         """
-        losses = torch.stack(self._losses).double().cpu()
+        losses = torch.stack(self._losses).cpu().double()
         finite = losses[:, 0].isfinite()
         if not finite.all():
             at = int((~finite).reshape(len(losses), -1).any(1).nonzero()[0])
@@ -291,7 +291,7 @@ def _explain_memory() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # torch has no class of its own for the memory of a CPU
-        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+        if not any(each in str(error) for each in ("allocate memory", "not enough memory", "out of memory")):
             raise
         raise TrainingError(
             "a batch needs more memory than there is; lower the batch size, the number of layers, or the length of the "

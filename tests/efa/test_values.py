@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ import pytest
 import torch
 from scipy import stats
 from support.messages import refuses
+from torch import Tensor, nn
+from torch.nn import functional
 
-from attngeo.efa import ExponentialFamilyAttention, load_model
+from attngeo.efa import ExponentialFamilyAttention, load_model, register_family
 from attngeo.efa.embeddings import rank_similar
 from attngeo.efa.factors import ItemFactors, ValueFactors
-from attngeo.efa.families import Ordinal
+from attngeo.efa.families import ExponentialFamily, Ordinal
+from attngeo.efa.family_names import FAMILY_NAMES
+from attngeo.efa.options import EfaOptions
 from attngeo.errors import TableError, UnknownOptionError, UsageError
 
 SMALL: dict[str, Any] = {"width": 4, "epochs": 2, "validation_fraction": 0, "learning_rate": 1e-3, "device": "cpu"}
@@ -65,6 +70,53 @@ def test_without_a_context_gamma_values_have_the_mean_of_their_item() -> None:
     assert model.measure(rows, rows).without_context == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("family", ["poisson", "gamma:2", "gaussian:2"])
+def test_an_item_that_no_training_row_has_is_as_all_rows_without_a_context(family: str) -> None:
+    rows = draw_rows(lambda draw, count: draw.poisson(50, count))
+    shown = rows.assign(item="honey")
+    model = ExponentialFamilyAttention(**SMALL, family=family).fit(rows, shown)
+    alone = ExponentialFamilyAttention(**SMALL, family=family).fit(shown)
+    expected = alone.measure(shown, shown).without_context
+    assert model.measure(shown, rows).without_context == pytest.approx(expected, rel=1e-3)
+
+
+def test_items_of_very_different_means_have_their_own_mean_without_a_context() -> None:
+    draw = np.random.default_rng(1)
+    of = draw.permutation(np.repeat(range(30), 8))
+    rates = np.exp(draw.uniform(-5, 9, 30))
+    rows = pd.DataFrame({"sequence": np.arange(240) // 4, "item": of, "value": draw.poisson(rates[of])})
+    model = ExponentialFamilyAttention(**SMALL, family="poisson").fit(rows)
+    expected = stats.poisson(rows.groupby("item")["value"].transform("mean")).logpmf(rows["value"]).mean()
+    assert model.measure(rows, rows).without_context == pytest.approx(expected, abs=1e-3)
+
+
+class Above(ExponentialFamily):
+    """Whether a value is above 2, by a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        return functional.softplus(natural)
+
+    def log_base(self, value: Tensor) -> Tensor:
+        return 0 * self.layer(value[..., None])[..., 0]
+
+    def sufficient(self, value: Tensor) -> Tensor:
+        return (value > 2).float()
+
+
+def test_a_family_of_ones_own_may_have_layers_and_other_kinds_of_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attngeo.efa.family_names.FAMILY_NAMES", dict(FAMILY_NAMES))
+    register_family("above", Above)
+    rows = draw_rows(lambda draw, count: draw.normal(2, 1, count))
+    model = ExponentialFamilyAttention(**SMALL, family="above").fit(rows)
+    shares = rows.groupby("item")["value"].transform(lambda values: (values > 2).mean())
+    expected = stats.bernoulli(shares).logpmf(rows["value"] > 2).mean()
+    assert model.measure(rows, rows).without_context == pytest.approx(expected, abs=1e-3)
+
+
 def test_levels_are_whole_numbers_and_truncated_ones_drop_the_fraction() -> None:
     rows = draw_rows(lambda draw, count: draw.uniform(0, 3, count))
     rows.loc[[0, 1], "value"] = [1.0, 2.0]
@@ -75,6 +127,8 @@ def test_levels_are_whole_numbers_and_truncated_ones_drop_the_fraction() -> None
     model = ExponentialFamilyAttention(**SMALL, embedding="truncated").fit(rows)
     whole = rows.assign(value=np.floor(rows["value"]))
     np.testing.assert_array_equal(model.predict(rows)["mean"], model.predict(whole)["mean"])
+    with refuses(TableError, "an earlier value -1.5", "levels"):
+        ExponentialFamilyAttention(**SMALL, embedding="levels", lags=("before",)).fit(rows.assign(value=1, before=-1.5))
     with refuses(UsageError, "embedding is levels", "2,000,000,000", "100,000", "network"):
         ExponentialFamilyAttention(**SMALL, embedding="levels").fit(rows.assign(value=2e9))
     with refuses(UsageError, "levels is 100000000000", "from 2 to 100000"):
@@ -90,6 +144,8 @@ def test_the_parameter_may_be_the_last_number_of_a_token(tmp_path: Path) -> None
     np.testing.assert_array_equal(load_model(tmp_path / "m").log_prob(rows), model.log_prob(rows))
     with refuses(UsageError, "head has no effect", "last"):
         ExponentialFamilyAttention(**options, head=(8,))
+    other = ExponentialFamilyAttention(options=EfaOptions(width=4), readout="last").options
+    assert (other.head_units, dataclasses.replace(other, readout="network").head_units) == ((32,), (32,))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -138,6 +194,11 @@ def test_what_is_no_table_is_refused() -> None:
             ask("rows.csv")  # type: ignore[arg-type]
     with refuses(UsageError, "sequences is 1.5"):
         ExponentialFamilyAttention(**SMALL, part="items").fit(rows).sample(1.5)  # type: ignore[arg-type]
+    assert len(ExponentialFamilyAttention(**SMALL, part="items").fit(rows).sample(np.int64(2), np.int64(3))) == 6
+    with refuses(TableError, "no column 'sequence'"):
+        model.predict(rows.drop(columns="sequence").assign(value=np.nan))
+    with refuses(TableError, "no sequence of two or more rows"):
+        ExponentialFamilyAttention(**SMALL, short="drop").fit(rows).measure(rows.drop_duplicates("sequence"), rows)
     with refuses(TableError, "column 'value' has dates", "numbers"):
         ExponentialFamilyAttention(**SMALL).fit(rows.assign(value=pd.Timestamp("2020-01-01")))
     with refuses(UnknownOptionError, "ExponentialFamilyAttention()", "'depth'"):
