@@ -1,13 +1,15 @@
-"""The device to compute on, and how tensors get there."""
+"""The device to compute on, how tensors get there, and what is said if they do not fit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attngeo.errors import UsageError
+from attngeo.errors import TrainingError, UsageError, first_line
 
 FASTEST_FIRST = ("cuda", "mps", "cpu")
 
@@ -74,3 +76,14 @@ class Transfer:
             for tensor in sent.tensors.values():
                 tensor.record_stream(stream)  # else its memory is free for the next copy before `stream` has read it
         return sent.tensors
+
+
+@contextmanager
+def explain_memory(advice: str) -> Iterator[None]:
+    """Raise TrainingError for a batch that does not fit in the memory of its device. advice: what to do."""
+    try:
+        yield
+    except RuntimeError as error:  # torch has no class of its own for the memory of a CPU
+        if not any(each in str(error) for each in ("allocate memory", "not enough memory", "out of memory")):
+            raise
+        raise TrainingError(f"a batch needs more memory than there is; {advice} ({first_line(error)})") from None

@@ -6,17 +6,16 @@ import json
 import logging
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attngeo.bounds.small_files import read_small_text
+from attngeo.devices import explain_memory
 from attngeo.embeddings.silence import silence_transformers
 from attngeo.errors import (
     DataError,
@@ -50,6 +49,8 @@ MODEL, SUMMARY = "model", "summary.json"
 STOPPING = "stopping after this step; press Ctrl-C again to stop now"
 # A checkpoint holds the weights and AdamW's two moments of each, in float32.
 CHECKPOINT_COPIES = 3
+# What to do if a batch needs too much memory.
+SMALLER = "lower --batch-size (and raise --grad-accum as much), or lower --seq-len"
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def _train(
         callbacks=[geometry, stop, _ReportLogs(report, geometry)],
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)  # which prints to stdout
-    with _explain_memory():
+    with explain_memory(SMALLER):
         trainer.resume(checkpoint)
     step = trainer.state.global_step
     if stop.requested and step < task.steps:
@@ -185,16 +186,6 @@ def _train(
     summary |= measured if first else {}
     _save(trainer, task, folder, summary)
     return Run(folder, options, summary, geometry.frame, stop.requested)
-
-
-@contextmanager
-def _explain_memory() -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise TrainingError(
-            "the device is out of memory; lower --batch-size (and raise --grad-accum as much), or lower --seq-len"
-        ) from error
 
 
 def _save(trainer: RunTrainer, task: TrainingTask, folder: Path, summary: Mapping[str, Any]) -> None:

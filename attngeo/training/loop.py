@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attngeo.errors import InterruptedTrainingError, TrainingError, first_line
+from attngeo.devices import explain_memory
+from attngeo.errors import InterruptedTrainingError, TrainingError
 from attngeo.options import accept_options
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training.batches import Batch, Batches, draw_generator
@@ -29,6 +29,8 @@ from attngeo.training.signals import SignalListener
 
 # Seconds between two checkpoints of a training that has a folder.
 SAVE_EVERY = 60.0
+# What to do if a batch needs too much memory.
+SMALLER = "lower the batch size, the number of layers, or the length of the longest sequence"
 # Options that do not change the numbers.
 FREE = ("device",)
 # What a state is of, for messages.
@@ -150,7 +152,7 @@ class _Training:
     def _run_epoch(self, signals: SignalListener, asked_to_stop: Callable[[], bool]) -> None:
         self._model.train()
         for batch in self._batches.epoch(self._epoch, self._step):
-            with _explain_memory():
+            with explain_memory(SMALLER):
                 self._losses.append(self._take_step(batch))
             self._step += 1
             if self._processes.agree(signals.requested or asked_to_stop()):
@@ -163,7 +165,7 @@ class _Training:
         self._train.append(self._check_losses())
         self._losses = []
         if self._validation is not None:
-            with _explain_memory():
+            with explain_memory(SMALLER):
                 self._held_out.append(self._validate(self._validation))
             self._best = self._best or self._start_best(self._held_out[-1])
             self._best.update(self._epoch, self._held_out[-1])
@@ -283,17 +285,3 @@ class _Training:
         train = torch.stack(self._train).numpy() if self._train else empty
         best = np.full(train.shape[1:] or 1, len(train) - 1) if self._best is None else self._best.epochs.numpy()
         return History(train, torch.stack(self._held_out).numpy() if self._held_out else empty, best)
-
-
-@contextmanager
-def _explain_memory() -> Iterator[None]:
-    """Raise TrainingError for a batch that does not fit in memory."""
-    try:
-        yield
-    except RuntimeError as error:  # torch has no class of its own for the memory of a CPU
-        if not any(each in str(error) for each in ("allocate memory", "not enough memory", "out of memory")):
-            raise
-        raise TrainingError(
-            "a batch needs more memory than there is; lower the batch size, the number of layers, or the length of the "
-            f"longest sequence ({first_line(error)})"
-        ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attngeo.efa.own_files import is_large
-from attngeo.efa.own_predict import EfaPredictOptions
+from attngeo.efa.own_predict import EfaPredictOptions, predict_file, predict_large_file
 
 from ..declare import take_options
 from ..options import Output, OutputFormat, RowsFormat
@@ -37,13 +37,9 @@ def predict(
     outputs = output or []
     check_outputs(outputs, inputs=[data])
     if not is_large(data, options.in_memory):
-        from attngeo.efa.own_predict import predict_file
-
         deliver_rows(predict_file(model, data, options), outputs, format, print_frame)
         return
     check_parts(outputs, format, data)
-
-    from attngeo.efa.own_predict import predict_large_file
 
     from ..progress import Bar
 

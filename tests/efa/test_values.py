@@ -71,13 +71,19 @@ def test_without_a_context_gamma_values_have_the_mean_of_their_item() -> None:
 
 
 @pytest.mark.parametrize("family", ["poisson", "gamma:2", "gaussian:2"])
-def test_an_item_that_no_training_row_has_is_as_all_rows_without_a_context(family: str) -> None:
+def test_an_item_that_no_training_row_has_is_as_all_rows_without_a_context(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = draw_rows(lambda draw, count: draw.poisson(50, count))
+    rows.to_parquet(tmp_path / "rows.parquet")
     shown = rows.assign(item="honey")
     model = ExponentialFamilyAttention(**SMALL, family=family).fit(rows, shown)
     alone = ExponentialFamilyAttention(**SMALL, family=family).fit(shown)
     expected = alone.measure(shown, shown).without_context
     assert model.measure(shown, rows).without_context == pytest.approx(expected, rel=1e-3)
+    monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 5)
+    parts = model.measure(shown, tmp_path / "rows.parquet")
+    assert parts.without_context == pytest.approx(expected, rel=1e-3)
 
 
 def test_items_of_very_different_means_have_their_own_mean_without_a_context() -> None:
