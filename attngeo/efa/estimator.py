@@ -19,34 +19,31 @@ from attngeo.efa.description import DataShape, describe_data
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.fitting import hold_out, train_model
 from attngeo.efa.measuring import Measured, measure_rows
-from attngeo.efa.missing import check_others, check_single, copy_for_missing, drop_alone, keep_whole, rows_with_others
+from attngeo.efa.missing import keep_whole
 from attngeo.efa.modelling import PartModel, make_model
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.parts import choose_part
-from attngeo.efa.reading import find_best, keep_means, read_all, read_one, split_sequences
+from attngeo.efa.reading import find_best, read_all, split_sequences
+from attngeo.efa.row_reader import RowReader
 from attngeo.efa.sampling import draw_items, draw_values
 from attngeo.efa.sequences import (
-    NO_SEQUENCE,
     POSITION,
     TABLE,
     TRAINING,
     Sequences,
     TableReading,
     learn_items,
-    may_be_alone,
-    require_columns,
-    require_frame,
 )
 from attngeo.efa.stores import SequenceStore, open_store
 from attngeo.efa.weights import read_weights, tabulate_weights
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import UsageError
 from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import draw_generator
 from attngeo.training.checkpoints import remove_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from attngeo.training import History
 
@@ -142,9 +139,14 @@ class ExponentialFamilyAttention:
             raise UsageError(NOT_FITTED)
         return self._shape.part
 
+    @property
+    def reader_(self) -> RowReader:
+        """How the rows of tables are read, and those found that lack a value or an item."""
+        return RowReader(self._fitted, self._reading, self.options)
+
     def log_prob(self, data: pd.DataFrame) -> pd.Series[float]:
         """Log p of each row given the others, constants of the family included; NaN for rows that are left out."""
-        sequences = self._read(data)
+        sequences = self.reader_.read(data)
         found = read_all(self.model_, sequences, self.model_.log_prob, self.options)
         return self._as_rows(data, sequences, found, "log_prob")
 
@@ -180,14 +182,17 @@ class ExponentialFamilyAttention:
         all others, predicts nothing else in a sequence with a missing value.
         """
         if self.part_ == "values":
-            return self._predict(data, keep_means, self._tell_means)
-        return self._predict(data, find_best, self._tell_best)
+            return pd.DataFrame({"mean": self.reader_.read_means(data)}, index=data.index)
+        best = self.reader_.read_means(data, find_best)
+        items = [None if np.isnan(number) else self.items_[int(number)] for number in best[:, 1]]
+        best_items = keep_whole(pd.Series(items, index=data.index, dtype=object))
+        return pd.DataFrame({"item": best_items, "probability": best[:, 0]})
 
     def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
         """The probability of each item at each row, given the others: [rows, items]. Missing items as in `predict`."""
         if self.part_ != "items":
             raise UsageError("the model is of values, which have no probability of each item; use predict")
-        return self._predict(data, keep_means, self._tell_all)
+        return pd.DataFrame(self.reader_.read_means(data), index=data.index, columns=self.items_)
 
     def sample(
         self,
@@ -231,7 +236,7 @@ class ExponentialFamilyAttention:
 
     def _sample_values(self, given: pd.DataFrame, sweeps: int, seed: int) -> pd.DataFrame:
         model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
-        known = self._read(given.assign(**{self.options.value: 0.0}), drawn=True)
+        known = self.reader_.read(given.assign(**{self.options.value: 0.0}), drawn=True)
         values = draw_values(model, model.tensors(known), causal=causal, sweeps=sweeps, seed=seed)
         found: pd.Series[Any] = self._as_rows(given, known, values, self.options.value)
         if model.family.is_of_counts:
@@ -245,7 +250,7 @@ class ExponentialFamilyAttention:
         lag (0, or which of the earlier times), weight, and item and other_item if the table has a column of items.
         Raises UsageError for a factor model.
         """
-        sequences = self._read(data)
+        sequences = self.reader_.read(data)
         model = self.model_.cpu().eval()
         causal = self.options.direction == "uni"
         parts = []
@@ -305,92 +310,6 @@ class ExponentialFamilyAttention:
             self.part_ == "values", self.options.direction == "uni",
             self._shape.longest if self.options.order and self.options.model == "efa" else 0,
         )  # fmt: skip
-
-    def _read(self, data: pd.DataFrame, *, drawn: bool = False, numbers: np.ndarray | None = None) -> Sequences:
-        """The sequences of a table. drawn: whether its values are not read. numbers: as in `TableReading.read`."""
-        self._fitted  # noqa: B018 - checks
-        require_frame(data)
-        sequences = self._reading.read(data, numbers=numbers)
-        if drawn:
-            self.model_.check_places(sequences)
-        else:
-            self.model_.check(sequences, self.options.value, TABLE)
-        return sequences
-
-    def _tell_means(self, data: pd.DataFrame, sequences: Sequences, means: Tensor) -> pd.DataFrame:
-        return self._as_rows(data, sequences, means, "mean").to_frame()
-
-    def _tell_best(self, data: pd.DataFrame, sequences: Sequences, best: Tensor) -> pd.DataFrame:
-        numbers = self._as_rows(data, sequences, best[..., 1], "item")
-        items = [None if np.isnan(each) else self.items_[int(each)] for each in numbers]
-        chances = self._as_rows(data, sequences, best[..., 0], "probability")
-        best_items = keep_whole(pd.Series(items, index=data.index, dtype=object))
-        return pd.DataFrame({"item": best_items, "probability": chances})
-
-    def _tell_all(self, data: pd.DataFrame, sequences: Sequences, means: Tensor) -> pd.DataFrame:
-        return pd.DataFrame(sequences.scatter(means, len(data)), index=data.index, columns=self.items_)
-
-    def _predict(
-        self,
-        data: pd.DataFrame,
-        reduce: Callable[[Tensor], Tensor],
-        tell: Callable[[pd.DataFrame, Sequences, Tensor], pd.DataFrame],
-    ) -> pd.DataFrame:
-        """What `tell` makes of the means of rows; of a copy of its sequence for one whose value or item is missing.
-
-        reduce: is applied to the means of each batch, of which there may be as many as items for each row.
-        """
-        missing = self.find_missing(data)
-        model = self._fitted
-
-        def read_means(sequences: Sequences) -> Tensor:
-            return read_all(model, sequences, lambda *batch: reduce(model.mean(*batch)), self.options)
-
-        if not missing.any():
-            sequences = self._read(data)
-            return tell(data, sequences, read_means(sequences))
-        table, name = data.reset_index(drop=True), self.options.sequence
-        if self._shape.places:
-            check_single(table, missing, sequence=name)
-        column, fill = (self.options.value, 0.0) if self.part_ == "values" else (self.options.item, self.items_[0])
-        if self.options.direction == "bi" and self.options.short == "error":
-            check_others(table, missing, sequence=name, what=column)
-        rows = self.leave_missing(table)
-        copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
-        if self.options.short == "drop":
-            copies = drop_alone(copies, sequence=name)
-        found = []
-        if len(rows):
-            sequences = self._read(rows, numbers=rows.index.to_numpy())
-            found.append(tell(table, sequences, read_means(sequences)).loc[rows.index])
-        if len(copies):
-            sequences = self._read(copies, drawn=True, numbers=copies.index.to_numpy())
-            asked = missing[sequences.rows] & sequences.known.numpy()
-            means = read_one(model, sequences, lambda *at: reduce(model.mean_at(*at)), asked, self.options)
-            answers = tell(table, replace(sequences, known=torch.as_tensor(asked)), means)
-            found.append(answers.loc[sequences.rows[asked]])
-        if not found:
-            raise TableError(f"{TABLE} {NO_SEQUENCE}")
-        return pd.concat(found).reindex(range(len(table))).set_axis(data.index)
-
-    def find_missing(self, data: pd.DataFrame) -> np.ndarray:
-        """Which rows have no value, or no item for a model of items, and can only be predicted: [rows].
-
-        Raises TableError if the table lacks the column.
-        """
-        column = self.options.value if self.part_ == "values" else self.options.item
-        require_frame(data)
-        require_columns(list(data.columns), [self.options.sequence, column], TABLE)
-        missing: np.ndarray = data[column].isna().to_numpy()
-        return missing
-
-    def leave_missing(self, data: pd.DataFrame) -> pd.DataFrame:
-        """The rows that are read without the missing ones; a factor model of places needs all of a sequence."""
-        rows = rows_with_others(
-            data, self.find_missing(data), sequence=self.options.sequence, whole=bool(self._shape.places),
-            may_be_alone=may_be_alone(self.options, causal=self.options.direction == "uni"),
-        )  # fmt: skip
-        return drop_alone(rows, sequence=self.options.sequence) if self.options.short == "drop" else rows
 
     def _as_rows(self, data: pd.DataFrame, sequences: Sequences, found: Tensor, name: str) -> pd.Series[float]:
         return pd.Series(sequences.scatter(found, len(data)), index=data.index, name=name)

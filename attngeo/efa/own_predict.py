@@ -94,7 +94,7 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
     if model.items_ and model.options.item in table:
         table = table.assign(**{model.options.item: keep_whole(table[model.options.item])})
     found = model.predict(table).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
-    known = model.leave_missing(table)
+    known = model.reader_.leave_missing(table)
     log_prob = model.log_prob(known).reindex(table.index) if len(known) else float("nan")
     return table.assign(log_prob=log_prob, **{str(name): found[name] for name in found}).set_axis(frame.index)
 
@@ -103,7 +103,7 @@ def _has_others(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> bool:
     """Whether a row of a part has another one in its sequence, or need not have one."""
     if model.options.short != "drop":
         return True
-    sequences, known = frame[model.options.sequence], ~model.find_missing(frame)
+    sequences, known = frame[model.options.sequence], ~model.reader_.find_missing(frame)
     return bool((sequences.duplicated(keep=False) & sequences.isin(sequences[known])).any())
 
 

@@ -96,7 +96,7 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_position_has_the_numbers_that_it_has_among_all(kind: str) -> None:
     model = fit(**KINDS[kind])
-    tensors = model.model_.tensors(model._read(ROWS))
+    tensors = model.model_.tensors(model.reader_.read(ROWS))
     known = tensors[model.model_.fields.index("known")]
     every = model.model_.natural(*tensors)
     for position in range(known.shape[1]):

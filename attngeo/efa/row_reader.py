@@ -1,0 +1,115 @@
+"""What a fitted network says about the rows of a table; of some of them, the value or the item may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attngeo.efa.missing import check_others, check_single, copy_for_missing, drop_alone, rows_with_others
+from attngeo.efa.modelling import PartModel
+from attngeo.efa.options import EfaOptions
+from attngeo.efa.reading import keep_means, read_all, read_one
+from attngeo.efa.sequences import (
+    NO_SEQUENCE,
+    TABLE,
+    Sequences,
+    TableReading,
+    may_be_alone,
+    require_columns,
+    require_frame,
+)
+from attngeo.errors import TableError
+
+# What is kept of the means of a batch, which may be as many as items for each row.
+Reduce = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """A fitted network, and how the tables that it is asked about are read."""
+
+    model: PartModel
+    reading: TableReading
+    options: EfaOptions
+
+    def read(self, table: pd.DataFrame, *, drawn: bool = False, numbers: np.ndarray | None = None) -> Sequences:
+        """The sequences of a table. drawn: whether its values are not read. numbers: as in `TableReading.read`."""
+        require_frame(table)
+        sequences = self.reading.read(table, numbers=numbers)
+        if drawn:
+            self.model.check_places(sequences)
+        else:
+            self.model.check(sequences, self.options.value, TABLE)
+        return sequences
+
+    def find_missing(self, table: pd.DataFrame) -> np.ndarray:
+        """Which rows have no value, or no item for a model of items, and can only be predicted: [rows].
+
+        Raises TableError if the table lacks the column.
+        """
+        require_frame(table)
+        require_columns(list(table.columns), [self.options.sequence, self._modelled], TABLE)
+        missing: np.ndarray = table[self._modelled].isna().to_numpy()
+        return missing
+
+    def leave_missing(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows that are read without the missing ones; a factor model of places needs all of a sequence."""
+        name = self.options.sequence
+        rows = rows_with_others(
+            table, self.find_missing(table), sequence=name, whole=bool(self.model.shape.places),
+            may_be_alone=may_be_alone(self.options, causal=self.reading.causal),
+        )  # fmt: skip
+        return drop_alone(rows, sequence=name) if self.options.short == "drop" else rows
+
+    def read_means(self, table: pd.DataFrame, reduce: Reduce = keep_means) -> np.ndarray:
+        """The mean of each row given the others, [rows, …]; NaN for rows that are left out.
+
+        A missing row is predicted from those that are not, in a copy of its sequence. reduce: is applied to the means
+        of each batch. Raises TableError.
+        """
+        missing = self.find_missing(table)
+        table = table.reset_index(drop=True)
+        if not missing.any():
+            return self._read_known(table, len(table), reduce)
+        rows, copies = self.leave_missing(table), self._copy_missing(table, missing)
+        if not len(rows) and not len(copies):
+            raise TableError(f"{TABLE} {NO_SEQUENCE}")
+        found = [self._read_known(rows, len(table), reduce)] if len(rows) else []
+        found += [self._read_missing(copies, missing, reduce)] if len(copies) else []
+        means = found[0]
+        means[missing] = found[-1][missing]
+        return means
+
+    @property
+    def _modelled(self) -> str:
+        """The column of what the network models."""
+        return self.options.value if self.reading.has_values else self.options.item
+
+    def _copy_missing(self, table: pd.DataFrame, missing: np.ndarray) -> pd.DataFrame:
+        """`copy_for_missing`, of tables that have what the network needs."""
+        name, column = self.options.sequence, self._modelled
+        if self.model.shape.places:
+            check_single(table, missing, sequence=name)
+        if self.options.direction == "bi" and self.options.short == "error":
+            check_others(table, missing, sequence=name, what=column)
+        fill = self.reading.items[0] if self.reading.items and not self.reading.has_values else 0.0
+        copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
+        return drop_alone(copies, sequence=name) if self.options.short == "drop" else copies
+
+    def _read_known(self, rows: pd.DataFrame, count: int, reduce: Reduce) -> np.ndarray:
+        """The means of rows of a table of `count` rows, whose numbers are their index."""
+        sequences = self.read(rows, numbers=rows.index.to_numpy())
+        means = read_all(self.model, sequences, lambda *batch: reduce(self.model.mean(*batch)), self.options)
+        return sequences.scatter(means, count)
+
+    def _read_missing(self, copies: pd.DataFrame, missing: np.ndarray, reduce: Reduce) -> np.ndarray:
+        """The means of missing rows, from the copies of their sequences."""
+        sequences = self.read(copies, drawn=True, numbers=copies.index.to_numpy())
+        asked = missing[sequences.rows] & sequences.known.numpy()
+        means = read_one(self.model, sequences, lambda *at: reduce(self.model.mean_at(*at)), asked, self.options)
+        return replace(sequences, known=torch.as_tensor(asked)).scatter(means, len(missing))
