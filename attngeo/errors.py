@@ -100,7 +100,7 @@ class TableError(DataError, ValueError):
 
 
 class TrainingError(AttnGeoError):
-    """Training failed: the loss is not a number, or the checkpoint to resume from is broken."""
+    """A model cannot compute: the loss is not a number, a batch is larger than memory, a checkpoint is broken."""
 
 
 class InterruptedTrainingError(AttnGeoError):

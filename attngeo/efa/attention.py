@@ -221,8 +221,7 @@ def _group_by_length(known: Tensor, width: int) -> Iterator[tuple[Tensor, int]]:
     width: numbers of a token.
     """
     most = math.inf if known.is_cuda else LARGEST_GROUP
-    last = torch.where(known, torch.arange(1, known.shape[1] + 1, device=known.device), 1).amax(1)
-    lengths, order = last.sort(descending=True, stable=True)
+    lengths, order = measure_lengths(known).sort(descending=True, stable=True)
     start = 0
     while start < len(order):
         shorter = lengths < SIMILAR * lengths[start]
@@ -232,6 +231,11 @@ def _group_by_length(known: Tensor, width: int) -> Iterator[tuple[Tensor, int]]:
         end = int(min(end, start + max(1, most // (length**2 * width))))
         yield order[start:end], length
         start = end
+
+
+def measure_lengths(known: Tensor) -> Tensor:
+    """The positions of each sequence up to the last known one, at least 1: [B]. known: [B, J]."""
+    return torch.where(known, torch.arange(1, known.shape[1] + 1, device=known.device), 1).amax(1)
 
 
 def find_seen(positions: int, total: int, *, causal: bool, device: torch.device) -> Tensor:

@@ -12,7 +12,7 @@ from attngeo.efa.families import ExponentialFamily, Gaussian
 from attngeo.efa.family_names import parse_family
 from attngeo.efa.network import LEVELS
 from attngeo.efa.options import ModelOptions
-from attngeo.efa.sequences import TABLE, Sequences
+from attngeo.efa.sequences import TABLE, TRAINING, Sequences
 from attngeo.errors import TableError, UsageError
 
 # Reads the sequences of a table, in parts.
@@ -21,6 +21,9 @@ Parts = Callable[[], Iterable[Sequences]]
 FARTHEST = 30.0
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
+# Deviations of numbers as shares of their mean: of equal ones, whose mean is rounded, and of such whose differences
+# single precision rounds by a hundredth or more.
+ROUNDING, TOO_CLOSE = 2.0**-48, 2.0**-17
 # The largest value that may have a vector of its own.
 MOST_LEVELS = 100_000
 
@@ -29,7 +32,8 @@ MOST_LEVELS = 100_000
 class DataShape:
     """What a model has to know of its data; JSON can say all of it.
 
-    part: "items" or "values". items: how many. longest: positions. coordinates, lags: how many. levels: values from 0,
+    part: "items" or "values". items: how many. longest: positions that a sequence may have. trained: positions of the
+    longest sequence that was read. coordinates, lags: how many. levels: values from 0,
     for one vector for each. value_scale, place_scale: mean and deviation of values, and of each coordinate. variance:
     of values, at which a learned one starts. raw_start: what is added to the number that the network gives a family
     other than the Gaussian, which begins near 0. places: coordinates of the positions, for the spatial factor model.
@@ -39,6 +43,7 @@ class DataShape:
     part: str
     items: int = 0
     longest: int = 0
+    trained: int = 0
     coordinates: int = 0
     lags: int = 0
     levels: int = 0
@@ -68,11 +73,24 @@ class _Moments:
         self.sums += torch.stack([moved.sum(0), moved.square().sum(0)])
         self.count += len(rows)
 
-    def scales(self) -> list[tuple[float, float]]:
-        """Mean and deviation of each of the n numbers; a deviation of 0 counts as 1."""
-        mean, square = self.sums / self.count
-        deviation = (square - mean.square()).clamp(min=0).sqrt()
-        return [(float(m), float(d) or 1.0) for m, d in zip(self.around + mean, deviation, strict=True)]
+    def scales(self, columns: Sequence[str]) -> list[tuple[float, float]]:
+        """Mean and deviation of each of the n numbers; a deviation of 0 counts as 1.
+
+        Raises TableError for numbers that are too close to each other for single precision, in which models compute.
+        """
+        moved, square = self.sums / self.count
+        mean, deviation = self.around + moved, (square - moved.square()).clamp(min=0).sqrt()
+        share = torch.where(deviation > 0, deviation / mean.abs(), 0)
+        for name, each, m, d in zip(columns, share.tolist(), mean.tolist(), deviation.tolist(), strict=True):
+            if ROUNDING < each < TOO_CLOSE:
+                raise TableError(
+                    f"{TRAINING}: column {name!r} has a mean of {m:g} and a deviation of {d:g}, which single precision "
+                    "cannot tell apart; subtract a constant from the column, in all tables"
+                )
+        return [
+            (m, d if each > ROUNDING else 1.0)
+            for m, d, each in zip(mean.tolist(), deviation.tolist(), share.tolist(), strict=True)
+        ]
 
 
 def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[Parts]) -> DataShape:
@@ -95,20 +113,21 @@ def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[P
                 coordinates.add(each.coordinates, each.known)
     if options.longest is not None and longest > options.longest:
         raise UsageError(f"longest is {options.longest}, but a sequence has {longest} positions; shorten it")
-    longest = options.longest or longest
+    trained, longest = longest, options.longest or longest
     if part == "items":
-        return DataShape(part=part, items=items, longest=longest)
+        return DataShape(part=part, items=items, longest=longest, trained=trained)
     has_levels = options.embedding in LEVELS
     if has_levels and levels - 1 > MOST_LEVELS:
         raise UsageError(
             f"embedding is {options.embedding}, one vector for each whole number, but values go up to {levels - 1:,}, "
             f"expected at most {MOST_LEVELS:,}; choose network"
         )
-    scale, dimensions = values.scales()[0], len(options.coordinate_names)
+    scale, dimensions = values.scales([options.value])[0], len(options.coordinate_names)
     is_scaled = options.standardise and options.model == "efa"
-    place_scale = coordinates.scales() if options.standardise and dimensions else [(0.0, 1.0)] * dimensions
+    is_placed = options.standardise and dimensions
+    place_scale = coordinates.scales(options.coordinate_names) if is_placed else [(0.0, 1.0)] * dimensions
     return DataShape(
-        part=part, items=items, longest=longest, coordinates=dimensions, lags=len(options.lag_names),
+        part=part, items=items, longest=longest, trained=trained, coordinates=dimensions, lags=len(options.lag_names),
         levels=levels if has_levels else 0,
         value_scale=scale if is_scaled and not has_levels else (0.0, 1.0), variance=scale[1] ** 2,
         raw_start=_find_raw(parse_family(options.family), scale[0]) if is_scaled else 0.0,

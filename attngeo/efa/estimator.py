@@ -33,6 +33,7 @@ from attngeo.efa.sequences import (
     Sequences,
     TableReading,
     learn_items,
+    require_frame,
 )
 from attngeo.efa.stores import SequenceStore, open_store
 from attngeo.efa.weights import read_weights, tabulate_weights
@@ -178,8 +179,9 @@ class ExponentialFamilyAttention:
         """What each row is expected to be, given the others.
 
         Values: the column mean. Items: the most likely item, and its probability. A row whose value or item is missing
-        is predicted from the rows that have one; no row is predicted from it. A factor model of places, which adds up
-        all others, predicts nothing else in a sequence with a missing value.
+        is predicted from the rows that have one; no row is predicted from it. It keeps its place in the sequence; such
+        rows may share a position, and without positions each one at the end of a sequence is the next. A factor model
+        of places, which adds up all others, predicts nothing else in a sequence with a missing value.
         """
         if self.part_ == "values":
             return pd.DataFrame({"mean": self.reader_.read_means(data)}, index=data.index)
@@ -215,9 +217,11 @@ class ExponentialFamilyAttention:
         if self.part_ == "items":
             if given is not None:
                 raise UsageError("the model is of items, which are drawn without a table; leave out given")
-            return self._sample_items(sequences, self._shape.longest if length is None else length, sweeps, seed)
+            usual = self._shape.trained or self._shape.longest
+            return self._sample_items(sequences, usual if length is None else length, sweeps, seed)
         if given is None:
             raise UsageError("the model is of values, expected a table of sequences whose values are drawn (given)")
+        require_frame(given)
         if sequences != 1 or length is not None:
             raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
         return self._sample_values(given, sweeps, seed)
@@ -309,6 +313,7 @@ class ExponentialFamilyAttention:
             replace(self.options, position=self.options.position or self._shape.position), self.items_ or None,
             self.part_ == "values", self.options.direction == "uni",
             self._shape.longest if self.options.order and self.options.model == "efa" else 0,
+            is_ordered=self._has_order or not self.items_,
         )  # fmt: skip
 
     def _as_rows(self, data: pd.DataFrame, sequences: Sequences, found: Tensor, name: str) -> pd.Series[float]:

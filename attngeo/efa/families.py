@@ -24,7 +24,7 @@ from attngeo.efa.exponential_family import ExponentialFamily as ExponentialFamil
 from attngeo.errors import UsageError
 
 # The smallest distance from 0 of a natural parameter that must be negative.
-LEAST = 1e-6
+LEAST = 1e-30
 # The most levels of an ordinal family: each value has a logit for each.
 MOST_LEVELS = 100_000
 

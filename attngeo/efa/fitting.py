@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attngeo.efa.options import EfaOptions
-from attngeo.efa.reading import CHUNK
+from attngeo.efa.reading import count_together
 from attngeo.errors import TableError
 from attngeo.training import History, TrainingOptions, draw_generator, train
 
@@ -50,7 +50,8 @@ def train_model(
     folder, progress, and what it raises: as in `attngeo.training.train`.
     """
     batches = stores[0].batches(reading, model, options.batch_size, options.seed)
-    held_out = stores[1].batches(reading, model, CHUNK, None) if len(stores) > 1 else None
+    together = count_together(model.shape.trained, model.shape.items, options)
+    held_out = stores[1].batches(reading, model, together, None) if len(stores) > 1 else None
     own = {each.name: getattr(options, each.name) for each in fields(TrainingOptions)}
     about = [repr(replace(options, device="cpu")), *(each.fingerprint(reading) for each in stores)]
     return train(

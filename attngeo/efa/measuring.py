@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
+
+from torch import Tensor
 
 from attngeo.efa.marginal import measure_baselines
 from attngeo.efa.modelling import PartModel
@@ -40,6 +43,12 @@ def measure_rows(
         total += float(read_all(model, part, model.log_prob, options).double().sum())
     if not rows:
         raise TableError(f"{TABLE} {NO_SEQUENCE}")
-    seen, shown = ((model.tensors(part) for part in store.parts(reading)) for store in (train, data))
-    baselines = measure_baselines(model, seen, shown, causal=options.direction == "uni")
+
+    def read_train() -> Iterator[tuple[Tensor, ...]]:
+        for part in train.parts(reading):
+            model.check(part, options.value, TABLE)
+            yield model.tensors(part)
+
+    shown = (model.tensors(part) for part in data.parts(reading))
+    baselines = measure_baselines(model, read_train(), shown, causal=options.direction == "uni")
     return Measured(sequences, rows, total / rows, *baselines)

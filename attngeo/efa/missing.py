@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,33 @@ import pandas as pd
 from attngeo.efa.sequences import TABLE, show_name
 from attngeo.errors import TableError
 
+# Rows of copies that are made at once.
+MOST_COPIED = 2**20
 # Whole numbers below these are exact in float64, and fit into int64.
 LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 
 
-def copy_for_missing(
-    table: pd.DataFrame, missing: np.ndarray, *, sequence: str, column: str, fill: Any
-) -> pd.DataFrame:
-    """For each missing row, the rows of its sequence that are not missing, and itself with `fill` in `column`.
+def split_missing(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> Iterator[np.ndarray]:
+    """Which missing rows are copied at once, [rows] each: their copies have not many more than `MOST_COPIED` rows."""
+    asked = np.flatnonzero(missing)
+    copied = 1 + pd.Series(~missing).groupby(pd.factorize(table[sequence])[0]).transform("sum").to_numpy()[asked]
+    group = (copied.cumsum() - 1) // MOST_COPIED
+    for number in np.unique(group):
+        some = np.zeros(len(table), bool)
+        some[asked[group == number]] = True
+        yield some
 
-    table: with numbers of rows as its index, which the copies keep. missing: [rows]. sequence: the column that names
-    sequences; copies have names of their own.
+
+def copy_for_missing(
+    table: pd.DataFrame, missing: np.ndarray, which: np.ndarray, *, sequence: str, column: str, fill: Any
+) -> pd.DataFrame:
+    """For some missing rows, the rows of its sequence that are not missing, and itself with `fill` in `column`.
+
+    table: with numbers of rows as its index, which the copies keep. missing, which: [rows]. sequence: the column that
+    names sequences; copies have names of their own.
     """
     codes, names = pd.factorize(table[sequence])
-    asked, there = np.flatnonzero(missing), np.flatnonzero(~missing)
+    asked, there = np.flatnonzero(which), np.flatnonzero(~missing)
     there = there[np.argsort(codes[there], kind="stable")]
     first, last = (np.searchsorted(codes[there], codes[asked], side) for side in ("left", "right"))
     copies = [np.sort([*there[start:end], at]) for at, start, end in zip(asked, first, last, strict=True)]

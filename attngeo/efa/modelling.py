@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attngeo.efa.attention import AttentionShape, MaskedAttention
+from attngeo.efa.attention import AttentionShape, MaskedAttention, measure_lengths
 from attngeo.efa.description import DataShape, check_places
 from attngeo.efa.distances import measure_distances, measure_straight
 from attngeo.efa.factors import ItemFactors, SpatialFactors, ValueFactors
@@ -42,12 +42,12 @@ class PartModel(nn.Module):
         self._places: Tensor
         self.register_buffer("_places", torch.tensor(shape.place_scale).reshape(-1, 2).T, persistent=False)
 
-    def check(self, sequences: Sequences, value: str, source: str) -> None:
+    def check(self, sequences: Sequences, value: str, source: str, *, whole: Sequences | None = None) -> None:
         """Raise TableError for values that the family cannot give, or the embedding cannot take.
 
-        value, source: their column and table.
+        value, source: their column and table. whole: the same sequences with the positions whose value is asked for.
         """
-        self.check_places(sequences)
+        self.check_places(sequences if whole is None else whole)
         if not self.is_of_items:
             check_support(self.family, sequences, value, source)
             if isinstance(self.network, ValueAttention) and self.network.shape.value == "levels":
@@ -66,7 +66,7 @@ class PartModel(nn.Module):
     def trim(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The tensors of a batch without the positions at the end that none of its sequences has."""
         known = tensors[self.fields.index("known")]
-        length = max(int(known.sum(1).max()), 1) if len(known) else 1
+        length = int(measure_lengths(known).max()) if len(known) else 1
         return tuple(
             each[:, :, :length] if name == "lagged" else each[:, :length]
             for name, each in zip(self.fields, tensors, strict=True)

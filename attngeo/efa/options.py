@@ -67,6 +67,13 @@ class ColumnOptions(Options):
             object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
             if self.value in getattr(self, name):
                 raise UsageError(f"{name} has {self.value!r}, which is the column that is predicted; name another one")
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise UsageError(f"{name} has a column twice: {', '.join(getattr(self, name))}; name each once")
+        others = (self.position, self.item, self.value, *self.coordinate_names, *self.lag_names)
+        if self.sequence in others:
+            raise UsageError(
+                f"sequence is {self.sequence!r}, which is a column of another option, too; name another one"
+            )
 
     @property
     def coordinate_names(self) -> tuple[str, ...]:

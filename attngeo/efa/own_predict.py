@@ -94,8 +94,7 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
     if model.items_ and model.options.item in table:
         table = table.assign(**{model.options.item: keep_whole(table[model.options.item])})
     found = model.predict(table).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
-    known = model.reader_.leave_missing(table)
-    log_prob = model.log_prob(known).reindex(table.index) if len(known) else float("nan")
+    log_prob = model.reader_.read_log_prob(table)
     return table.assign(log_prob=log_prob, **{str(name): found[name] for name in found}).set_axis(frame.index)
 
 
@@ -132,7 +131,7 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    if text.lower().endswith(SUFFIXES) or Path(text).expanduser().is_file():
+    if text.lower().endswith(SUFFIXES) or _is_file(text):
         return read_like(model, text)
     if model.part_ != "items":
         raise UsageError(f"{text!r:.60} has no values, expected a file ({' '.join(SUFFIXES)}) for a model of values")
@@ -144,6 +143,14 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
         raise UsageError(f"basket is {text!r:.60}, one item, which no other item predicts; expected two or more")
     position = model.options.position or "position"
     return pd.DataFrame({model.options.sequence: "basket", position: range(len(items)), model.options.item: items})
+
+
+def _is_file(text: str) -> bool:
+    """Whether a text is the path of a file."""
+    try:
+        return Path(text).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):  # too long for a name, or it begins with ~ of nobody
+        return False
 
 
 def read_like(model: ExponentialFamilyAttention, path: str, missing: Iterable[str] | None = None) -> pd.DataFrame:

@@ -26,9 +26,13 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
     """
     part: str = options.part
     if part == "auto":
-        part = "values" if options.value in columns else "items"
-    require_columns(columns, [options.value if part == "values" else options.item], TRAINING)
+        part = "values" if options.value in columns and options.value != options.item else "items"
+    modelled = options.value if part == "values" else options.item
+    require_columns(columns, [modelled], TRAINING)
     has_items = options.item_vectors and options.item in columns
+    if modelled == options.position or (part == "values" and has_items and options.item == options.value):
+        name = "position" if modelled == options.position else "item"
+        raise UsageError(f"{name} is {modelled!r}, which is the column that is predicted; name another one")
     if part == "items":
         _refuse(options, "a model of items", OF_VALUES)
         if options.family != EfaOptions.family:

@@ -8,16 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attngeo.devices import pick_device
+from attngeo.devices import explain_memory, pick_device
+from attngeo.efa.attention import measure_lengths
 from attngeo.efa.modelling import PartModel
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.sequences import Sequences
 
 # Sequences that are read at once, and the numbers that their copies may have in a layer, or their logits.
 CHUNK, LARGEST = 256, 2**25
+# What to do if they need too much memory.
+SMALLER = "give shorter sequences, or fit with layers 1 or direction uni"
 
 
 @torch.no_grad()
+@explain_memory(SMALLER)
 def read_all(model: PartModel, sequences: Sequences, function: Callable[..., Tensor], options: EfaOptions) -> Tensor:
     """A function of batches of tensors, such as `model.mean`, at all positions: [N, I, …]; 0 at unknown ones."""
     found: Tensor | None = None
@@ -31,6 +35,7 @@ def read_all(model: PartModel, sequences: Sequences, function: Callable[..., Ten
 
 
 @torch.no_grad()
+@explain_memory(SMALLER)
 def read_one(
     model: PartModel, sequences: Sequences, function: Callable[..., Tensor], asked: np.ndarray, options: EfaOptions
 ) -> Tensor:
@@ -76,16 +81,16 @@ def _batches(
     """
     device = pick_device(options.device)
     model.to(device).eval()
-    lengths, order = sequences.known.sum(1).sort(descending=True, stable=True)
+    lengths, order = measure_lengths(sequences.known).sort(descending=True, stable=True)
     at = 0
     while at < len(order):
-        rows = order[at : at + _count_together(int(lengths[at]), model.shape.items, options)]
+        rows = order[at : at + count_together(int(lengths[at]), model.shape.items, options)]
         batch = model.trim(model.tensors(sequences.take(rows.numpy())))
         yield rows, tuple(each.to(device) for each in batch)
         at += len(rows)
 
 
-def _count_together(length: int, items: int, options: EfaOptions) -> int:
+def count_together(length: int, items: int, options: EfaOptions) -> int:
     """How many sequences of this length are read at once: copies of a long one are large, and so are many logits."""
     is_copied = options.model == "efa" and options.direction == "bi" and options.layers > 1
     largest = length * max(items, options.heads * length ** (2 if is_copied else 1))

@@ -10,7 +10,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attngeo.efa.missing import check_others, check_single, copy_for_missing, drop_alone, rows_with_others
+from attngeo.efa.missing import (
+    check_others,
+    check_single,
+    copy_for_missing,
+    drop_alone,
+    rows_with_others,
+    split_missing,
+)
 from attngeo.efa.modelling import PartModel
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.reading import keep_means, read_all, read_one
@@ -22,6 +29,7 @@ from attngeo.efa.sequences import (
     may_be_alone,
     require_columns,
     require_frame,
+    require_values,
 )
 from attngeo.errors import TableError
 
@@ -37,10 +45,17 @@ class RowReader:
     reading: TableReading
     options: EfaOptions
 
-    def read(self, table: pd.DataFrame, *, drawn: bool = False, numbers: np.ndarray | None = None) -> Sequences:
-        """The sequences of a table. drawn: whether its values are not read. numbers: as in `TableReading.read`."""
+    def read(
+        self,
+        table: pd.DataFrame,
+        *,
+        drawn: bool = False,
+        numbers: np.ndarray | None = None,
+        places: np.ndarray | None = None,
+    ) -> Sequences:
+        """The sequences of a table. drawn: whether its values are not read. numbers, places: of `TableReading.read`."""
         require_frame(table)
-        sequences = self.reading.read(table, numbers=numbers)
+        sequences = self.reading.read(table, numbers=numbers, places=places)
         if drawn:
             self.model.check_places(sequences)
         else:
@@ -54,6 +69,7 @@ class RowReader:
         """
         require_frame(table)
         require_columns(list(table.columns), [self.options.sequence, self._modelled], TABLE)
+        require_values(table[self.options.sequence], TABLE, first=0)
         missing: np.ndarray = table[self._modelled].isna().to_numpy()
         return missing
 
@@ -75,41 +91,65 @@ class RowReader:
         missing = self.find_missing(table)
         table = table.reset_index(drop=True)
         if not missing.any():
-            return self._read_known(table, len(table), reduce)
-        rows, copies = self.leave_missing(table), self._copy_missing(table, missing)
-        if not len(rows) and not len(copies):
+            return self._read_known(table, len(table), None, reduce)
+        self._check_missing(table, missing)
+        places = self.reading.place_rows(table, missing)
+        rows = self.leave_missing(table)
+        found = self._read_known(rows, len(table), places[rows.index], reduce) if len(rows) else None
+        for some in split_missing(table, missing, sequence=self.options.sequence):
+            copies = self._copy(table, missing, some)
+            if len(copies):
+                means = self._read_missing(copies, places, some, reduce)
+                found = means if found is None else np.where(some.reshape(-1, *[1] * (means.ndim - 1)), means, found)
+        if found is None:
             raise TableError(f"{TABLE} {NO_SEQUENCE}")
-        found = [self._read_known(rows, len(table), reduce)] if len(rows) else []
-        found += [self._read_missing(copies, missing, reduce)] if len(copies) else []
-        means = found[0]
-        means[missing] = found[-1][missing]
-        return means
+        return found
+
+    def read_log_prob(self, table: pd.DataFrame) -> np.ndarray:
+        """Log p of each row given the others that are not missing, [rows]; NaN for missing rows and those left out.
+
+        Raises TableError.
+        """
+        table = table.reset_index(drop=True)
+        places = self.reading.place_rows(table, self.find_missing(table))
+        rows = self.leave_missing(table)
+        if not len(rows):
+            return np.full(len(table), np.nan)
+        sequences = self.read(rows, numbers=rows.index.to_numpy(), places=places[rows.index])
+        return sequences.scatter(read_all(self.model, sequences, self.model.log_prob, self.options), len(table))
 
     @property
     def _modelled(self) -> str:
         """The column of what the network models."""
         return self.options.value if self.reading.has_values else self.options.item
 
-    def _copy_missing(self, table: pd.DataFrame, missing: np.ndarray) -> pd.DataFrame:
-        """`copy_for_missing`, of tables that have what the network needs."""
-        name, column = self.options.sequence, self._modelled
+    def _check_missing(self, table: pd.DataFrame, missing: np.ndarray) -> None:
+        """Raise TableError if the network cannot predict the missing rows."""
+        name = self.options.sequence
         if self.model.shape.places:
             check_single(table, missing, sequence=name)
         if self.options.direction == "bi" and self.options.short == "error":
-            check_others(table, missing, sequence=name, what=column)
+            check_others(table, missing, sequence=name, what=self._modelled)
+
+    def _copy(self, table: pd.DataFrame, missing: np.ndarray, some: np.ndarray) -> pd.DataFrame:
+        """`copy_for_missing`, without the copies that are left out."""
+        name = self.options.sequence
         fill = self.reading.items[0] if self.reading.items and not self.reading.has_values else 0.0
-        copies = copy_for_missing(table, missing, sequence=name, column=column, fill=fill)
+        copies = copy_for_missing(table, missing, some, sequence=name, column=self._modelled, fill=fill)
         return drop_alone(copies, sequence=name) if self.options.short == "drop" else copies
 
-    def _read_known(self, rows: pd.DataFrame, count: int, reduce: Reduce) -> np.ndarray:
-        """The means of rows of a table of `count` rows, whose numbers are their index."""
-        sequences = self.read(rows, numbers=rows.index.to_numpy())
+    def _read_known(self, rows: pd.DataFrame, count: int, places: np.ndarray | None, reduce: Reduce) -> np.ndarray:
+        """The means of rows of a table of `count` rows, whose numbers are their index. places: as `read` has them."""
+        sequences = self.read(rows, numbers=rows.index.to_numpy(), places=places)
         means = read_all(self.model, sequences, lambda *batch: reduce(self.model.mean(*batch)), self.options)
         return sequences.scatter(means, count)
 
-    def _read_missing(self, copies: pd.DataFrame, missing: np.ndarray, reduce: Reduce) -> np.ndarray:
-        """The means of missing rows, from the copies of their sequences."""
-        sequences = self.read(copies, drawn=True, numbers=copies.index.to_numpy())
-        asked = missing[sequences.rows] & sequences.known.numpy()
+    def _read_missing(self, copies: pd.DataFrame, places: np.ndarray, some: np.ndarray, reduce: Reduce) -> np.ndarray:
+        """The means of some missing rows, from the copies of their sequences. places, some: [rows] of the table."""
+        numbers = copies.index.to_numpy()
+        sequences = self.reading.read(copies, numbers=numbers, places=places[numbers])
+        asked = some[sequences.rows] & sequences.known.numpy()
+        given = replace(sequences, known=sequences.known & ~torch.as_tensor(asked))
+        self.model.check(given, self.options.value, TABLE, whole=sequences)
         means = read_one(self.model, sequences, lambda *at: reduce(self.model.mean_at(*at)), asked, self.options)
-        return replace(sequences, known=torch.as_tensor(asked)).scatter(means, len(missing))
+        return replace(sequences, known=torch.as_tensor(asked)).scatter(means, len(some))

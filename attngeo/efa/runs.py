@@ -34,7 +34,8 @@ TYPES: dict[str, type] = {"metric": str, "value": float}
 MODEL_CODE = (
     *(f"efa/{name}.py" for name in (
         "attention", "copies", "description", "distances", "estimator", "exponential_family", "factors", "families",
-        "family_names", "fitting", "modelling", "network", "reading", "sequences", "starts", "stores", "trivial",
+        "family_names", "fitting", "missing", "modelling", "network", "parts", "reading", "row_reader",
+        "sequences", "starts", "stores", "trivial",
     )),
     "training/batches.py", "training/best.py", "training/loop.py",
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Tidy tables as padded tensors: one row of a table is an item of a sequence, its value, or both.
 
-Shapes: N sequences of up to I positions; unknown positions, `known` = False, are at the end of each.
+Shapes: N sequences of up to I positions; unknown positions, `known` = False, are at the end of each, or where a row has
+no value or no item.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class TableReading:
 
     items: the known items in the order of their numbers; None if the table needs none. Those of other kinds are found
     by their texts. has_values, causal: whether values are needed, and whether a sequence of one row makes sense.
-    longest: most positions, 0 for any.
+    longest: most positions, 0 for any. is_ordered: whether positions matter; a column of that name that nobody asked
+    for may then say anything.
     """
 
     columns: ColumnOptions
@@ -80,6 +82,7 @@ class TableReading:
     has_values: bool = False
     causal: bool = False
     longest: int = 0
+    is_ordered: bool = True
     numbers: dict[Any, int] = field(init=False)
     texts: dict[str, int] = field(init=False)
 
@@ -97,28 +100,34 @@ class TableReading:
         names += [columns.position] if columns.position is not None else []
         return names
 
-    def read(self, frame: pd.DataFrame, *, source: str = TABLE, numbers: np.ndarray | None = None) -> Sequences:
+    def read(
+        self,
+        frame: pd.DataFrame,
+        *,
+        source: str = TABLE,
+        numbers: np.ndarray | None = None,
+        places: np.ndarray | None = None,
+    ) -> Sequences:
         """The sequences of a table. Raises TableError that names the row, from 1, and what to do.
 
-        numbers: of the rows, from 0, if they are a part of a larger table.
+        numbers, places: of the rows, if they are a part of a larger table: their numbers there, from 0, and what
+        `place_rows` said of them.
         """
         columns = self.columns
         frame = frame.set_axis(pd.RangeIndex(len(frame)) if numbers is None else numbers)
         check_columns(frame, self.needed, source)
-        order = _order_rows(frame, columns, source)
-        sequence, where, labels = _place_rows(frame, columns.sequence, order, source)
+        codes, labels = code_sequences(frame[columns.sequence], source)
+        ranks = self._rank_rows(frame, codes, source) if places is None else None
+        order = np.arange(len(frame)) if ranks is None else np.argsort(ranks, kind="stable")
+        sequence = codes[order]
+        where = _count_before(sequence) if places is None else places
         kept = _keep_long(sequence, labels, columns, causal=self.causal, source=source)
         order, sequence, where = order[kept], sequence[kept], where[kept]
         present, sequence = np.unique(sequence, return_inverse=True)
         if not len(order):
             raise TableError(f"{source} {NO_SEQUENCE}")
         length = int(where.max()) + 1
-        if self.longest and length > self.longest:
-            longest = show_name(labels[present[sequence[where.argmax()]]])
-            raise TableError(
-                f"{source}: sequence {longest} has {length} positions, expected at most {self.longest}; shorten it, "
-                "or fit with a larger longest"
-            )
+        self._check_longest(where, labels[present[sequence]], source)
         rows = np.full((len(present), length), -1)
         rows[sequence, where] = frame.index.to_numpy()[order]
         known = torch.as_tensor(rows >= 0)
@@ -138,6 +147,52 @@ class TableReading:
             coordinates=spread(read_all(columns.coordinate_names)) if columns.coordinates else None,
             lagged=spread(read_all(columns.lag_names)).transpose(1, 2).contiguous() if columns.lags else None,
         )  # fmt: skip
+
+    def place_rows(self, frame: pd.DataFrame, missing: np.ndarray) -> np.ndarray:
+        """The position of each row in its sequence, from 0, those that are missing included: [rows].
+
+        Missing rows may share one: each is asked for there, without the others. They do if the column of positions says
+        so; without that column, all of those after the last row that is there are next to it. Raises TableError.
+        """
+        check_columns(frame, self.needed, TABLE)
+        codes, labels = code_sequences(frame[self.columns.sequence], TABLE)
+        ranks = self._rank_rows(frame, codes, TABLE, missing)
+        if ranks is None:
+            before = _count_before(codes)
+            last = pd.Series(np.where(missing, -1, before)).groupby(codes).transform("max").to_numpy()
+            ranks = np.minimum(before, last + 1)
+        found: np.ndarray = pd.Series(ranks).groupby(codes).rank(method="dense").to_numpy(np.int64) - 1
+        self._check_longest(found, labels[codes], TABLE, "; rows that are asked for may share a position")
+        return found
+
+    def _check_longest(self, where: np.ndarray, names: np.ndarray, source: str, advice: str = "") -> None:
+        """Raise TableError for a position beyond the last one. where, names: position and sequence of each row."""
+        at = where.argmax()
+        if self.longest and where[at] >= self.longest:
+            raise TableError(
+                f"{source}: sequence {show_name(names[at])} has {where[at] + 1} positions, expected at most "
+                f"{self.longest}; shorten it, or fit with a larger longest{advice}"
+            )
+
+    def _rank_rows(
+        self, frame: pd.DataFrame, codes: np.ndarray, source: str, missing: np.ndarray | None = None
+    ) -> np.ndarray | None:
+        """The ranks of the positions of rows; None if the table has none, and its order counts.
+
+        codes: of the sequences of rows. Positions of a sequence must differ, but those of missing rows need not differ
+        from each other.
+        """
+        name = self.columns.position
+        if name is not None:
+            return _rank_positions(frame[name], codes, source, missing)
+        if POSITION not in frame.columns:
+            return None
+        try:
+            return _rank_positions(frame[POSITION], codes, source, missing)
+        except TableError:
+            if self.is_ordered:
+                raise
+            return None
 
     def _read_items(self, frame: pd.DataFrame, order: np.ndarray, source: str) -> np.ndarray:
         items = frame[self.columns.item]
@@ -172,9 +227,8 @@ def learn_items(tables: Iterable[HasFrames], column: str, sources: Iterable[str]
             require_values(frame[column], source, first=rows)
             try:
                 found |= set(frame[column].unique().tolist())
-            except TypeError:  # lists, say
-                kind = type(frame[column].iloc[0]).__name__
-                raise TableError(f"{source}: column {column!r} has a {kind}, expected texts or numbers") from None
+            except TypeError:
+                raise refuse_kind(frame[column], source) from None
             rows += len(frame)
     try:
         return sorted(found)
@@ -215,10 +269,18 @@ def require_values(column: pd.Series[Any], source: str, *, first: int | None = N
         raise TableError(f"{source}: row {row} has no {column.name}, expected one in each row; leave it out")
 
 
+def refuse_kind(column: pd.Series[Any], source: str) -> TableError:
+    """The error for a column whose values cannot be told apart, such as lists."""
+    kind = type(column.iloc[0]).__name__
+    return TableError(f"{source}: column {column.name!r} has a {kind}, expected texts or numbers")
+
+
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
     """A column as finite numbers whose squares are finite, checked for the kept rows. Raises TableError."""
-    if frame[name].dtype.kind in "mM":
+    if frame[name].dtype.kind in "mM" or isinstance(frame[name].dtype, pd.PeriodDtype):
         raise TableError(f"{source}: column {name!r} has dates or times, expected numbers; convert it, or name another")
+    if frame[name].dtype.kind == "c":
+        raise TableError(f"{source}: column {name!r} has complex numbers, expected real ones; convert it")
     numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
     wrong = kept[~(np.abs(numbers[kept]) <= LARGEST)]
     if len(wrong):
@@ -264,29 +326,28 @@ def check_levels(sequences: Sequences, column: str, source: str) -> None:
             )
 
 
-def _order_rows(frame: pd.DataFrame, columns: ColumnOptions, source: str) -> np.ndarray:
-    """The rows sorted by their position; those of a sequence must differ in it."""
-    position = columns.position
-    if position is None:
-        if POSITION not in frame.columns:
-            return np.arange(len(frame))
-        position = POSITION
-    positions = _read_positions(frame[position], source)
-    twice = pd.DataFrame({"sequence": frame[columns.sequence].to_numpy(), "position": positions}).duplicated()
+def _rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missing: np.ndarray | None) -> np.ndarray:
+    """The ranks of positions, as `TableReading` has them."""
+    positions = _read_positions(column, source)
+    twice = pd.DataFrame({"sequence": codes, "position": positions}).duplicated()
+    if missing is not None:
+        twice &= ~pd.Series(missing).groupby([codes, positions]).transform("all")
     if twice.any():
         at = int(np.flatnonzero(twice)[0])
         raise TableError(
-            f"{source}: row {frame.index[at] + 1} has the {position} {show_name(frame[position].iloc[at])} of an "
+            f"{source}: row {column.index[at] + 1} has the {column.name} {show_name(column.iloc[at])} of an "
             "earlier row of its sequence, expected another one; name a column that numbers them"
         )
-    return np.argsort(positions, kind="stable")
+    return positions
 
 
 def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
     """The ranks of positions, equal ones together: of numbers with all their digits, or of dates of any year."""
     require_values(column, source)
-    values = column
-    if not (pd.api.types.is_numeric_dtype(column.dtype) or column.dtype.kind in "mM"):  # texts, or days of Parquet
+    values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
+    if column.dtype.kind == "c":
+        raise TableError(f"{source}: column {column.name!r} has complex numbers, expected real ones, or dates")
+    if not (pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "mM"):  # texts, or days of Parquet
         values = pd.to_numeric(column, errors="coerce")
         if values.isna().any():
             dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
@@ -301,15 +362,19 @@ def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
     return values.rank(method="dense").to_numpy(np.int64)
 
 
-def _place_rows(
-    frame: pd.DataFrame, name: str, order: np.ndarray, source: str
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sequence of each ordered row, its position there, and the names of all sequences, as they come first."""
-    require_values(frame[name], source)
-    codes, labels = pd.factorize(frame[name])
-    sequence = codes[order]
-    where = pd.Series(sequence).groupby(sequence).cumcount().to_numpy()
-    return sequence, where, np.asarray(labels)
+def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the sequence of each row, and the names of all sequences, as they come first. Raises TableError."""
+    require_values(column, source)
+    try:
+        codes, labels = pd.factorize(column)
+    except TypeError:
+        raise refuse_kind(column, source) from None
+    return codes, np.asarray(labels)
+
+
+def _count_before(codes: np.ndarray) -> np.ndarray:
+    """How many rows before each one are of its sequence."""
+    return pd.Series(codes).groupby(codes).cumcount().to_numpy()
 
 
 def may_be_alone(columns: ColumnOptions, *, causal: bool) -> bool:

@@ -19,6 +19,7 @@ from attngeo.efa.sequences import (
     Sequences,
     TableReading,
     check_columns,
+    code_sequences,
     require_columns,
     require_values,
     show_name,
@@ -131,7 +132,7 @@ class ParquetStore:
         for frame in _read_parts(path, [column], ROWS_AT_ONCE):
             values = frame[column]
             require_values(values, str(path), first=rows)
-            codes, labels = pd.factorize(values)
+            codes, labels = code_sequences(values, str(path))
             changes = np.flatnonzero(np.diff(codes, prepend=-1))
             if names and labels[codes[0]] == names[-1]:
                 changes = changes[1:]
@@ -157,7 +158,8 @@ class ParquetStore:
             yield self._read(first, last, list(columns))
 
     def whole_frames(self) -> Iterator[pd.DataFrame]:
-        """The rows of each part, with all columns but those of an index without a name; whole numbers are exact.
+        """The rows of each part, with all columns but those of an index without a name; whole numbers are
+        exact, unless some are missing and others from 2^63.
 
         Raises TableError if two columns have one name.
         """

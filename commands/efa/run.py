@@ -37,8 +37,9 @@ def run(
     """Repeat an experiment of the paper: synthetic, movielens-sequence, movielens-ratings, instacart or temperature.
 
     Numbers are kept: the same command resumes an interrupted study, and an interrupted training. Lower is better,
-    except for means of predictions. The baselines see nothing that a model does not see. recovery is not of the paper:
-    it fits models to more and more sequences that are drawn from a known one.
+    except for means of predictions. The baselines see nothing that a model does not see, but for bayes, the truth of
+    simulated data. recovery is not of the paper: it fits models to more and more sequences that are drawn from a known
+    one.
 
     Examples:
         attngeo efa run synthetic

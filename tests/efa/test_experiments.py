@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,12 @@ import pytest
 from support.data import DATA, needs
 from support.messages import refuses
 
-from attngeo.efa import load_model
+from attngeo.efa import ExponentialFamilyAttention, load_model
 from attngeo.efa.embeddings import rank_similar
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.efa.experiments import COLUMNS, build_frame, compare_models, plan_runs, run_planned
 from attngeo.efa.published import published_results
-from attngeo.efa.runs import is_outdated, perform
+from attngeo.efa.runs import MODEL_CODE, is_outdated, perform
 from attngeo.efa.settings import SETTINGS
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.progress import Progress
@@ -175,3 +177,12 @@ def test_a_known_model_is_found_again_as_the_data_grow() -> None:
     assert 0 < gaps[-1] < 0.02 < 0.1 < gaps[0]
     assert found["fm", "N=6400"] - truth > 0.1
     assert found["unigram", ""] > found["fm", "N=6400"]
+
+
+def test_results_depend_on_the_code_that_makes_them() -> None:
+    """What a fit and its predictions import; other modules say more about a fitted model."""
+    others = {"embeddings", "measuring", "options", "sampling", "saving", "weights"}
+    tree = ast.parse(Path(str(inspect.getsourcefile(ExponentialFamilyAttention))).read_text("utf-8"))
+    modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    own = {module.removeprefix("attngeo.efa.") for module in modules if module.startswith("attngeo.efa.")}
+    assert {f"efa/{module}.py" for module in own - others} <= set(MODEL_CODE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from scipy import stats
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
+from attngeo.efa.modelling import PartModel
 from attngeo.efa.own_fit import EfaFitOptions, fit_own_sequences
 from attngeo.efa.own_predict import EfaPredictOptions, predict_file, predict_large_file, predict_own_rows, read_basket
 from attngeo.efa.saving import CONFIG
 from attngeo.efa.stores import open_store
-from attngeo.errors import CorruptCheckpointError, TableError, UsageError
+from attngeo.errors import CorruptCheckpointError, TableError, TrainingError, UsageError
 from attngeo.tables.own import read_own_table
 from attngeo.tables.parts import write_parts
 
@@ -487,28 +489,82 @@ def test_cells_that_have_no_column_are_refused_and_an_index_is_a_column(tmp_path
     assert len(ExponentialFamilyAttention(**SMALL | options).fit(tmp_path / "rows.parquet").items_) == len(ITEMS)
 
 
+def at_places(model: ExponentialFamilyAttention, places: list[int]) -> ExponentialFamilyAttention:
+    """A copy whose first positions have the vectors of these ones."""
+    moved = deepcopy(model)
+    vectors = dict(moved.model_.network.named_parameters()).get("position.weight")
+    if vectors is not None:
+        vectors.data[: len(places)] = vectors.data[places].clone()
+    return moved
+
+
 @pytest.mark.parametrize("kind", ["items", "items, uni", "one layer", "earlier values", "factors"])
-def test_what_is_missing_is_predicted_from_what_is_there(kind: str) -> None:
-    """The same numbers as if the row had any value, in a sequence without the other missing ones."""
+@pytest.mark.parametrize("at_once", [2**20, 1])
+def test_what_is_missing_is_predicted_from_what_is_there(
+    kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers as if the row had any value, and the other missing ones were no rows, but of their places."""
+    monkeypatch.setattr("attngeo.efa.missing.MOST_COPIED", at_once)
     model = fit(**KINDS[kind])
     column = "item" if "items" in kind else "value"
     rows = ROWS.copy().set_index(np.arange(len(ROWS)) * 7)
-    gaps = [3, 5, 6]  # two of one sequence, and one of the next
+    gaps = [3, 5, 6]  # one between others, and the first two of the next sequence
     rows.iloc[gaps, rows.columns.get_loc(column)] = np.nan
-    found = model.predict(rows)
+    found, filled = model.predict(rows), predict_own_rows(model, rows)
     assert found.index.equals(rows.index)
     assert found.notna().all(axis=None)
+    places, there = rows.groupby("sequence").cumcount(), rows[column].notna()
     for gap in gaps:
-        others = rows[rows[column].notna() | (np.arange(len(rows)) == gap)]
+        asked = rows.index == rows.index[gap]
+        others = (rows["sequence"] == rows["sequence"].iloc[gap]) & (there | asked)
+        moved = at_places(model, places[others].tolist())
         for other in ("tea", "jam") if column == "item" else (0.0, 9.0):
-            expected = model.predict(others.fillna({column: other})).loc[[rows.index[gap]]]
-            pd.testing.assert_frame_equal(found.loc[[rows.index[gap]]], expected, rtol=1e-4, atol=1e-5)
-    there = rows[rows[column].notna()]
-    pd.testing.assert_frame_equal(found.loc[there.index], model.predict(there), rtol=1e-4)
-    filled = predict_own_rows(model, rows)
+            expected = moved.predict(rows[others].fillna({column: other})).loc[rows.index[asked]]
+            pd.testing.assert_frame_equal(found[asked], expected, rtol=1e-4, atol=1e-5)
+    for _, own in rows[there].groupby("sequence"):
+        moved = at_places(model, places[own.index].tolist())
+        pd.testing.assert_frame_equal(found.loc[own.index], moved.predict(own), rtol=1e-4)
+        np.testing.assert_allclose(filled["log_prob"][own.index], moved.log_prob(own), rtol=1e-4)
     assert filled["log_prob"].isna().tolist() == rows[column].isna().tolist()
     if column == "item":
         assert model.predict_proba(rows).sum(axis=1).to_numpy() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_rows_that_are_asked_for_keep_their_position_or_share_one(direction: str) -> None:
+    model = fit(ROWS.assign(position=range(len(ROWS))), direction=direction)
+    asked = pd.DataFrame(
+        {
+            "sequence": 1,
+            "position": [7, 5, 1, 9, 9],
+            "item": [*ITEMS, "jam"],
+            "value": [None, 2.0, 1.0, None, None],
+        }
+    )
+    found = model.predict(asked)["mean"]
+    for row, places in ((0, [0, 1, 2]), (3, [0, 1, 3]), (4, [0, 1, 3])):
+        own = asked.iloc[[2, 1, row]].fillna({"value": 5.0})
+        assert found[row] == pytest.approx(at_places(model, places).predict(own)["mean"][row], rel=1e-4)
+    assert found[3] != pytest.approx(found[4], rel=1e-3)
+    with refuses(TableError, "row 3", "earlier row"):
+        model.predict(asked.assign(position=[7, 5, 7, 9, 9]))
+    with refuses(TableError, "sequence 1 has 5 positions", "at most 4", "share a position"):
+        model.predict(asked.assign(position=[7, 5, 1, 9, 10]))
+
+
+def test_rows_with_others_missing_are_checked_as_all_are() -> None:
+    rows = ROWS.assign(value=np.arange(len(ROWS)) % 3)
+    model = fit(rows, family="poisson", direction="uni")
+    for values in ([-3, None], [-3, None, 1]):
+        asked = pd.DataFrame({"sequence": 1, "item": "tea", "value": values})
+        with refuses(TableError, "row 1 has value -3"):
+            model.predict(asked)
+        with refuses(TableError, "row 1 has value -3"):
+            predict_own_rows(model, asked)
+    nameless = rows.assign(sequence=rows["sequence"].where(rows.index != 1), value=rows["value"].where(rows.index != 1))
+    for options in ({"direction": "uni"}, {"direction": "bi"}):
+        with refuses(TableError, "row 2 has no sequence"):
+            fit(rows, **options).predict(nameless)
 
 
 def test_a_factor_model_of_counts_starts_with_probable_ones() -> None:
@@ -596,3 +652,102 @@ def test_the_table_that_lacks_an_item_is_named() -> None:
         ExponentialFamilyAttention(**SMALL | {"part": "items"}).fit(
             ROWS, ROWS.assign(item=["tea", None, *ROWS["item"][2:]])
         )
+
+
+def test_a_basket_of_many_items_is_not_taken_for_a_file() -> None:
+    model = fit(part="items")
+    assert len(read_basket(model, ",".join(["tea"] * 100))) == 100
+    with refuses(UsageError, "item is '~tea'"):
+        read_basket(model, "~tea,milk")
+
+
+def test_a_column_has_one_role() -> None:
+    names = ROWS[["sequence", "item"]].rename(columns={"item": "value"})
+    assert fit(names, item="value").part_ == "items"
+    for options, facts in (
+        ({"item": "value", "part": "values"}, ("item is 'value'", "predicted")),
+        ({"position": "value"}, ("position is 'value'", "predicted")),
+        ({"position": "item", "part": "items"}, ("position is 'item'", "predicted")),
+        ({"item": "sequence"}, ("sequence is 'sequence'", "another option")),
+        ({"coordinates": ("x", "y", "x")}, ("coordinates", "twice", "x")),
+    ):
+        with refuses(UsageError, *facts):
+            fit(**options)
+
+
+def test_a_column_called_position_may_say_anything_where_no_order_matters() -> None:
+    for options in ({"order": False, "part": "items"}, {"model": "fm"}):
+        for position in ("manager", 1):
+            rows = ROWS.assign(position=position)
+            np.testing.assert_array_equal(fit(rows, **options).log_prob(rows), fit(**options).log_prob(ROWS))
+    with refuses(TableError, "row 1", "'manager'", "position"):
+        fit(ROWS.assign(position="manager"))
+
+
+@pytest.mark.parametrize("column", ["sequence", "item"])
+def test_columns_of_lists_are_refused(column: str, tmp_path: Path) -> None:
+    rows = ROWS.assign(**{column: [[1]] * len(ROWS)})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    for table in (rows, tmp_path / "rows.parquet"):
+        with refuses(TableError, f"column '{column}'", "texts or numbers"):
+            fit(table, part="items")
+    with refuses(TableError, f"column '{column}'", "rows.parquet"):
+        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**SMALL, part="items"), save=tmp_path / "m")
+
+
+def test_items_that_a_model_does_not_use_may_be_of_any_kind(tmp_path: Path) -> None:
+    rows = ROWS.assign(item=pd.Timestamp("2020-01-01"))
+    rows.to_parquet(tmp_path / "rows.parquet")
+    options = EfaFitOptions(**SMALL, item_vectors=False, coordinates=("x", "y"))
+    fit_own_sequences(str(tmp_path / "rows.parquet"), options, save=tmp_path / "model")
+    assert load_model(tmp_path / "model").items_ == []
+
+
+def test_periods_are_positions_but_no_values_and_complex_numbers_are_neither() -> None:
+    periods = pd.period_range("2020-01", periods=len(ROWS), freq="M")
+    complex_ones = ROWS["value"] + 1j
+    plain = fit(ROWS.assign(position=range(len(ROWS))))
+    dated = plain.log_prob(ROWS.assign(position=periods))
+    np.testing.assert_array_equal(dated, plain.log_prob(ROWS.assign(position=range(len(ROWS)))))
+    for column, values, fact in (
+        ("value", periods, "dates"), ("value", complex_ones, "complex"), ("position", complex_ones, "complex"),
+    ):  # fmt: skip
+        with refuses(TableError, f"column '{column}'", fact):
+            fit(ROWS.assign(**{column: values}))
+
+
+def test_drawn_sequences_are_as_long_as_the_longest_that_trained(tmp_path: Path) -> None:
+    model = fit(part="items", longest=50)
+    model.save(tmp_path / "model")
+    for each in (model, load_model(tmp_path / "model")):
+        assert len(each.sample()) == 4
+        assert len(each.sample(length=6)) == 6
+
+
+def test_what_does_not_fit_in_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fit()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 5832000000000 bytes.")
+
+    for name, rows in (("natural", ROWS), ("natural_at", ROWS.assign(value=ROWS["value"].where(ROWS.index != 3)))):
+        with monkeypatch.context() as changed, refuses(TrainingError, "more memory", "layers 1", "5832000000000"):
+            changed.setattr(model.model_, name, fail)
+            model.predict(rows)
+
+
+def test_few_long_validation_sequences_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    forward = PartModel.forward
+
+    def count(model: PartModel, *tensors: torch.Tensor) -> Any:
+        if not model.training:
+            sizes.append(len(tensors[0]))
+        return forward(model, *tensors)
+
+    monkeypatch.setattr(PartModel, "forward", count)
+    for largest, expected in ((2**25, {5}), (1, {1})):
+        monkeypatch.setattr("attngeo.efa.reading.LARGEST", largest)
+        sizes.clear()
+        ExponentialFamilyAttention(**SMALL).fit(ROWS, ROWS)
+        assert set(sizes) == expected

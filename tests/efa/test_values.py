@@ -195,7 +195,7 @@ def test_what_is_no_table_is_refused() -> None:
     with refuses(UsageError, "training table", "list", "DataFrame"):
         ExponentialFamilyAttention(**SMALL).fit([1, 2])  # type: ignore[arg-type]
     model = ExponentialFamilyAttention(**SMALL).fit(rows)
-    for ask in (model.log_prob, model.predict, model.attention_weights):
+    for ask in (model.log_prob, model.predict, model.attention_weights, lambda rows: model.sample(given=rows)):
         with refuses(UsageError, "str", "DataFrame"):
             ask("rows.csv")  # type: ignore[arg-type]
     with refuses(UsageError, "sequences is 1.5"):
@@ -209,3 +209,32 @@ def test_what_is_no_table_is_refused() -> None:
         ExponentialFamilyAttention(**SMALL).fit(rows.assign(value=pd.Timestamp("2020-01-01")))
     with refuses(UnknownOptionError, "ExponentialFamilyAttention()", "'depth'"):
         ExponentialFamilyAttention(depth=3)
+
+
+def test_values_that_single_precision_cannot_tell_apart_are_refused_and_equal_ones_are_not() -> None:
+    rows = draw_rows(lambda draw, count: draw.normal(size=count))
+    with refuses(TableError, "column 'value'", "1.7e+09", "subtract a constant"):
+        ExponentialFamilyAttention(**SMALL).fit(rows.assign(value=rows["value"] + 1.7e9))
+    with refuses(TableError, "column 'x'", "subtract a constant"):
+        ExponentialFamilyAttention(**SMALL, coordinates=("x",)).fit(rows.assign(x=rows["value"] - 1e8))
+    for value in (0.0, 0.1, 1e9):
+        equal = rows.assign(value=value)
+        found = ExponentialFamilyAttention(**SMALL).fit(equal).predict(equal)["mean"]
+        assert found.to_numpy() == pytest.approx(value, abs=3, rel=1e-6)
+
+
+def test_a_negative_binomial_mean_has_no_limit() -> None:
+    rows = draw_rows(lambda draw, count: draw.poisson(1e8, count))
+    model = ExponentialFamilyAttention(**SMALL, family="negative-binomial:1").fit(rows)
+    assert model.predict(rows)["mean"].mean() == pytest.approx(1e8, rel=0.1)
+    means = rows.groupby("item")["value"].transform("mean")
+    expected = stats.nbinom(1, 1 / (1 + means)).logpmf(rows["value"]).mean()
+    assert model.measure(rows, rows).without_context == pytest.approx(expected, abs=1e-3)
+
+
+def test_training_rows_that_are_no_values_of_the_family_are_refused_for_a_measure() -> None:
+    rows = draw_rows(lambda draw, count: draw.poisson(3, count))
+    for family, bad in (("poisson", -1), ("ordinal:20", 99)):
+        model = ExponentialFamilyAttention(**SMALL, family=family).fit(rows)
+        with refuses(TableError, f"row 1 has value {bad}"):
+            model.measure(rows, rows.assign(value=bad))
