@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from attngeo.efa.columns import TABLE, TRAINING
 from attngeo.efa.families import ExponentialFamily, Gaussian
 from attngeo.efa.family_names import parse_family
 from attngeo.efa.network import LEVELS
 from attngeo.efa.options import ModelOptions
-from attngeo.efa.sequences import TABLE, TRAINING, Sequences
+from attngeo.efa.sequences import Sequences
 from attngeo.errors import TableError, UsageError
 
 # Reads the sequences of a table, in parts.
@@ -33,11 +34,11 @@ class DataShape:
     """What a model has to know of its data; JSON can say all of it.
 
     part: "items" or "values". items: how many. longest: positions that a sequence may have. trained: positions of the
-    longest sequence that was read. coordinates, lags: how many. levels: values from 0,
-    for one vector for each. value_scale, place_scale: mean and deviation of values, and of each coordinate. variance:
-    of values, at which a learned one starts. raw_start: what is added to the number that the network gives a family
-    other than the Gaussian, which begins near 0. places: coordinates of the positions, for the spatial factor model.
-    position: the column of positions that training rows have, if their order matters.
+    longest sequence that was read. coordinates, lags: how many. levels: values from 0, for one vector for each.
+    value_scale, place_scale: mean and deviation of values, and of each coordinate. variance: of values, at which a
+    learned one starts. raw_start: what is added to the number that the network gives a family other than the Gaussian,
+    which begins near 0. places: coordinates of the positions, for the spatial factor model. position: the column of
+    positions that training rows have, if their order matters.
     """
 
     part: str
@@ -80,17 +81,16 @@ class _Moments:
         """
         moved, square = self.sums / self.count
         mean, deviation = self.around + moved, (square - moved.square()).clamp(min=0).sqrt()
-        share = torch.where(deviation > 0, deviation / mean.abs(), 0)
-        for name, each, m, d in zip(columns, share.tolist(), mean.tolist(), deviation.tolist(), strict=True):
-            if ROUNDING < each < TOO_CLOSE:
+        found = []
+        for name, m, d in zip(columns, mean.tolist(), deviation.tolist(), strict=True):
+            is_constant = d <= ROUNDING * abs(m)
+            if not is_constant and d < TOO_CLOSE * abs(m):
                 raise TableError(
                     f"{TRAINING}: column {name!r} has a mean of {m:g} and a deviation of {d:g}, which single precision "
                     "cannot tell apart; subtract a constant from the column, in all tables"
                 )
-        return [
-            (m, d if each > ROUNDING else 1.0)
-            for m, d, each in zip(mean.tolist(), deviation.tolist(), share.tolist(), strict=True)
-        ]
+            found.append((m, 1.0 if is_constant else d))
+        return found
 
 
 def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[Parts]) -> DataShape:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attngeo.choices import whole
+from attngeo.efa.columns import TABLE, TRAINING, learn_items, require_frame
 from attngeo.efa.description import DataShape, describe_data
 from attngeo.efa.embeddings import tabulate_embeddings
 from attngeo.efa.fitting import hold_out, train_model
@@ -26,15 +27,7 @@ from attngeo.efa.parts import choose_part
 from attngeo.efa.reading import find_best, read_all, split_sequences
 from attngeo.efa.row_reader import RowReader
 from attngeo.efa.sampling import draw_items, draw_values
-from attngeo.efa.sequences import (
-    POSITION,
-    TABLE,
-    TRAINING,
-    Sequences,
-    TableReading,
-    learn_items,
-    require_frame,
-)
+from attngeo.efa.sequences import POSITION, Sequences, TableReading
 from attngeo.efa.stores import SequenceStore, open_store
 from attngeo.efa.weights import read_weights, tabulate_weights
 from attngeo.errors import UsageError
@@ -179,9 +172,10 @@ class ExponentialFamilyAttention:
         """What each row is expected to be, given the others.
 
         Values: the column mean. Items: the most likely item, and its probability. A row whose value or item is missing
-        is predicted from the rows that have one; no row is predicted from it. It keeps its place in the sequence; such
-        rows may share a position, and without positions each one at the end of a sequence is the next. A factor model
-        of places, which adds up all others, predicts nothing else in a sequence with a missing value.
+        is predicted from the rows that have one; no row is predicted from it. It keeps its place in the sequence. Such
+        rows may have the same position; without a column of positions, each one at the end of a sequence is asked for
+        as the next. A factor model of places, which adds up all others, predicts nothing else in a sequence with a
+        missing value.
         """
         if self.part_ == "values":
             return pd.DataFrame({"mean": self.reader_.read_means(data)}, index=data.index)

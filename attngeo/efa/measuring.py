@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from attngeo.efa.columns import TABLE, TRAINING
 from attngeo.efa.marginal import measure_baselines
 from attngeo.efa.modelling import PartModel
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.reading import read_all
-from attngeo.efa.sequences import NO_SEQUENCE, TABLE, TableReading
+from attngeo.efa.sequences import NO_SEQUENCE, TableReading
 from attngeo.efa.stores import SequenceStore
 from attngeo.errors import TableError
 
@@ -46,7 +47,7 @@ def measure_rows(
 
     def read_train() -> Iterator[tuple[Tensor, ...]]:
         for part in train.parts(reading):
-            model.check(part, options.value, TABLE)
+            model.check(part, options.value, TRAINING)
             yield model.tensors(part)
 
     shown = (model.tensors(part) for part in data.parts(reading))

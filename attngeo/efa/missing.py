@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.efa.sequences import TABLE, show_name
+from attngeo.efa.columns import TABLE, show_name
 from attngeo.errors import TableError
 
 # Rows of copies that are made at once.
@@ -17,34 +17,33 @@ MOST_COPIED = 2**20
 LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 
 
-def split_missing(table: pd.DataFrame, missing: np.ndarray, *, sequence: str) -> Iterator[np.ndarray]:
-    """Which missing rows are copied at once, [rows] each: their copies have not many more than `MOST_COPIED` rows."""
-    asked = np.flatnonzero(missing)
-    copied = 1 + pd.Series(~missing).groupby(pd.factorize(table[sequence])[0]).transform("sum").to_numpy()[asked]
-    group = (copied.cumsum() - 1) // MOST_COPIED
-    for number in np.unique(group):
-        some = np.zeros(len(table), bool)
-        some[asked[group == number]] = True
-        yield some
-
-
 def copy_for_missing(
-    table: pd.DataFrame, missing: np.ndarray, which: np.ndarray, *, sequence: str, column: str, fill: Any
-) -> pd.DataFrame:
-    """For some missing rows, the rows of its sequence that are not missing, and itself with `fill` in `column`.
+    table: pd.DataFrame, missing: np.ndarray, *, sequence: str, column: str, fill: Any
+) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
+    """Some missing rows at a time, [rows], and their copies, which have not many more than `MOST_COPIED` rows.
 
-    table: with numbers of rows as its index, which the copies keep. missing, which: [rows]. sequence: the column that
-    names sequences; copies have names of their own.
+    A copy has the rows of the sequence that are not missing, and the missing one with `fill` in `column`. table: with
+    numbers of rows as its index, which the copies keep. missing: [rows]. sequence: the column that names sequences;
+    copies have names of their own.
     """
     codes, names = pd.factorize(table[sequence])
-    asked, there = np.flatnonzero(which), np.flatnonzero(~missing)
+    every, there = np.flatnonzero(missing), np.flatnonzero(~missing)
     there = there[np.argsort(codes[there], kind="stable")]
-    first, last = (np.searchsorted(codes[there], codes[asked], side) for side in ("left", "right"))
-    copies = [np.sort([*there[start:end], at]) for at, start, end in zip(asked, first, last, strict=True)]
-    rows = np.concatenate(copies)
-    own = [f"{names[codes[at]]} (row {at + 1})" for at in asked]
-    found = table.iloc[rows].assign(**{sequence: np.repeat(own, [len(each) for each in copies])})
-    return found.assign(**{column: found[column].astype(object).where(~missing[rows], fill)})
+    starts, ends = (np.searchsorted(codes[there], codes[every], side) for side in ("left", "right"))
+    group = (ends - starts + 1).cumsum() // MOST_COPIED
+    for number in np.unique(group):
+        own = group == number
+        asked = every[own]
+        copies = [
+            np.sort([*there[start:end], at]) for at, start, end in zip(asked, starts[own], ends[own], strict=True)
+        ]
+        rows = np.concatenate(copies)
+        labels = [f"{names[codes[at]]} (row {at + 1})" for at in asked]
+        found = table.iloc[rows].assign(**{sequence: np.repeat(labels, [len(each) for each in copies])})
+        found[column] = found[column].astype(object).where(~missing[rows], fill)
+        some = np.zeros(len(table), bool)
+        some[asked] = True
+        yield some, found
 
 
 def rows_with_others(

@@ -42,12 +42,16 @@ class PartModel(nn.Module):
         self._places: Tensor
         self.register_buffer("_places", torch.tensor(shape.place_scale).reshape(-1, 2).T, persistent=False)
 
-    def check(self, sequences: Sequences, value: str, source: str, *, whole: Sequences | None = None) -> None:
+    def check(self, sequences: Sequences, value: str, source: str) -> None:
+        """What `check_places` and `check_values` do."""
+        self.check_places(sequences)
+        self.check_values(sequences, value, source)
+
+    def check_values(self, sequences: Sequences, value: str, source: str) -> None:
         """Raise TableError for values that the family cannot give, or the embedding cannot take.
 
-        value, source: their column and table. whole: the same sequences with the positions whose value is asked for.
+        value, source: their column and table.
         """
-        self.check_places(sequences if whole is None else whole)
         if not self.is_of_items:
             check_support(self.family, sequences, value, source)
             if isinstance(self.network, ValueAttention) and self.network.shape.value == "levels":

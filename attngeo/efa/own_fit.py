@@ -62,8 +62,8 @@ def fit_own_sequences(
     """
     import pandas as pd
 
+    from attngeo.efa.columns import TRAINING
     from attngeo.efa.estimator import HELD_OUT, TEST, ExponentialFamilyAttention
-    from attngeo.efa.sequences import TRAINING
 
     paths = {"train": path, "validation": options.validation, "test": options.test}
     frames: dict[str, pd.DataFrame | str] = {}
@@ -104,9 +104,9 @@ def _open(path: str, options: EfaFitOptions, train: pd.DataFrame | str | None) -
 
 def _check_items(train: pd.DataFrame, options: EfaOptions) -> None:
     """Raise TableError for items that a saved model cannot keep, before the training."""
+    from attngeo.efa.columns import TRAINING, learn_items
     from attngeo.efa.parts import choose_part
     from attngeo.efa.saving import check_items
-    from attngeo.efa.sequences import TRAINING, learn_items
     from attngeo.efa.stores import MemoryStore
 
     _, uses_items = choose_part(options, list(train.columns))

@@ -174,6 +174,6 @@ def _load(folder: str | Path, options: EfaPredictOptions) -> ExponentialFamilyAt
 
 def _naming_rows(path: str, first: int = 0) -> AbstractContextManager[None]:
     """Let errors name the file. first: the number of its rows before those that are read."""
-    from attngeo.efa.sequences import TABLE
+    from attngeo.efa.columns import TABLE
 
     return naming({TABLE: f"{path}, after its first {first:,} rows" if first else path})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from attngeo.efa.columns import TRAINING, require_columns
 from attngeo.efa.options import EfaOptions
-from attngeo.efa.sequences import TRAINING, require_columns
 from attngeo.errors import TableError, UsageError
 
 # Options of a factor model of places.
@@ -30,9 +30,10 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
     modelled = options.value if part == "values" else options.item
     require_columns(columns, [modelled], TRAINING)
     has_items = options.item_vectors and options.item in columns
-    if modelled == options.position or (part == "values" and has_items and options.item == options.value):
-        name = "position" if modelled == options.position else "item"
-        raise UsageError(f"{name} is {modelled!r}, which is the column that is predicted; name another one")
+    others = {"position": options.position} | ({"item": options.item} if part == "values" and has_items else {})
+    for name, column in others.items():
+        if column == modelled:
+            raise UsageError(f"{name} is {column!r}, which is the column that is predicted; name another one")
     if part == "items":
         _refuse(options, "a model of items", OF_VALUES)
         if options.family != EfaOptions.family:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,27 +10,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from attngeo.efa.columns import TABLE, require_columns, require_frame, require_values
 from attngeo.efa.missing import (
     check_others,
     check_single,
     copy_for_missing,
     drop_alone,
     rows_with_others,
-    split_missing,
 )
 from attngeo.efa.modelling import PartModel
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.reading import keep_means, read_all, read_one
-from attngeo.efa.sequences import (
-    NO_SEQUENCE,
-    TABLE,
-    Sequences,
-    TableReading,
-    may_be_alone,
-    require_columns,
-    require_frame,
-    require_values,
-)
+from attngeo.efa.sequences import NO_SEQUENCE, Sequences, TableReading, may_be_alone
 from attngeo.errors import TableError
 
 # What is kept of the means of a batch, which may be as many as items for each row.
@@ -73,15 +64,6 @@ class RowReader:
         missing: np.ndarray = table[self._modelled].isna().to_numpy()
         return missing
 
-    def leave_missing(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows that are read without the missing ones; a factor model of places needs all of a sequence."""
-        name = self.options.sequence
-        rows = rows_with_others(
-            table, self.find_missing(table), sequence=name, whole=bool(self.model.shape.places),
-            may_be_alone=may_be_alone(self.options, causal=self.reading.causal),
-        )  # fmt: skip
-        return drop_alone(rows, sequence=name) if self.options.short == "drop" else rows
-
     def read_means(self, table: pd.DataFrame, reduce: Reduce = keep_means) -> np.ndarray:
         """The mean of each row given the others, [rows, …]; NaN for rows that are left out.
 
@@ -89,18 +71,15 @@ class RowReader:
         of each batch. Raises TableError.
         """
         missing = self.find_missing(table)
-        table = table.reset_index(drop=True)
-        if not missing.any():
-            return self._read_known(table, len(table), None, reduce)
         self._check_missing(table, missing)
+        table = table.reset_index(drop=True)
         places = self.reading.place_rows(table, missing)
-        rows = self.leave_missing(table)
-        found = self._read_known(rows, len(table), places[rows.index], reduce) if len(rows) else None
-        for some in split_missing(table, missing, sequence=self.options.sequence):
-            copies = self._copy(table, missing, some)
-            if len(copies):
-                means = self._read_missing(copies, places, some, reduce)
-                found = means if found is None else np.where(some.reshape(-1, *[1] * (means.ndim - 1)), means, found)
+        found = self._read_known(table, missing, places, lambda *batch: reduce(self.model.mean(*batch)))
+        for some, copies in self._copy_missing(table, missing):
+            means = self._read_missing(copies, places, some, reduce)
+            if found is None:
+                found = means
+            found[some] = means[some]
         if found is None:
             raise TableError(f"{TABLE} {NO_SEQUENCE}")
         return found
@@ -110,13 +89,10 @@ class RowReader:
 
         Raises TableError.
         """
+        missing = self.find_missing(table)
         table = table.reset_index(drop=True)
-        places = self.reading.place_rows(table, self.find_missing(table))
-        rows = self.leave_missing(table)
-        if not len(rows):
-            return np.full(len(table), np.nan)
-        sequences = self.read(rows, numbers=rows.index.to_numpy(), places=places[rows.index])
-        return sequences.scatter(read_all(self.model, sequences, self.model.log_prob, self.options), len(table))
+        found = self._read_known(table, missing, self.reading.place_rows(table, missing), self.model.log_prob)
+        return np.full(len(table), np.nan) if found is None else found
 
     @property
     def _modelled(self) -> str:
@@ -131,25 +107,41 @@ class RowReader:
         if self.options.direction == "bi" and self.options.short == "error":
             check_others(table, missing, sequence=name, what=self._modelled)
 
-    def _copy(self, table: pd.DataFrame, missing: np.ndarray, some: np.ndarray) -> pd.DataFrame:
+    def _copy_missing(self, table: pd.DataFrame, missing: np.ndarray) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
         """`copy_for_missing`, without the copies that are left out."""
         name = self.options.sequence
         fill = self.reading.items[0] if self.reading.items and not self.reading.has_values else 0.0
-        copies = copy_for_missing(table, missing, some, sequence=name, column=self._modelled, fill=fill)
-        return drop_alone(copies, sequence=name) if self.options.short == "drop" else copies
+        for some, copies in copy_for_missing(table, missing, sequence=name, column=self._modelled, fill=fill):
+            kept = drop_alone(copies, sequence=name) if self.options.short == "drop" else copies
+            if len(kept):
+                yield some, kept
 
-    def _read_known(self, rows: pd.DataFrame, count: int, places: np.ndarray | None, reduce: Reduce) -> np.ndarray:
-        """The means of rows of a table of `count` rows, whose numbers are their index. places: as `read` has them."""
-        sequences = self.read(rows, numbers=rows.index.to_numpy(), places=places)
-        means = read_all(self.model, sequences, lambda *batch: reduce(self.model.mean(*batch)), self.options)
-        return sequences.scatter(means, count)
+    def _read_known(
+        self, table: pd.DataFrame, missing: np.ndarray, places: np.ndarray, function: Callable[..., Tensor]
+    ) -> np.ndarray | None:
+        """A function of batches at the rows of a table that are not missing, [rows, …]; None if all are left out.
+
+        places: [rows], of `place_rows`. A factor model of places reads whole sequences only.
+        """
+        name = self.options.sequence
+        rows = rows_with_others(
+            table, missing, sequence=name, whole=bool(self.model.shape.places),
+            may_be_alone=may_be_alone(self.options, causal=self.reading.causal),
+        )  # fmt: skip
+        rows = drop_alone(rows, sequence=name) if self.options.short == "drop" else rows
+        if not len(rows):
+            return None
+        numbers = rows.index.to_numpy()
+        sequences = self.read(rows, numbers=numbers, places=places[numbers])
+        return sequences.scatter(read_all(self.model, sequences, function, self.options), len(table))
 
     def _read_missing(self, copies: pd.DataFrame, places: np.ndarray, some: np.ndarray, reduce: Reduce) -> np.ndarray:
         """The means of some missing rows, from the copies of their sequences. places, some: [rows] of the table."""
         numbers = copies.index.to_numpy()
         sequences = self.reading.read(copies, numbers=numbers, places=places[numbers])
         asked = some[sequences.rows] & sequences.known.numpy()
+        self.model.check_places(sequences)
         given = replace(sequences, known=sequences.known & ~torch.as_tensor(asked))
-        self.model.check(given, self.options.value, TABLE, whole=sequences)
+        self.model.check_values(given, self.options.value, TABLE)
         means = read_one(self.model, sequences, lambda *at: reduce(self.model.mean_at(*at)), asked, self.options)
         return replace(sequences, known=torch.as_tensor(asked)).scatter(means, len(some))

@@ -33,8 +33,8 @@ TYPES: dict[str, type] = {"metric": str, "value": float}
 # What the numbers of a fitted model depend on, and those of the baselines.
 MODEL_CODE = (
     *(f"efa/{name}.py" for name in (
-        "attention", "copies", "description", "distances", "estimator", "exponential_family", "factors", "families",
-        "family_names", "fitting", "missing", "modelling", "network", "parts", "reading", "row_reader",
+        "attention", "columns", "copies", "description", "distances", "estimator", "exponential_family", "factors",
+        "families", "family_names", "fitting", "missing", "modelling", "network", "parts", "reading", "row_reader",
         "sequences", "starts", "stores", "trivial",
     )),
     "training/batches.py", "training/best.py", "training/loop.py",

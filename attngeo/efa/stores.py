@@ -14,16 +14,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from attngeo.efa.sequences import (
-    POSITION,
-    Sequences,
-    TableReading,
-    check_columns,
-    code_sequences,
-    require_columns,
-    require_values,
-    show_name,
-)
+from attngeo.efa.columns import check_columns, code_sequences, require_columns, show_name
+from attngeo.efa.sequences import POSITION, Sequences, TableReading
 from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
 from attngeo.training import Batches, TensorBatches, draw_generator
 
@@ -131,8 +123,7 @@ class ParquetStore:
         rows = 0
         for frame in _read_parts(path, [column], ROWS_AT_ONCE):
             values = frame[column]
-            require_values(values, str(path), first=rows)
-            codes, labels = code_sequences(values, str(path))
+            codes, labels = code_sequences(values, str(path), first=rows)
             changes = np.flatnonzero(np.diff(codes, prepend=-1))
             if names and labels[codes[0]] == names[-1]:
                 changes = changes[1:]
@@ -158,10 +149,10 @@ class ParquetStore:
             yield self._read(first, last, list(columns))
 
     def whole_frames(self) -> Iterator[pd.DataFrame]:
-        """The rows of each part, with all columns but those of an index without a name; whole numbers are
-        exact, unless some are missing and others from 2^63.
+        """The rows of each part, with all columns but those of an index without a name.
 
-        Raises TableError if two columns have one name.
+        Whole numbers are exact, unless some are missing and others are 2^63 or more. Raises TableError if two columns
+        have one name.
         """
         columns = [name for name in self.columns() if not UNNAMED.fullmatch(name)]
         require_columns(columns, columns, str(self.path))

@@ -503,7 +503,7 @@ def at_places(model: ExponentialFamilyAttention, places: list[int]) -> Exponenti
 def test_what_is_missing_is_predicted_from_what_is_there(
     kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same numbers as if the row had any value, and the other missing ones were no rows, but of their places."""
+    """As without the other missing rows, where rows have the position vectors of their places in the whole table."""
     monkeypatch.setattr("attngeo.efa.missing.MOST_COPIED", at_once)
     model = fit(**KINDS[kind])
     column = "item" if "items" in kind else "value"
