@@ -8,7 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import hypothesis
 import pytest
 import torch
-from support import seeds
+from support import rounding, seeds
+from support.forks import Forks, start_forks
 
 # No deadline, because time is for the benchmarks to judge. The same examples in each run: those of a failed run are
 # found again without a database.
@@ -35,12 +36,18 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--draw-seed", type=int, default=0, help="seed of the numbers that tests draw; default: 0")
+    parser.addoption(
+        "--rounding", type=int, metavar="SEED", help="round products of tensors as another processor could"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["ATTNGEO_CACHE"] = ""  # no test finds the scores that another one has kept
+    if (seed := config.getoption("rounding")) is not None:
+        rounding.start(seed)
+        os.environ[rounding.VARIABLE] = str(seed)  # for processes that fork for commands
     config.option.randomly_reset_seed = False  # instead of pytest-randomly, `seeds` does it
     config.pluginmanager.register(seeds)
 
@@ -53,21 +60,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def attngeo() -> Command:
-    """Run the installed command with the given arguments; keywords are added to its environment.
+def forks() -> Iterator[Callable[[bool], Forks]]:
+    """Processes that have loaded the libraries and fork for each command: one for each kind of environment."""
+    with ExitStack() as stack:
+        yield cache(lambda own_hub: stack.enter_context(start_forks()))
+
+
+@pytest.fixture(scope="session")
+def attngeo(forks: Callable[[bool], Forks]) -> Command:
+    """Run the installed command in a process of its own; keywords are added to its environment.
 
     timeout: seconds after which a command that hangs fails its test.
     """
-    executable = Path(sys.executable).with_name("attngeo")
 
     def run(
         *arguments: object, cwd: Path | None = None, timeout: float = 600, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [executable, *map(str, arguments)],
-            capture_output=True, text=True, check=False, cwd=cwd, timeout=timeout,
-            env={**os.environ, "COLUMNS": "80", "HF_HUB_OFFLINE": "1", **environment},
-        )  # fmt: skip
+        variables = {**os.environ, "COLUMNS": "80", "HF_HUB_OFFLINE": "1", **environment}
+        if any(name.startswith("PYTHON") for name in environment):  # what Python reads when it starts
+            script = Path(sys.executable).with_name("attngeo")
+            return subprocess.run(
+                [script, *map(str, arguments)],
+                capture_output=True, text=True, check=False, cwd=cwd, timeout=timeout, env=variables,
+            )  # fmt: skip
+        own_hub = any(name.startswith("HF_") for name in environment)
+        process = forks(own_hub)
+        return process.run(arguments, cwd=cwd, timeout=timeout, environment=variables, libraries=not own_hub)[0]
 
     return run
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.forks import start_forks
 from support.messages import assert_states
-from support.race import Racers, start_racers
 from support.reports import read_files
 from support.runs import write_config, write_text
 from support.vectors import random_vectors, words, write_questions
@@ -26,13 +27,23 @@ RECIPE = (
     '[[section]]\ntitle = "s"\ntables = [{{ of = "a" }}]\n'
 )
 MODELS = ("encoder", "decoder")
-OWN = ("stdout-0", "stdout-1", "stderr-0", "stderr-1")
+
+
+Racers = Callable[..., list[tuple[int, str]]]
 
 
 @pytest.fixture(scope="module")
 def racers() -> Iterator[Racers]:
-    with start_racers() as started:
-        yield started
+    """Run commands at the same time, in a folder: the exit code and the messages of each."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "SOURCE_DATE_EPOCH": "1700000000"}
+    with start_forks() as forks:
+
+        def run(folder: Path, *commands: list[object]) -> list[tuple[int, str]]:
+            return [
+                (done.returncode, done.stderr) for done in forks.run(*commands, cwd=folder, environment=environment)
+            ]
+
+        yield run
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +80,12 @@ def test_a_file_is_that_of_one_process(name: str, racers: Racers, given: Path, t
     whole = []
     for number, command in enumerate(commands):
         alone = f"{number}-{output}"
-        assert racers.run(tmp_path, [*command, "-o", alone]) == [(0, "")]
+        assert racers(tmp_path, [*command, "-o", alone]) == [(0, "")]
         whole.append((tmp_path / alone).read_bytes())
-    found = racers.run(tmp_path, *([*command, "-o", output] for command in commands))
+    found = racers(tmp_path, *([*command, "-o", output] for command in commands))
     assert found == [(0, ""), (0, "")]
     assert (tmp_path / output).read_bytes() in whole
-    assert {path.name for path in tmp_path.iterdir()} == {output, f"0-{output}", f"1-{output}", *OWN}
+    assert {path.name for path in tmp_path.iterdir()} == {output, f"0-{output}", f"1-{output}"}
 
 
 def refused(found: list[tuple[int, str]]) -> int:
@@ -99,7 +110,7 @@ def test_a_run_is_that_of_one_process(racers: Racers, given: Path, tmp_path: Pat
         "-q",
         "--seed",
     ]
-    seed = 1 - refused(racers.run(tmp_path, [*run, 0], [*run, 1]))
+    seed = 1 - refused(racers(tmp_path, [*run, 0], [*run, 1]))
     for name in ("settings.json", "summary.json"):
         stored = json.loads((tmp_path / "out" / name).read_text())
         assert stored.get("settings", stored)["seed"] == seed
@@ -112,9 +123,9 @@ def test_a_comparison_is_that_of_one_process_also_beside_one_of_its_runs(
 ) -> None:
     run = ["pretrain", "--model", given / "config.json", "--data", given / "text.txt", *RUN, "-q", "-o"]
     comparison = [*run, "out", "--compare", "default,symmetric"]
-    found = racers.run(tmp_path, comparison, [*run, "out/mlm-symmetric-seed0", "--init", "symmetric"])
+    found = racers(tmp_path, comparison, [*run, "out/mlm-symmetric-seed0", "--init", "symmetric"])
     refused(found)
-    again = racers.run(
+    again = racers(
         tmp_path, [*run, "out2", "--compare", "default,symmetric"], [*run, "out2", "--compare", "default,identity"]
     )
     winner = 1 - refused(again)
@@ -126,7 +137,7 @@ def test_a_report_is_that_of_one_process(racers: Racers, given: Path, tmp_path: 
     commands = [["report", given / f"{model}.toml", "-q", "-o"] for model in MODELS]
     whole = []
     for model, command in zip(MODELS, commands, strict=True):
-        assert racers.run(tmp_path, [*command, model])[0][0] == 0
+        assert racers(tmp_path, [*command, model])[0][0] == 0
         whole.append(read_files(tmp_path / model))
-    loser = refused(racers.run(tmp_path, *([*command, "out"] for command in commands)))
+    loser = refused(racers(tmp_path, *([*command, "out"] for command in commands)))
     assert read_files(tmp_path / "out") == whole[1 - loser]

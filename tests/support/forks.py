@@ -1,0 +1,225 @@
+"""The command as a process of its own, without the seconds that each process needs to load the libraries.
+
+As a script, this module loads the libraries once and then waits for requests on a socket. For each command of a request
+it forks a process that has the pipes, the folder and the environment of that command, and that ends as Python ends: the
+command's exit code is the process's. Tests of the start itself, of signals and of terminals start the installed script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Modules that are loaded before the first fork, and before the first fork for a command.
+LIBRARIES = (
+    "attngeo.commands.app",
+    "attngeo.scores.computing",
+    "pandas",
+    "scipy.sparse",
+    "torch",
+    "psutil",
+    "filelock",
+)
+LIBRARIES_OF = {
+    "analogy": ("attngeo.analogies.analogy",),
+    "cbow": ("attngeo.embeddings.cbow", "gensim.models"),
+    "efa": ("attngeo.efa.own_fit", "attngeo.efa.own_predict", "pyarrow.parquet"),
+    "plot": ("attngeo.reporting.plots", "attngeo.figures.save"),
+    "pretrain": ("attngeo.pretrain.comparison", "transformers.trainer", "transformers.models.bert.modeling_bert"),
+    "report": ("attngeo.reporting.report", "attngeo.figures.save"),
+    "tabular": ("attngeo.tabular.own_fit", "pyarrow.parquet"),
+}
+BYTES = 1 << 20  # of a request
+
+
+class Forks:
+    """The process that runs commands."""
+
+    def __init__(self, asked: socket.socket) -> None:
+        self._socket = asked
+
+    def run(
+        self,
+        *commands: Sequence[object],
+        cwd: Path | None = None,
+        timeout: float = 600,
+        environment: Mapping[str, str] | None = None,
+        libraries: bool = True,
+    ) -> list[subprocess.CompletedProcess[str]]:
+        """Run commands at the same time; two begin to write their files at the same moment.
+
+        timeout: seconds after which the commands are killed, and TimeoutExpired is raised. environment: all variables.
+        libraries: whether the libraries that are particular to a command are loaded before the fork.
+        """
+        arguments = [[str(part) for part in command] for command in commands]
+        pipes = [os.pipe() for _ in range(2 * len(commands))]
+        request = {
+            "commands": arguments, "cwd": str(cwd or Path.cwd()), "environment": dict(environment or os.environ),
+            "libraries": libraries,
+        }  # fmt: skip
+        socket.send_fds(self._socket, [json.dumps(request).encode()], [write for _, write in pipes])
+        for _, write in pipes:
+            os.close(write)
+        texts = [""] * len(pipes)
+        threads = [threading.Thread(target=_read, args=(texts, number, read)) for number, (read, _) in enumerate(pipes)]
+        for thread in threads:
+            thread.start()
+        processes = self._answer(timeout=60)
+        try:
+            codes = self._answer(timeout)
+        except TimeoutError:
+            for process in processes:
+                os.kill(process, 9)
+            self._answer(timeout=60)
+            raise subprocess.TimeoutExpired(arguments[0], timeout) from None
+        finally:
+            for thread in threads:
+                thread.join()
+        streams = zip(texts[::2], texts[1::2], strict=True)
+        return [
+            subprocess.CompletedProcess(command, code, *both)
+            for command, code, both in zip(arguments, codes, streams, strict=True)
+        ]
+
+    def _answer(self, timeout: float) -> list[int]:
+        self._socket.settimeout(timeout)
+        return list(json.loads(self._socket.recv(BYTES)))
+
+
+def _read(texts: list[str], number: int, pipe: int) -> None:
+    with open(pipe, encoding="utf-8") as stream:
+        texts[number] = stream.read()
+
+
+@contextlib.contextmanager
+def start_forks() -> Iterator[Forks]:
+    """A process that runs commands; it ends with the block.
+
+    huggingface_hub reads its environment when it is imported. A command with other variables HF_… than this process is
+    for a second process, whose commands have no libraries in common that import it.
+    """
+    asked, answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, __file__, str(answers.fileno())]
+    with asked, subprocess.Popen(
+        command, pass_fds=[answers.fileno()], stdin=subprocess.DEVNULL, env=environment
+    ) as process:  # fmt: skip
+        answers.close()
+        yield Forks(asked)
+        asked.close()
+        process.wait(60)
+
+
+def serve(answers: socket.socket) -> None:
+    """Fork a process for each command that is asked for, until the socket is closed."""
+    load(LIBRARIES)
+    if seed := os.environ.get("ATTNGEO_TEST_ROUNDING"):
+        from support import rounding
+
+        rounding.start(int(seed))
+    while True:
+        text, pipes, *_ = socket.recv_fds(answers, BYTES, 8)
+        if not text:
+            return
+        request = json.loads(text)
+        if request["libraries"]:
+            for command in request["commands"]:
+                load(LIBRARIES_OF.get(command[0] if command else "", ()))
+        gc.freeze()  # a collection in a fork would copy what is loaded
+        turns = [os.pipe() for _ in request["commands"]]
+        processes = []
+        for number, arguments in enumerate(request["commands"]):
+            if not (process := os.fork()):
+                answers.close()
+                # This process reads its own pipe and writes to the other's, which ends when the other process ends.
+                for other, (reads, writes) in enumerate(turns):
+                    os.close(writes if other == number else reads)
+                other = len(turns) - 1 - number
+                meeting = (turns[number][0], turns[other][1]) if other != number else None
+                end_with(run_command, arguments, request, pipes[2 * number : 2 * number + 2], meeting)
+            processes.append(process)
+        for end in (*pipes, *(end for turn in turns for end in turn)):
+            os.close(end)
+        answers.send(json.dumps(processes).encode())
+        codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        answers.send(json.dumps(codes).encode())
+
+
+def load(names: Iterable[str]) -> None:
+    for name in names:
+        import_module(name)
+
+
+def end_with(function: Callable[..., None], *arguments: object) -> NoReturn:
+    """End this process with a function, as Python ends, except that no memory is freed: that takes 0.3 s."""
+    code: Any = 0
+    try:
+        function(*arguments)
+    except SystemExit as stop:
+        code = stop.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def run_command(
+    arguments: list[str], request: dict[str, Any], pipes: list[int], meeting: tuple[int, int] | None
+) -> None:
+    """Be the process of a command."""
+    from attngeo.commands.app import main
+
+    for number, name, pipe in zip((1, 2), ("stdout", "stderr"), pipes, strict=True):
+        os.dup2(pipe, number)
+        os.close(pipe)
+        # The streams of the process that was forked know whether its files can be rewound; these are pipes.
+        stream = open(number, "w", encoding="utf-8", closefd=False, buffering=1 if number == 2 else -1)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    if meeting:
+        wait_before_files(*meeting)
+    sys.argv = [str(Path(sys.executable).with_name("attngeo")), *arguments]
+    main()
+
+
+def wait_before_files(reads: int, writes: int) -> None:
+    """Make this process wait before its first file, until the other one is about to write, too, or has ended."""
+    import secrets
+
+    make_token, met = secrets.token_hex, False
+
+    def meet(*sizes: int) -> str:
+        """The name of a temporary file."""
+        nonlocal met
+        if not met:
+            met = True
+            with contextlib.suppress(BrokenPipeError):
+                os.write(writes, b"x")
+            os.read(reads, 1)
+        return make_token(*sizes)
+
+    secrets.token_hex = meet
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the folder of this script, whose modules have the names of others
+    serve(socket.socket(fileno=int(sys.argv[1])))
