@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def forks() -> Iterator[Callable[[bool], Forks]]:
     """Processes that have loaded the libraries and fork for each command: one for each kind of environment."""
     with ExitStack() as stack:
-        yield cache(lambda own_hub: stack.enter_context(start_forks()))
+        yield cache(lambda _: stack.enter_context(start_forks()))
 
 
 @pytest.fixture(scope="session")

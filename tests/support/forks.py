@@ -189,7 +189,7 @@ def run_command(
         os.dup2(pipe, number)
         os.close(pipe)
         # The streams of the process that was forked know whether its files can be rewound; these are pipes.
-        stream = open(number, "w", encoding="utf-8", closefd=False, buffering=1 if number == 2 else -1)
+        stream = os.fdopen(number, "w", 1 if number == 2 else -1, encoding="utf-8", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os.chdir(request["cwd"])

@@ -1,8 +1,8 @@
 """Another processor, as far as its rounding goes: a plugin of pytest, for `--rounding SEED`.
 
 Processors and libraries of linear algebra add the terms of a product in different orders, so that its last digits
-differ. Here each product of torch is moved by -1 to 2 units in the last place, by a hash of its bits and the seed: equal
-inputs still give equal outputs, and each seed is another processor. Zeros and infinities stay as they are.
+differ. Here each product of torch is moved by -1 to 2 units in the last place, by a hash of its bits and the seed:
+equal inputs still give equal outputs, and each seed is another processor. Zeros and infinities stay as they are.
 
 The products are intercepted in torch's dispatcher, below autograd and above the kernels of devices: in all threads, in
 forward and backward passes, and without the cost of a TorchDispatchMode for all other operations.
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 PRODUCTS = (
-    "mm", "mm.out", "addmm", "addmm.out", "addmm_", "bmm", "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_", "mv", "mv.out",
-    "addmv", "addmv.out", "addmv_", "dot", "convolution", "convolution_backward",
+    "mm", "mm.out", "addmm", "addmm.out", "addmm_", "bmm", "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_",
+    "mv", "mv.out", "addmv", "addmv.out", "addmv_", "dot", "convolution", "convolution_backward",
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
 )  # fmt: skip
 # Floating-point type → the integers of its bits, and an odd number that spreads them.
