@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Command
 from support.readme import ROOT, generate, parts_of, readmes
 
 from attngeo import errors
@@ -40,8 +41,8 @@ def blocks(reference: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(("path", "name"), PARTS, ids=IDS)
-def test_generated_parts_agree_with_the_code(path: Path, name: str) -> None:
-    written, made = text_of(path, name), generate(name)
+def test_generated_parts_agree_with_the_code(path: Path, name: str, attngeo: Command) -> None:
+    written, made = text_of(path, name), generate(name, attngeo)
     if name == "reference":
         assert blocks(written) == blocks(made), "run `make readme`"
     elif name == "families":

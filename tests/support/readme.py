@@ -26,29 +26,31 @@ VERDICTS = {
     "no attention": "the model has no attention by queries and keys",
     "not verified": "the model cannot be built or run for the census",
 }
+Run = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
 
 
-def generate(name: str) -> str:
-    """The Markdown of the part with this name."""
+def generate(name: str, run: Run | None = None) -> str:
+    """The Markdown of the part with this name. run: runs the command; by default, each time in a new process."""
+    run = run or _start
     match name:
         case "demo":
-            return _block("score", "demo:minilm")
+            return _block(run, "score", "demo:minilm")
         case "demos":
-            return _block("score", "demo:encoder", "demo:decoder")
+            return _block(run, "score", "demo:encoder", "demo:decoder")
         case "analogy":
-            return _block("analogy", "demo:minilm")
+            return _block(run, "analogy", "demo:minilm")
         case "census":
             return _census()
         case "families":
-            return _output("families", "--format", "markdown")
+            return _output(run, "families", "--format", "markdown")
         case "reference":
             groups = {"tabular": TABULAR, "efa": EFA}
             names = [[name] for name in _names(COMMANDS)]
             for group, commands in groups.items():
                 names += [[group], *([group, name] for name in _names(commands))]
-            return "\n\n".join([_help(), *(_help(*name) for name in names)])
+            return "\n\n".join([_help(run), *(_help(run, *name) for name in names)])
     raise ValueError(f"no generated part is named {name!r}")
 
 
@@ -90,19 +92,24 @@ def _census() -> str:
     return "\n".join(lines)
 
 
-def _help(*command: str) -> str:
-    return f"### `{' '.join(['attngeo', *command])}`\n\n```text\n{_output(*command, '--help', columns=100)}\n```"
+def _help(run: Run, *command: str) -> str:
+    return f"### `{' '.join(['attngeo', *command])}`\n\n```text\n{_output(run, *command, '--help', columns=100)}\n```"
 
 
-def _block(*command: str) -> str:
-    return f"```text\n{_output(*command)}\n```"
+def _block(run: Run, *command: str) -> str:
+    return f"```text\n{_output(run, *command)}\n```"
 
 
-def _output(*command: str, columns: int = 80) -> str:
+def _output(run: Run, *command: str, columns: int = 80) -> str:
+    done = run(*command, COLUMNS=str(columns))
+    done.check_returncode()
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+
+
+def _start(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     attngeo = Path(sys.executable).with_name("attngeo")
-    environment = {**os.environ, "COLUMNS": str(columns), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([attngeo, *command], capture_output=True, text=True, check=True, env=environment)
-    return "\n".join(line.rstrip() for line in run.stdout.strip().splitlines())
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.run([attngeo, *command], capture_output=True, text=True, check=True, env=environment)
 
 
 if __name__ == "__main__":
