@@ -42,13 +42,18 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
             raise CorruptCheckpointError(f"{site.module}: query or key weight is missing")
         return Projections(q, k, q_bias, k_bias, *gains)
     by_role = {role: tensors[name] for role, name in site.tensors.items()}
-    rope_dim = len(by_role["kv_a"]) - by_role["kv_norm"].numel()
+    rope_dim = count_shared_rows(site, tensors)
     sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
     scaled = site.layout.scaled
     q, k = latent_weights(by_role, **sizes, bias=False, scaled=scaled)
     if "q_a_bias" in by_role or "kv_a_bias" in by_role:
         return Projections(q, k, *latent_weights(by_role, **sizes, bias=True, scaled=scaled), *gains)
     return Projections(q, k, None, None, *gains)
+
+
+def count_shared_rows(site: AttentionSite, tensors: Mapping[str, Tensor]) -> int:
+    """The width of the rotary key of latent attention, which all heads share: the last dimensions of a head."""
+    return len(tensors[site.tensors["kv_a"]]) - tensors[site.tensors["kv_norm"]].numel()
 
 
 def output_axis(site: AttentionSite) -> int:

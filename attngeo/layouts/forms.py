@@ -5,7 +5,7 @@ Each entry was read from the modeling file of transformers, and the census compa
 
 from __future__ import annotations
 
-from attngeo.layouts.layout import HeadNorm, LatentLayout, QKLayout, make_fused, make_separate
+from attngeo.layouts.layout import HeadNorm, LatentLayout, QKLayout, Rotary, make_fused, make_separate
 
 # Projection → model types that hold queries, keys and values in it, in this order.
 IN_ORDER = {
@@ -101,6 +101,12 @@ NORMS_BY_TYPE: dict[str, HeadNorm] = {
     ),
     "esmc": HeadNorm(centred=True),
 }  # fmt: skip
+
+# Rotary embeddings of types that rotate a part of each head by default: which dimensions make a pair.
+ROTARY_BY_TYPE: dict[str, Rotary] = {
+    **dict.fromkeys(("glm", "glm4", "moonshine"), Rotary(interleaved=True)),
+    **dict.fromkeys(("gpt_neox_japanese", "nemotron", "persimmon", "qwen3_next"), Rotary()),
+}
 
 # Modules that have queries and keys but do not attend by their product: pattern of the name → reason.
 NOT_ATTENTION = (

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.forms import CAUSAL_REMOTE, CHANGED_BY, LAYOUTS, NORMS_BY_TYPE, NOT_ATTENTION, OTHER_ATTENTION
+from attngeo.layouts.forms import (
+    CAUSAL_REMOTE,
+    CHANGED_BY,
+    LAYOUTS,
+    NORMS_BY_TYPE,
+    NOT_ATTENTION,
+    OTHER_ATTENTION,
+    ROTARY_BY_TYPE,
+)
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import RULES, Family, LatentLayout, QKLayout
 from attngeo.layouts.names import NUMBER, join, pattern_of
@@ -227,6 +235,7 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
         source="",
         layouts=(*LAYOUTS.get(model_type, ()), *RULES),
         stack="decoder" if causal else "encoder",
+        rotary=ROTARY_BY_TYPE.get(model_type),
         head_norm=NORMS_BY_TYPE.get(model_type),
         notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),
     )

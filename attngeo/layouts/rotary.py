@@ -1,4 +1,4 @@
-"""From the configuration to rotary position embeddings: the angle that each pair of dimensions rotates per position."""
+"""From the configuration to rotary position embeddings: which dimensions rotate, how far per position, how scaled."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     Source: Su et al. 2021 (arXiv 2104.09864); linear: Chen et al. 2023 (2306.15595); yarn: Peng et al. 2023
     (2309.00071); llama3: the Llama 3.1 release; longrope: Ding et al. 2024 (2402.13753).
     """
-    stated = {name: value for name, value in section.items() if value is not None}
-    fields = {**family.defaults, **stated}
-    rope = _parameters(stated, fields, layer)
-    size = _count_rotated(fields, rope, family, head_dim)
+    stated, fields, rope = _read(section, family, layer)
+    size = _count_rotated(stated, fields, rope, family, head_dim)
     base = _real(rope["rope_theta"])
     plain: Tensor = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = _kind(rope)
     match kind:
         case "default" | "dynamic" | "mrope":
             return plain
@@ -38,12 +36,77 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
             return _llama3(plain, rope)
         case "yarn":
             return _yarn(plain, rope, fields, base)
-        case "longrope" | "su":
+        case "longrope":
             factors = torch.tensor([_real(factor) for factor in rope["short_factor"]], dtype=torch.float64)
             if factors.shape != plain.shape:
                 raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
             return plain / factors
     raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is not supported; score without --rope-offset")
+
+
+def rotary_scaling(
+    section: Mapping[str, Any], family: Family, head_dim: int, layer: int, rotated: int | None = None
+) -> tuple[float, int]:
+    """Factor of the rotated dimensions of queries, and of those of keys, and the number of these dimensions in a head.
+
+    It is 1 but for yarn and longrope. It is not computed, and 1, if all dimensions rotate: then it is a factor of all
+    logits. rotated: the number of dimensions, if the weights tell it. Raises what `rotary_frequencies` raises.
+    """
+    if not any(isinstance(section.get(name), Mapping) for name in ("rope_parameters", "rope_scaling")):
+        return 1.0, 0
+    stated, fields, rope = _read(section, family, layer)
+    if _kind(rope) not in ("yarn", "longrope"):
+        return 1.0, 0
+    if rotated is None:
+        rotated = _count_rotated(stated, fields, rope, family, head_dim)
+        rotated += rotated % 2
+    if not 0 < rotated < head_dim:
+        return 1.0, 0
+    factor = _attention_factor(rope, fields)
+    if not 0 < factor < math.inf:
+        raise ValueError(f"a factor of {factor} for rotated dimensions, expected a positive number")
+    return factor, rotated
+
+
+def _attention_factor(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
+    """What yarn or longrope multiplies cosines and sines by."""
+    if rope.get("attention_factor") is not None:
+        return _real(rope["attention_factor"])
+    trained = _trained_length(rope, fields)
+    stretch = _stretch(rope, fields, trained)
+    if stretch <= 1:
+        return 1.0
+    if _kind(rope) == "longrope":
+        return math.sqrt(1 + math.log(stretch) / math.log(trained))
+    scales = rope.get("mscale"), rope.get("mscale_all_dim")
+    above, below = map(_real, scales) if all(scales) else (1, 0)
+    return (0.1 * above * math.log(stretch) + 1) / (0.1 * below * math.log(stretch) + 1)
+
+
+def _read(
+    section: Mapping[str, Any], family: Family, layer: int
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The fields that a section states, the same with the family's defaults, and the rotary parameters at one layer."""
+    stated = {name: value for name, value in section.items() if value is not None}
+    fields = {**family.defaults, **stated}
+    return stated, fields, _parameters(stated, fields, layer)
+
+
+def _kind(rope: Mapping[str, Any]) -> str:
+    """The kind of scaling. Phi-3 called longrope "su", and then "yarn"."""
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    return "longrope" if kind == "su" or (kind == "yarn" and "short_factor" in rope) else kind
+
+
+def _trained_length(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
+    """The context length that the model was trained with, before scaling."""
+    name = "original_max_position_embeddings"
+    return _real(fields.get(name) or rope.get(name) or fields["max_position_embeddings"])
+
+
+def _stretch(rope: Mapping[str, Any], fields: Mapping[str, Any], trained: float) -> float:
+    """By how much scaling stretches the context length."""
+    return _real(rope.get("factor") or _real(fields["max_position_embeddings"]) / trained)
 
 
 def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
@@ -92,14 +155,18 @@ def _is_local(fields: Mapping[str, Any], layer: int) -> bool:
     return pattern is not None and (layer + 1) % _whole(pattern) != 0
 
 
-def _count_rotated(fields: Mapping[str, Any], rope: Mapping[str, Any], family: Family, head_dim: int) -> int:
+def _count_rotated(
+    stated: Mapping[str, Any], fields: Mapping[str, Any], rope: Mapping[str, Any], family: Family, head_dim: int
+) -> int:
     """The number of dimensions of a head that rotate."""
     if family.rotary is not None and family.rotary.tail:
         return _whole(fields["qk_rope_head_dim"])
-    if "rotary_dim" in fields:
+    names = ("partial_rotary_factor", "rotary_pct")
+    fractions = [known[name] for known in (rope, stated) for name in names if name in known]
+    if not fractions and "rotary_dim" in fields:
         return _whole(fields["rotary_dim"])
-    fraction = rope.get("partial_rotary_factor", fields.get("partial_rotary_factor", fields.get("rotary_pct", 1.0)))
-    return int(head_dim * _real(fraction))
+    fractions += [fields[name] for name in names if name in fields]
+    return int(head_dim * _real(fractions[0] if fractions else 1.0))
 
 
 def _llama3(plain: Tensor, rope: Mapping[str, Any]) -> Tensor:
@@ -112,8 +179,8 @@ def _llama3(plain: Tensor, rope: Mapping[str, Any]) -> Tensor:
 
 def _yarn(plain: Tensor, rope: Mapping[str, Any], fields: Mapping[str, Any], base: float) -> Tensor:
     """As `_llama3`, but blend linearly over the index of the pair."""
-    trained = _real(rope.get("original_max_position_embeddings") or fields["max_position_embeddings"])
-    factor, size = _real(rope.get("factor") or fields["max_position_embeddings"] / trained), 2 * len(plain)
+    trained = _trained_length(rope, fields)
+    factor, size = _stretch(rope, fields, trained), 2 * len(plain)
 
     def pair_turning(times: float) -> float:
         return size * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(base))

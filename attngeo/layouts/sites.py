@@ -66,9 +66,15 @@ class AttentionSite:
         return self.stack.startswith("cross")
 
     @property
+    def may_rotate(self) -> bool:
+        """Whether queries and keys may have rotary embeddings: not in cross-attention, nor with ALiBi."""
+        known_without = bool(self.family.source) and self.family.rotary is None
+        return not (self.is_cross or self.section.get("alibi") or known_without)
+
+    @property
     def rotary(self) -> Rotary | None:
-        """The family's rotary embeddings; None if this site has none, as in cross-attention or with ALiBi."""
-        return None if self.is_cross or self.section.get("alibi") else self.family.rotary
+        """The family's rotary embeddings; None if this site has none, or if the order of its dimensions is unknown."""
+        return self.family.rotary if self.may_rotate else None
 
     def rows(self, slots: str) -> int:
         """The output width of these slots at this site."""

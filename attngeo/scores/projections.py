@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ from attngeo.checkpoints.store import TensorStore, float_shape, stated_quantisat
 from attngeo.choices import Convention
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
-from attngeo.layouts.assemble import Projections, assemble
-from attngeo.layouts.rotary import rotary_frequencies
+from attngeo.layouts.assemble import Projections, assemble, count_shared_rows
+from attngeo.layouts.layout import LatentLayout
+from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
 from attngeo.layouts.sites import AttentionSite, find_sites
 from attngeo.options import accept_options
 from attngeo.scores.options import ScoreOptions, check_layers
@@ -166,8 +167,9 @@ def projections(
         parts, note = _fold_norm(site, tensors, parts)
         notes += note
     parts = _scale_queries(site, tensors, _fold_head_norm(site, tensors, parts))
+    parts, scaling = _scale_rotated(site, tensors, parts, ref)
     parts, note = _rotate(site, parts, variants.rope_offset, ref)
-    notes += note
+    notes += note + scaling
     q, k = parts.q, parts.k
     if variants.with_bias and parts.q_bias is None and parts.k_bias is None:
         notes.append("no biases to include")
@@ -230,11 +232,39 @@ def _scale_queries(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Pr
     return parts._replace(q=parts.q * scale, q_bias=bias)
 
 
+def _scale_rotated(
+    site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections, ref: str
+) -> tuple[Projections, list[str]]:
+    """Multiply what rotates by its factor, which yarn and longrope give it at any offset.
+
+    Where all dimensions rotate, the factor is one of all logits, and is left out like that in front of the softmax.
+    """
+    if not site.may_rotate:
+        return parts, []
+    shared = count_shared_rows(site, tensors) if isinstance(site.layout, LatentLayout) else None
+    with _explain_rotary(ref, "correct it"):
+        factor, count = rotary_scaling(site.section, site.family, site.head_dim, site.layer, shared)
+    if factor == 1:
+        return parts, []
+    factors = parts.q.new_ones(1, site.head_dim)
+    factors[:, :count] = factor
+    if shared is not None:
+        factors = factors.flip(1)
+
+    def scale(x: Tensor) -> Tensor:
+        return fold_head_norm(x, factors, centred=False)
+
+    q_bias, k_bias = (None if bias is None else scale(bias) for bias in (parts.q_bias, parts.k_bias))
+    note = f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys times {factor:.4g}"
+    return parts._replace(q=scale(parts.q), k=scale(parts.k), q_bias=q_bias, k_bias=k_bias), [note]
+
+
 def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> tuple[Projections, list[str]]:
     """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
     rotary = site.rotary
     if rotary is None:
-        if offset and not site.family.source and any("rope" in name for name in site.section):
+        unknown = site.family.rotary is None and not site.family.source
+        if offset and unknown and any("rope" in name for name in site.section):
             raise UnsupportedModelError(
                 f"{ref}: the order of the rotary dimensions of {site.section.get('model_type')!r} is unknown; "
                 "score without --rope-offset"
@@ -243,15 +273,10 @@ def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> t
     notes = [f"rotary: relative offset {offset}"]
     if not offset:
         return parts, notes
-    try:
+    with _explain_rotary(ref, "score without --rope-offset"):
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
         if not frequencies.isfinite().all():
             raise ValueError("frequencies are not finite")
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise CorruptCheckpointError(
-            f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); "
-            "score without --rope-offset"
-        ) from None
     if 2 * len(frequencies) > site.head_dim:
         raise ShapeError(f"{ref}: {2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
     angles = offset * frequencies
@@ -263,3 +288,14 @@ def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> t
 
     bias = None if parts.q_bias is None else turn(parts.q_bias)
     return parts._replace(q=turn(parts.q), q_bias=bias), notes
+
+
+@contextmanager
+def _explain_rotary(ref: str, advice: str) -> Iterator[None]:
+    """Inside, what an invalid description of rotary embeddings raises becomes a CorruptCheckpointError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CorruptCheckpointError(
+            f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}"
+        ) from None

@@ -1,6 +1,7 @@
 """Write attngeo/layouts/defaults.json: what transformers uses if a configuration leaves out the numbers of heads.
 
-`make census` runs it. Values that a configuration class computes from others are no defaults and are left out.
+It also has the share of a head that rotates, if it is the same in all layers and not 1. `make census` runs it. Values
+that a configuration class computes from others are no defaults and are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,18 @@ def _fields_of(kind: type) -> dict[str, Any]:
             value = field.default_factory()
         if FIELD.search(field.name) and not OTHERS.search(field.name) and _is_count(value):
             found[field.name] = list(value) if isinstance(value, tuple) else value
+    share = (_read_rope(kind) or {}).get("partial_rotary_factor")
+    if found and share and share < 1 and "qk_rope_head_dim" not in found:
+        found["partial_rotary_factor"] = share
     return found
+
+
+def _read_rope(kind: type) -> dict[str, Any] | None:
+    """The rotary parameters of a default configuration; None if there are none, or if none can be made."""
+    try:
+        return getattr(kind(), "rope_parameters", None)
+    except Exception:  # some classes require a library
+        return None
 
 
 def _is_count(value: Any) -> bool:

@@ -1,15 +1,22 @@
-"""Rotary frequencies from every kind of configuration, against transformers' own functions."""
+"""Rotary embeddings from every kind of configuration, against transformers' own functions and running layers."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.checkpoints import write_single
+from support.messages import refuses
+from support.running_model import assert_same_logits, inputs_of, record_tiny
+from support.tiny_models import BERT, MLA, TEXT, TinyModel, build
+from support.tiny_models import LLAMA as TINY
 
-from attngeo.errors import UnsupportedModelError
+import attngeo
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.rotary import rotary_frequencies
+from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
 
 LLAMA = {
     "model_type": "llama",
@@ -36,15 +43,29 @@ SCALED: dict[str, dict[str, Any]] = {
         "beta_fast": 16.0,
         "beta_slow": 2.0,
     },
-}
+    "yarn, scales": {
+        "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 512, "mscale": 0.7,
+        "mscale_all_dim": 0.4,
+    },
+    "longrope": {
+        "rope_type": "longrope", "original_max_position_embeddings": 512, "long_factor": [2.0] * 16,
+        "short_factor": [1 + i / 8 for i in range(16)],
+    },
+    "longrope, stated": {
+        "rope_type": "longrope", "original_max_position_embeddings": 512, "short_factor": [1.5] * 16,
+        "long_factor": [2.0] * 16, "attention_factor": 1.25,
+    },
+}  # fmt: skip
 
 
-def of_transformers(config: dict[str, Any], rope: dict[str, Any]) -> torch.Tensor:
+def of_transformers(config: dict[str, Any], rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+    """The frequencies, and the factor of what rotates."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     built = LlamaConfig(**config, rope_parameters={"rope_theta": 50_000.0, **rope})
-    return ROPE_INIT_FUNCTIONS[rope["rope_type"]](built, None)[0].double()
+    frequencies, factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](built, None)
+    return frequencies.double(), factor
 
 
 @pytest.mark.parametrize("kind", SCALED)
@@ -58,8 +79,11 @@ def test_scaled_frequencies(kind: str, style: str) -> None:
     else:
         section |= {"rope_parameters": {"rope_theta": 50_000.0, **rope}}
     got = rotary_frequencies(section, FAMILIES["llama"], 32, 0, "here")
-    assert torch.allclose(got, of_transformers(LLAMA, rope), rtol=1e-5)
+    frequencies, factor = of_transformers(LLAMA, rope)
+    assert torch.allclose(got, frequencies, rtol=1e-5)
     assert not torch.allclose(got, 50_000.0 ** (-torch.arange(0, 32, 2).double() / 32), rtol=1e-3)
+    assert rotary_scaling(section, FAMILIES["llama"], 32, 0, rotated=16)[0] == pytest.approx(factor)
+    assert rotary_scaling(section, FAMILIES["llama"], 32, 0) == (1, 0)
 
 
 def test_missing_and_null_fields_mean_the_defaults() -> None:
@@ -139,7 +163,11 @@ def test_null_states_nothing_for_a_type_of_layer() -> None:
         ("gptj", {"rotary_dim": 4}, "rotary_dim"),
         ("gpt_neox", {"rotary_pct": 0.25}, "rotary_pct"),
         ("gemma3_text", {"sliding_window_pattern": 6}, "sliding_window_pattern"),
-        *(("llama", {"rope_parameters": rope}, "rope_parameters.factor") for rope in SCALED.values()),
+        *(
+            ("llama", {"rope_parameters": rope}, "rope_parameters.factor")
+            for rope in SCALED.values()
+            if "factor" in rope
+        ),
     ],
 )
 def test_only_numbers_count_as_numbers(family: str, section: dict[str, Any], field: str, value: object) -> None:
@@ -148,3 +176,118 @@ def test_only_numbers_count_as_numbers(family: str, section: dict[str, Any], fie
     changed = {**inner, name: value}
     with pytest.raises(TypeError):
         rotary_frequencies({**section, outer[0]: changed} if outer else changed, FAMILIES[family], 32, 0, "here")
+
+
+# Families that rotate a part of each head: 4 heads of 8 dimensions.
+PART: dict[str, TinyModel] = {
+    "phi": TinyModel("phi", "PhiForCausalLM", BERT | {"num_key_value_heads": 2, "qk_layernorm": True}),
+    "phi3": TinyModel("phi3", "Phi3ForCausalLM", BERT | {"num_key_value_heads": 2}),
+    "gpt_neox": TinyModel("gpt_neox", "GPTNeoXForCausalLM", BERT),
+    "stablelm": TinyModel("stablelm", "StableLmForCausalLM", BERT | {"num_key_value_heads": 2, "use_qkv_bias": True}),
+    "glm": TinyModel("glm", "GlmForCausalLM", TINY | {"head_dim": 8, "attention_bias": True}),
+    "glm4": TinyModel("glm4", "Glm4ForCausalLM", TINY | {"head_dim": 8, "attention_bias": True}),
+    "persimmon": TinyModel("persimmon", "PersimmonForCausalLM", BERT),
+    "nemotron": TinyModel("nemotron", "NemotronForCausalLM", BERT | {"num_key_value_heads": 2}),
+    "qwen3_next": TinyModel(
+        "qwen3_next", "Qwen3NextForCausalLM",
+        TINY | {"head_dim": 8, "layer_types": ["full_attention"], "mlp_only_layers": [0], "num_experts": 0},
+    ),
+    "gpt_neox_japanese": TinyModel(
+        "gpt_neox_japanese", "GPTNeoXJapaneseForCausalLM", BERT | {"intermediate_multiple_size": 1}
+    ),
+    "moonshine": TinyModel(
+        "moonshine", "MoonshineForConditionalGeneration",
+        TEXT | {"hidden_size": 32, "intermediate_size": 24, "decoder_start_token_id": 1, "attention_bias": True,
+                "max_position_embeddings": 40}
+        | {f"{part}_num_{name}": n for part in ("encoder", "decoder")
+           for name, n in (("hidden_layers", 1), ("attention_heads", 4), ("key_value_heads", 4))},
+        "long-speech",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name in PART
+        for kind in (["default", "longrope"] if name == "phi3" else ["default", "linear", "yarn", "longrope"])
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_part_of_each_head_rotates_as_in_the_running_layer(name: str, kind: str, share: float) -> None:
+    """At any offset: queries and keys at positions 0, 1, 2 …, and the factor of what rotates."""
+    pairs = round(4 * share)
+    scaling: dict[str, Any] = {
+        "default": {},
+        "linear": {"factor": 4.0},
+        "yarn": {"factor": 4.0, "original_max_position_embeddings": 10},
+        "longrope": {"short_factor": [1.0, 1.5, 2.0, 3.0][:pairs], "long_factor": [4.0] * pairs, "factor": 4.0,
+                     "original_max_position_embeddings": 10},
+    }[kind]  # fmt: skip
+    rope = {"rope_type": kind, "rope_theta": 50.0, "partial_rotary_factor": share, **scaling}
+    own = {"num_hidden_layers": 1} if name != "moonshine" else {}
+    tiny = TinyModel(
+        PART[name].model_type, PART[name].architecture, {**PART[name].config, **own, "rope_parameters": rope},
+        PART[name].inputs,
+    )  # fmt: skip
+    model = build(tiny)
+    ran = record_tiny(tiny, model, position=None)
+    for offset in (0, 1, -2):
+        for site, wq, wk in attngeo.attention_sites(model, with_bias=True, rope_offset=offset):
+            if not site.is_cross:
+                assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module], offset)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_factor_of_latent_attention_is_that_of_the_key_that_heads_share() -> None:
+    rope = {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 10}
+    tiny = TinyModel("deepseek_v3", "DeepseekV3ForCausalLM", {**MLA, "q_lora_rank": 7, "rope_parameters": rope})
+    model = build(tiny)
+    ran = record_tiny(tiny, model, position=None)
+    for offset in (0, 1, -2):
+        for site, wq, wk in attngeo.attention_sites(model, with_bias=True, rope_offset=offset):
+            assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module], offset)
+
+
+# As microsoft/Phi-4-mini-instruct states it: 0.75 of each head, scaled from 4,096 to 131,072 positions.
+PHI_4_MINI = {
+    "model_type": "phi3", "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 1,
+    "partial_rotary_factor": 0.75, "rope_theta": 10_000.0, "max_position_embeddings": 131_072,
+    "original_max_position_embeddings": 4096,
+    "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 3, "long_factor": [2.0] * 3},
+}  # fmt: skip
+QKV = {"model.layers.0.self_attn.qkv_proj.weight": torch.randn(64, 32, generator=torch.Generator().manual_seed(0))}
+
+
+@pytest.mark.parametrize(("share", "scaled"), [(0.75, True), (1.0, False)])
+def test_the_factor_of_what_rotates_is_noted_where_a_part_does(share: float, scaled: bool, tmp_path: Path) -> None:
+    config = PHI_4_MINI | {"partial_rotary_factor": share}
+    got = attngeo.score(write_single(tmp_path / "scaled", QKV, config))
+    plain = attngeo.score(write_single(tmp_path / "plain", QKV, config | {"rope_scaling": None}))
+    assert ("rotary scaling: 6 of 8 dimensions of queries and keys times 1.19" in got["note"][0]) is scaled
+    assert bool(got["symmetry"][0] != plain["symmetry"][0]) is scaled
+
+
+@pytest.mark.parametrize("names", [("rope_type", "yarn"), ("type", "longrope"), ("type", "su")], ids=str)
+def test_earlier_names_of_longrope_mean_it(names: tuple[str, str]) -> None:
+    """Phi-3 called it "su", and then "yarn"."""
+    scaling = {names[0]: names[1], "short_factor": [1.0] * 3, "long_factor": [2.0] * 3}
+    factor, rotated = rotary_scaling(PHI_4_MINI | {"rope_scaling": scaling}, FAMILIES["phi3"], 8, 0)
+    assert (factor, rotated) == (pytest.approx((1 + 5 / 12) ** 0.5), 6)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "fact"),
+    [
+        ({"type": "yarn", "factor": "8"}, "'8' is no number"),
+        ({"type": "yarn", "factor": 8.0, "attention_factor": 0}, "expected a positive number"),
+        ({"type": "yarn", "factor": 8.0, "attention_factor": float("nan")}, "expected a positive number"),
+    ],
+    ids=str,
+)
+def test_a_factor_that_makes_no_sense_is_refused(scaling: dict[str, Any], fact: str, tmp_path: Path) -> None:
+    folder = write_single(tmp_path, QKV, PHI_4_MINI | {"rope_scaling": scaling})
+    with refuses(CorruptCheckpointError, folder, "invalid rotary embedding", fact):
+        attngeo.score(folder)

@@ -170,6 +170,8 @@ def inputs_for(  # noqa: C901 - one case a kind
             return {"input_features": noise(1, 24, 8), "decoder_input_ids": ids}
         case "speech":
             return {"input_values": noise(1, 90), "decoder_input_ids": ids}
+        case "long-speech":
+            return {"input_values": noise(1, 2500), "decoder_input_ids": ids}
         case "music":
             return {"input_ids": ids, "decoder_input_ids": torch.randint(0, 16, (2, tokens), generator=generator)}
     raise ValueError(kind)

@@ -62,6 +62,19 @@ def test_every_site_that_is_scored_agrees(name: str, saved: Save) -> None:
     assert set(frame["model"]) == {str(saved(name))} == {frame.attrs["model"]}
 
 
+def test_the_scaling_of_what_rotates_is_that_of_the_running_model(saved: Save, tmp_path: Path) -> None:
+    """As Phi-4-mini states it. It was left out: the products of plain weights are others."""
+    scaling = {"type": "longrope", "short_factor": [1.0] * 2, "long_factor": [2.0] * 2}
+    fields = {
+        "rope_parameters": None,
+        "rope_scaling": scaling,
+        "partial_rotary_factor": 0.5,
+        "max_position_embeddings": 4096,
+    }
+    frame = attngeo.verify(edit(saved("phi3"), tmp_path / "model", original_max_position_embeddings=32, **fields))
+    assert verdicts(frame) == {0: "agrees", 1: "agrees"}
+
+
 def test_a_pretrained_model_agrees_and_reports_its_progress() -> None:
     seen: list[Progress] = []
     frame = attngeo.verify("demo:minilm", progress=seen.append)
