@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, takewhile
 from typing import Any, NamedTuple
 
-from attngeo.errors import CorruptCheckpointError, ShapeError
+from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.layouts.absent import find_absent_layers
 from attngeo.layouts.heads import HeadConfig, Role, read_heads
 from attngeo.layouts.layout import HEAD_NORMS, LATENT_ROLES, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
@@ -116,19 +116,24 @@ def find_sites(
     names = set(names)
     survey = survey_modules(names, config, quantisation, ref)
     sites: list[AttentionSite] = []
-    skipped, errors = survey.skipped | find_absent_layers(survey.modules, names), []
+    unread, errors = {}, []
     candidates: list[_Candidate] = []
     for stack, modules in _group_by_stack(survey.modules).items():
         for layer, found in _number_layers(modules):
             if _is_speculative(found, layer):
+                unread[found.name] = "it drafts further tokens"
                 continue
             if (source := _shares_keys(found, layer)) is not None:
-                skipped[found.template] = source
+                unread[found.template] = source
                 continue
             module = _recognise_head_norm(found, names)
             tensors = _find_tensors(module, names)
             needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
             candidates.append(_Candidate(stack, layer, module, needed))
+    if not candidates:
+        name, reason = next(iter(unread.items()))
+        raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {reason}")
+    skipped = survey.skipped | find_absent_layers(survey.modules, names) | unread
     prepare([name for each in candidates for name in each.tensors.values()])
     for stack, layer, module, tensors in candidates:
         try:
@@ -250,9 +255,9 @@ def _number_layers(modules: list[Module]) -> list[tuple[int, Module]]:
 
 
 def _is_speculative(module: Module, layer: int) -> bool:
-    """Whether the layer only drafts further tokens (multi-token prediction). It follows the model's own layers."""
-    own = module.section.get("num_hidden_layers")
-    return bool(module.section.get("num_nextn_predict_layers")) and isinstance(own, int) and layer >= own
+    """Whether the layer only drafts further tokens (multi-token prediction). Such layers follow those of the model."""
+    own, more = (module.section.get(name) for name in ("num_hidden_layers", "num_nextn_predict_layers"))
+    return type(own) is int and type(more) is int and own <= layer < own + more
 
 
 def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:

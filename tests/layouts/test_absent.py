@@ -10,10 +10,11 @@ import pytest
 import torch
 from support.checkpoints import CONFIG, weights, write_config, write_index, write_sharded, write_single
 from support.ghosts import expand_tensors, load_published, write_ghost
+from support.messages import refuses
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.errors import AttnGeoError
+from attngeo.errors import AttnGeoError, UnsupportedModelError
 from attngeo.layouts.names import MOST_LAYERS
 from attngeo.scores.projections import sites_of
 
@@ -58,6 +59,26 @@ def test_a_number_of_layers_that_is_none_changes_nothing(stated: object, tmp_pat
     folder = write_single(tmp_path)
     write_config(folder, CONFIG | {"num_hidden_layers": stated})
     assert list_absent(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "more", "read"), [(3, 1, [0, 1, 2]), (1, 1, [0, 2, 3]), (1, 0, [0, 1, 2, 3]), (1, True, [0, 1, 2, 3])]
+)
+def test_no_layer_beyond_the_last_one_is_lost(stated: int, more: int, read: list[int], tmp_path: Path) -> None:
+    """Layers that draft further tokens are listed with the reason; no other layer is taken for one."""
+    fields = {"num_hidden_layers": stated, "num_nextn_predict_layers": more}
+    frame = attngeo.score(write_single(tmp_path, weights(4), CONFIG | fields))
+    assert frame["layer"].tolist() == read
+    drafting = sorted({0, 1, 2, 3} - set(read))
+    assert frame.attrs["skipped"] == {
+        f"model.layers.{layer}.self_attn": "it drafts further tokens" for layer in drafting
+    }
+
+
+def test_a_model_that_only_drafts_is_refused(tmp_path: Path) -> None:
+    fields = {"num_hidden_layers": 0, "num_nextn_predict_layers": 9}
+    with refuses(UnsupportedModelError, tmp_path, "model.layers.0.self_attn", "drafts further tokens"):
+        attngeo.score(write_single(tmp_path, config=CONFIG | fields))
 
 
 def test_a_layer_without_weights_of_its_own_is_counted_by_some_configurations(tmp_path: Path) -> None:
