@@ -172,6 +172,11 @@ def _measure_latent(module: Module, heads: int, tensors: Mapping[str, str], shap
     if shape_of(tensors["kv_a"])[0] == rank:  # some layers have no rotary embeddings
         nope, rope = nope + rope, 0
     want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
+    if "q_a" in tensors and "q" in tensors:
+        raise CorruptCheckpointError(
+            f"{ref}: {module.name} has both {tensors['q']} and {tensors['q_a']}, expected one of them; "
+            "remove the one that the model does not use"
+        )
     if "q_a" in tensors:
         query_rank, _ = _out_in(tensors["q_a"], shape_of, False, ref)
         want |= {"q_a": (query_rank, width), "q_b": (heads * (nope + rope), query_rank), "q_norm": (query_rank,)}

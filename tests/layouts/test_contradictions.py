@@ -29,6 +29,16 @@ def without(name: str) -> dict[str, Tensor]:
     return {own: tensor for own, tensor in weights().items() if own != name}
 
 
+# Latent attention with both kinds of queries: through a latent of rank 4, and straight from the input.
+LATENT: dict[str, tuple[int, ...]] = {
+    "q_a_proj": (4, 24), "q_a_layernorm": (4,), "q_b_proj": (32, 4), "q_proj": (32, 24),
+    "kv_a_proj_with_mqa": (8, 24), "kv_a_layernorm": (5,), "kv_b_proj": (28, 5),
+}  # fmt: skip
+LATENT_CONFIG = {
+    "model_type": "deepseek_v3", "num_attention_heads": 4, "qk_nope_head_dim": 5, "qk_rope_head_dim": 3,
+    "v_head_dim": 2,
+}  # fmt: skip
+
 # What is wrong → tensors, configuration, the error, and the facts that its message must state.
 Case = tuple[dict[str, Tensor], dict[str, Any], type[AttnGeoError], tuple[str, ...]]
 REFUSED: dict[str, Case] = {
@@ -96,6 +106,10 @@ REFUSED: dict[str, Case] = {
     "a gain of queries that does not fit": (
         weights() | {Q0.replace("q_proj", "q_norm"): torch.ones(7)}, CONFIG | {"model_type": "qwen3"}, ShapeError,
         ("q_norm.weight", "[7]", "head_dim 6"),
+    ),
+    "two query projections": (
+        {f"model.layers.0.self_attn.{name}.weight": torch.ones(shape) for name, shape in LATENT.items()}, LATENT_CONFIG,
+        CorruptCheckpointError, ("q_proj.weight", "q_a_proj.weight", "expected one of them"),
     ),
     "no attention": (
         {"layers.0.mixer.in_proj.weight": torch.ones(4, 4)}, {"model_type": "mamba"}, UnsupportedModelError,
