@@ -97,7 +97,7 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
         own = rows[rows["column"] == column]
         numbers = pd.to_numeric(own["value"], errors="coerce")
         has_order = numbers.notna().all()
-        own = own.loc[numbers.sort_values(kind="stable").index] if has_order else own
+        own = own.iloc[numbers.to_numpy().argsort(kind="stable")] if has_order else own
         figure.add_scatter(
             x=own["x"], y=own["y"], mode="lines+markers+text" if has_order else "markers+text",
             name=escape_name(column), text=own["shown"], textposition="top center", customdata=own["label"],

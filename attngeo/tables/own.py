@@ -42,8 +42,8 @@ def read_own_table(
         check_small(path, MOST_RESULTS_BYTES)
         if path.suffix.lower() == ".parquet":
             frame: pd.DataFrame = pd.read_parquet(path)
-            if any(name is not None for name in frame.index.names):
-                frame = frame.reset_index()
+            # An index without a name says nothing, and may repeat a label.
+            frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
         else:
             separator = SEPARATORS[path.suffix.lower()]
             _check_header(path, separator)

@@ -92,6 +92,7 @@ def read_tables(path: str, options: FitOptions) -> OwnTables:
         if absent:
             raise TableError(f"{options.test}: no column {absent[0]!r}, which the training rows have")
         return OwnTables(x, y, test_x[list(x.columns)], test_y)
+    import numpy as np
     from sklearn.model_selection import train_test_split
 
     labelled = y.notna().to_numpy().nonzero()[0]
@@ -103,8 +104,8 @@ def read_tables(path: str, options: FitOptions) -> OwnTables:
     train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
     # A label that no training row has could not be predicted.
     test_rows = held_out[y.iloc[held_out].isin(y.iloc[train].unique()).to_numpy()]
-    kept = ~frame.index.isin(frame.index[test_rows])
-    return OwnTables(x[kept], y[kept], x.iloc[test_rows], y.iloc[test_rows])
+    kept = np.delete(np.arange(len(frame)), test_rows)
+    return OwnTables(x.iloc[kept], y.iloc[kept], x.iloc[test_rows], y.iloc[test_rows])
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:

@@ -103,6 +103,8 @@ def test_the_encodings_of_a_column_are_a_line_of_its_categories() -> None:
     assert list(second.text) == ["&#123;x}"]
     assert first.line.color != second.line.color
     assert ("lines" in first.mode, "lines" in second.mode) == (True, False)  # numbers have an order
+    repeated, _ = draw_encodings(rows.set_axis([0, 0, 0]), PlotOptions()).data  # as after pd.concat
+    assert list(repeated.x) == [0, 1]
 
 
 def test_labels_that_would_lie_on_another_show_under_the_pointer() -> None:

@@ -87,6 +87,15 @@ def test_rows_that_are_held_out_have_a_label_and_do_not_train(tmp_path: Path) ->
     assert set(again.test_y.index) != set(tables.test_y.index)
 
 
+def test_an_index_that_repeats_its_labels_loses_no_row(tmp_path: Path) -> None:
+    rows = pd.read_csv(write_rows(tmp_path, 90))
+    pd.concat([rows[:50], rows[50:].reset_index(drop=True)]).to_parquet(tmp_path / "rows.parquet")
+    tables = read_tables(str(tmp_path / "rows.parquet"), FitOptions(target="y", test_size=0.2, seed=3))
+    again = pd.concat([tables.train_x, tables.test_x])
+    assert sorted(again["mass"]) == sorted(rows["mass"])
+    assert len(tables.test_y) == 18
+
+
 def test_each_method_is_measured_on_the_same_rows(tmp_path: Path) -> None:
     options = FitOptions(target="y", methods="lr,atn", epochs=40, learning_rate=0.02, device="cpu")
     rows, model = fit_own_table(read_tables(write_rows(tmp_path), options), options)
