@@ -26,7 +26,7 @@ class BestWeights:
     def update(self, epoch: int, losses: Tensor) -> None:
         """Take the validation losses ([models]) after an epoch."""
         losses = losses.detach().to("cpu", torch.float64).reshape(-1)
-        better = (losses < self.lowest) & ~self.stopped
+        better = losses.isfinite() & (losses < self.lowest) & ~self.stopped
         self.lowest = torch.where(better, losses, self.lowest)
         self.epochs = torch.where(better, epoch, self.epochs)
         self.stopped |= epoch - self.epochs >= self._patience

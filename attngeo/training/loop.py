@@ -82,7 +82,7 @@ def train(
     progress: called after each epoch. asked_to_stop: asked after each step; true does what a signal does.
 
     Raises TrainingError if a loss is not finite (it names the epoch and the batch), if the weights are not at the end,
-    or if the state is of another training; InterruptedTrainingError if it was asked to stop; KeyboardInterrupt if a
+    if no validation loss is finite, or if the state is of another training; InterruptedTrainingError if it was asked to stop; KeyboardInterrupt if a
     signal arrived and there is no `folder` for the state.
     """
     optimizer = optimizer or make_optimizer(model, options)
@@ -276,8 +276,20 @@ class _Training:
             torch.cuda.set_rng_state(groups["random"]["cuda"], self._device)
         return self._step > 0
 
+    def _check_validation(self, best: BestWeights) -> None:
+        """Raise TrainingError for a model without a best epoch: after none was its validation loss finite."""
+        without = best.epochs < 0
+        if without.any():
+            last = self._held_out[-1].reshape(-1)[without][0]
+            raise TrainingError(
+                f"no validation loss of {len(self._held_out)} epochs is finite (the last one is "
+                f"{'NaN' if last.isnan() else 'infinite'}); lower the learning rate (now "
+                f"{self._options.learning_rate:g}), or leave extreme values out of the validation data"
+            )
+
     def _finish(self) -> History:
         if self._best is not None:
+            self._check_validation(self._best)
             self._best.restore()
         self._check_weights()
         self._bare.eval()

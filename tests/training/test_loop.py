@@ -160,6 +160,25 @@ def test_a_loss_that_is_no_number_is_refused_with_its_batch(value: float, name: 
         train(Regression(), TensorBatches((x, y), 8))
 
 
+@pytest.mark.parametrize(("value", "name"), [(float("nan"), "NaN"), (float("inf"), "infinite"), (1e200, "infinite")])
+def test_validation_losses_of_which_none_is_finite_are_refused(value: float, name: str) -> None:
+    x, y = draw_data(20, seed=1)
+    y = y.double()
+    y[3] = value
+    with refuses(TrainingError, "validation", f"3 epochs is finite (the last one is {name})", 0.001):
+        train(Regression(), TensorBatches(draw_data(), 8), validation=TensorBatches((x, y), 7), epochs=3)
+
+
+def test_the_best_epoch_is_one_with_a_finite_validation_loss() -> None:
+    model = Regression()
+    best = BestWeights(model, None, patience=None)
+    for epoch, loss in enumerate([float("nan"), float("-inf"), 2.0, float("inf")]):
+        model.weight.data.fill_(epoch)
+        best.update(epoch, torch.tensor(loss))
+    best.restore()
+    assert (model.weight[0].item(), best.epochs.item()) == (2, 2)
+
+
 def test_a_batch_that_memory_does_not_hold_is_refused() -> None:
     class Large(Regression):
         def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
