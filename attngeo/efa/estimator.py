@@ -94,8 +94,23 @@ class ExponentialFamilyAttention:
         sequences are held out. test: a table that the model is for, which is refused before the training if its rows
         cannot be used; nothing is learned from it. folder: keeps the state of an unfinished training, which a second
         call resumes. Raises TableError for tables that cannot be used, UsageError for options that do not fit them, and
-        what `attngeo.training.train` raises.
+        what `attngeo.training.train` raises; a model that was fitted before stays as it was.
         """
+        draft = copy(self)
+        draft._fit(data, validation, test, folder, progress)
+        self.__dict__ = draft.__dict__
+        if folder is not None:
+            remove_state(Path(folder))
+        return self
+
+    def _fit(
+        self,
+        data: pd.DataFrame | str | Path,
+        validation: pd.DataFrame | str | Path | None,
+        test: pd.DataFrame | str | Path | None,
+        folder: str | Path | None,
+        progress: ProgressCallback,
+    ) -> None:
         given = [(data, TRAINING), *([(validation, HELD_OUT)] if validation is not None else [])]
         stores = [open_store(each, self.options.sequence, source) for each, source in given]
         columns = stores[0].columns()
@@ -120,11 +135,8 @@ class ExponentialFamilyAttention:
             for some in store.parts(self._reading):
                 model.check(some, self.options.value, {"validation": HELD_OUT, "test": TEST}.get(name, TRAINING))
         self.history_ = train_model(model, stores, reading, self.options, folder=folder, progress=progress)
-        if folder is not None:
-            remove_state(Path(folder))
         self.model_ = model
         self._parts = found
-        return self
 
     @property
     def part_(self) -> str:

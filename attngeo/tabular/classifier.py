@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
@@ -132,7 +133,8 @@ class AttentionClassifier(
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Train on rows X ([rows, columns]) and their labels y ([rows]); missing ones are NaN or None.
 
-        sample_weight: weight of each row in the loss and in the edges of bins, [rows].
+        sample_weight: weight of each row in the loss and in the edges of bins, [rows]. If the training fails or is
+        interrupted, the estimator stays as it was.
         """
         fit_together([self], [(X, y, sample_weight)])
         return self
@@ -149,21 +151,28 @@ class AttentionClassifier(
         """Train further, for one epoch or more. A DataFrame may lack columns of the ones before, and have new ones.
 
         New columns, categories and classes are added to the model; bins stay as they were learned. A row takes part
-        with the columns of its own data set. classes: all labels, at the first call, if they are not all in y.
+        with the columns of its own data set. classes: all labels, at the first call, if they are not all in y. If it
+        fails or is interrupted, the model stays as it was.
         """
+        draft = self._draft()
+        draft._train_further(X, y, classes, sample_weight, epochs)
+        self.__dict__ = draft.__dict__
+        return self
+
+    def _train_further(self, X: Any, y: Any, classes: Any, sample_weight: Any, epochs: int) -> None:  # noqa: N803
         options = self._check_options()
         training = TrainingOptions(epochs=epochs, learning_rate=options.learning_rate, device=options.device)
         is_first = not hasattr(self, "network_")
         if is_first:
             rows = self._learn(X, y, sample_weight, options, classes)
         else:
+            self.network_, self._optimizer = deepcopy((self.network_, self._optimizer))  # trained in place
             rows = self._extend(X, y, sample_weight, options)
         plan = self._plan(rows, options, training, self._seed + self._data_sets)
         self.network_ = plan.new_network() if is_first else self.network_
         self._optimizer = self._optimizer or make_optimizer(self.network_, training)
         self._take(fit_plans([plan.going_on(self.network_, self._optimizer)])[0])
         self._data_sets += 1
-        return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The most probable label of each row, [rows]."""
@@ -287,7 +296,7 @@ class AttentionClassifier(
         options: ClassifierOptions,
         classes: Any,
     ) -> TrainingRows:
-        """Start a model of these rows. If they cannot be used, the model stays as it was."""
+        """Start a model of these rows."""
         rows = read_training_rows(read_table(X), y, sample_weight)
         coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
         validate_data(self, X, skip_check_array=True, reset=True)
@@ -340,6 +349,12 @@ class AttentionClassifier(
             dropout=options.dropout, batch_size=options.batch_size, seed=seed, options=training,
         )  # fmt: skip
 
+    def _draft(self) -> Self:
+        """A copy to fit, which replaces the estimator's attributes once it is finished."""
+        draft = type(self).__new__(type(self))
+        draft.__dict__ |= self.__dict__
+        return draft
+
     def _take(self, fitted: FittedTable) -> None:
         """Keep what a training gave."""
         self.network_ = fitted.network
@@ -360,9 +375,13 @@ def fit_together(
     """Fit each estimator to its table, (X, y) or (X, y, sample_weight). Returns the estimators.
 
     Tables of one shape, with equal parameters but for random_state, are trained as one batch of models, which is
-    faster. Each model is the one that `fit` gives, but for the last digits of sums.
+    faster. Each model is the one that `fit` gives, but for the last digits of sums. If the training fails or is
+    interrupted, all stay as they were.
     """
-    plans = [estimator.prepare(*table) for estimator, table in zip(estimators, tables, strict=True)]
-    for estimator, fitted in zip(estimators, fit_plans(plans, progress), strict=True):
-        estimator._take(fitted)
+    drafts = [estimator._draft() for estimator in estimators]
+    plans = [draft.prepare(*table) for draft, table in zip(drafts, tables, strict=True)]
+    for draft, fitted in zip(drafts, fit_plans(plans, progress), strict=True):
+        draft._take(fitted)
+    for estimator, draft in zip(estimators, drafts, strict=True):
+        estimator.__dict__ = draft.__dict__
     return list(estimators)

@@ -339,6 +339,30 @@ def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("part", ["items", "values"])
+def test_a_fit_that_fails_or_is_interrupted_leaves_the_model_as_it_was(part: str) -> None:
+    frame = draw_table([0.0, 1.0])
+    other = frame.assign(item=frame["item"].map({"milk": "rice", "bread": "oats", "tea": "salt", "jam": "oil"}))
+    model = fit(frame, part=part)
+    before, measured = model.log_prob(frame), model.measure_fit()
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(other, progress=interrupt)
+    with pytest.raises(TableError):
+        model.fit(other, other.assign(item="beer"), test=other.assign(sequence=None))
+    assert model.items_ == ["bread", "jam", "milk", "tea"]
+    assert model.log_prob(frame).equals(before)
+    assert model.measure_fit()["train"] == pytest.approx(measured["train"], nan_ok=True)
+    fresh = ExponentialFamilyAttention(**SMALL, part=part)
+    with pytest.raises(KeyboardInterrupt):
+        fresh.fit(frame, progress=interrupt)
+    with refuses(UsageError, "not fitted"):
+        fresh.part_  # noqa: B018 - raises
+
+
 def test_mixed_precision_changes_the_numbers_a_little() -> None:
     frame = draw_table([0.0, 3.0])
     for part in ("items", "values"):

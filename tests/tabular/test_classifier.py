@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from support.messages import refuses
 
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import TableError, TrainingError, UsageError
 from attngeo.tabular import AttentionClassifier, fit_together
 from attngeo.tabular.batches import MaskedRows
 from attngeo.tabular.network import MISSING
@@ -275,6 +275,31 @@ def test_a_data_set_that_cannot_be_used_leaves_the_model_as_it_was() -> None:
         model.fit(rows.assign(b=1), np.linspace(0, 1, 20))
     np.testing.assert_array_equal(model.predict_proba(rows), before)
     assert model.partial_fit(rows.assign(age=[20, 40] * 10), labels).coding_.columns[1].values == (20, 30, 40)
+
+
+def test_a_training_that_fails_or_is_interrupted_leaves_the_model_as_it_was() -> None:
+    rows = pd.DataFrame({"a": ["x", "y"] * 10, "age": [20, 30] * 10})
+    labels = np.array(["u", "v"] * 10)
+    other = pd.DataFrame({"b": ["p", "q", "r", "s"] * 5})
+    models = [small().fit(rows, labels) for _ in range(2)]
+    before = models[0].predict_proba(rows)
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    diverging = np.where(np.arange(20) < 10, 1.0, 3e38)  # single precision cannot add them
+    for fit in (
+        lambda: fit_together(models, [(other, labels)] * 2, interrupt),
+        lambda: models[0].fit(other, labels, diverging),
+        lambda: models[0].set_params(batch_size=4).partial_fit(rows, labels[::-1], None, diverging),
+    ):
+        with pytest.raises((KeyboardInterrupt, TrainingError)):
+            fit()
+        for model in models:
+            assert model.columns_ == ["a", "age", "response"]
+            np.testing.assert_array_equal(model.predict_proba(rows), before)
+    further = [model.set_params(batch_size=4).partial_fit(rows, labels).predict_proba(rows) for model in models]
+    np.testing.assert_array_equal(*further)
 
 
 def test_columns_that_no_text_names_are_known_by_their_place() -> None:
