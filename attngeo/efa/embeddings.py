@@ -48,9 +48,9 @@ def rank_similar(model: PartModel, items: Sequence[Any], item: Any, top: int | N
         )
     if item not in items:
         raise UsageError(f"item is {item!r:.60}, expected one of the {len(items):,} that the model was fitted to")
-    tables = _find_tables(model)
-    products = (tables["center"].double() @ tables["context"].double().T).cpu().numpy()
-    scores = (products + products.T)[list(items).index(item)]
+    tables, at = _find_tables(model), list(items).index(item)
+    context, center = (tables[name].cpu().double() for name in ("context", "center"))
+    scores = (context @ center[at] + center @ context[at]).numpy()
     order = np.argsort(-scores, kind="stable")
     others = [at for at in order if items[at] != item][:top]
     return pd.DataFrame(

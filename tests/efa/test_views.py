@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import Command
 from support.messages import assert_fails, refuses
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import attngeo
 from attngeo.efa import ExponentialFamilyAttention
+from attngeo.efa.embeddings import rank_similar
 from attngeo.efa.views import BLOCK, tabulate_places, tabulate_vectors
 from attngeo.errors import TableError, UsageError
 
@@ -63,6 +67,27 @@ def test_vectors_of_heads_are_parts_of_the_projected_embeddings(items: Exponenti
         table = own.pivot_table(index="item", columns="number", values="value", sort=False).reindex(items.items_)
         np.testing.assert_array_equal(table.to_numpy(), embeddings[vector].to_numpy()[:, 3 * head : 3 * head + 3])
     assert len(rows) == 3 * 2 * 4 * 3
+
+
+def test_similar_items_are_found_without_the_products_of_all_pairs(items: ExponentialFamilyAttention) -> None:
+    class Largest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **kwargs or {})
+            self.numbers = max(self.numbers, found.numel()) if isinstance(found, torch.Tensor) else self.numbers
+            return found
+
+    many = pd.DataFrame({"sequence": np.arange(200) // 2, "item": np.arange(200)})
+    model = ExponentialFamilyAttention(width=4, epochs=1, validation_fraction=0).fit(many)
+    with Largest() as largest:
+        rank_similar(model.model_, model.items_, 7)
+    assert 0 < largest.numbers <= 201 * 4  # the vectors, with that of [MASK]
+    vectors = items.embeddings()
+    products = vectors["center"].to_numpy(float) @ vectors["context"].to_numpy(float).T
+    found = rank_similar(items.model_, items.items_, "jam").set_index("item")["score"]
+    expected = pd.Series((products + products.T)[items.items_.index("jam")], items.items_)
+    np.testing.assert_allclose(found, expected[found.index], rtol=1e-6)
 
 
 def test_models_without_queries_of_items_are_refused(baskets: pd.DataFrame, places: ExponentialFamilyAttention) -> None:
