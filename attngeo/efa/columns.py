@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,8 +39,10 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
         if count != 1:
             have = ", ".join(map(str, columns[:MOST_LISTED]))
             what = f"{count} columns {name!r}" if count else f"no column {name!r}"
-            advice = "as in training" if source == TABLE else "by options such as sequence and item"
-            raise TableError(f"{source}: {what}, expected one; it has {have}; name the columns {advice}")
+            near = [] if count else get_close_matches(name, map(str, columns), 1)
+            by = "as in training" if source == TABLE else "by options such as sequence and item"
+            advice = f"did you mean {near[0]}?" if near else f"name the columns {by}"
+            raise TableError(f"{source}: {what}, expected one; it has {have}; {advice}")
 
 
 def require_values(column: pd.Series[Any], source: str, *, first: int | None = None) -> None:

@@ -22,11 +22,13 @@ DEFAULT = EfaOptions()
 def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
     """The part that is asked for, or else that of which the table has a column; and whether it needs items.
 
-    columns: of the training table. Raises TableError if it lacks one, and UsageError for an option without an effect.
+    columns: of the training table. Raises TableError if it lacks one, or one that the options name, and UsageError for
+    an option without an effect.
     """
     part: str = options.part
     if part == "auto":
-        part = "values" if options.value in columns and options.value != options.item else "items"
+        has_values = options.value in columns and options.value != options.item
+        part = "values" if has_values or options.value != DEFAULT.value else "items"
     modelled = options.value if part == "values" else options.item
     require_columns(columns, [modelled], TRAINING)
     has_items = options.item_vectors and options.item in columns
@@ -54,6 +56,8 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
             f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model of "
             "values; name the columns by options such as item"
         )
+    if part == "values" and options.item_vectors and options.item != DEFAULT.item:
+        require_columns(columns, [options.item], TRAINING)
     return part, part == "items" or has_items
 
 

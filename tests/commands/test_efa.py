@@ -177,6 +177,7 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
     for arguments, code, facts in (
         (["fit", tmp_path / "none.csv"], 3, ["none.csv"]),
         (["fit", baskets, "--sequence", "order"], 4, ["'order'"]),
+        (["fit", baskets, "--value", "itemm"], 4, ["'itemm'", "did you mean item?"]),
         (["fit", baskets, "--family", "normal"], 2, ["family", "'normal'", "poisson"]),
         (["fit", broken, "--family", "poisson"], 4, ["row 1", "value -1", "whole numbers from 0"]),
         (["fit", baskets, "--save", model], 2, [model]),

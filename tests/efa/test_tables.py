@@ -417,7 +417,6 @@ def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None
         ({"part": "items", "join": 8}, ["join", "items"]),
         ({"part": "items", "lags": ("before",)}, ["lags", "items"]),
         ({"part": "items", "family": "poisson"}, ["poisson", "items"]),
-        ({"value": "price", "family": "poisson"}, ["poisson", "value"]),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(options: dict[str, Any], facts: list[str]) -> None:
@@ -673,6 +672,20 @@ def test_a_column_has_one_role() -> None:
     ):
         with refuses(UsageError, *facts):
             fit(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        ({"value": "valeu"}, ["'valeu'", "did you mean value?"]),
+        ({"value": "price", "family": "poisson"}, ["'price'", "name the columns"]),
+        ({"item": "itme", "coordinates": ("x", "y")}, ["'itme'", "did you mean item?"]),
+        ({"position": "posn"}, ["'posn'"]),
+    ],
+)
+def test_a_column_that_is_named_and_missing_is_not_done_without(options: dict[str, Any], facts: list[str]) -> None:
+    with refuses(TableError, "no column", *facts):
+        fit(**options)
 
 
 def test_a_column_called_position_may_say_anything_where_no_order_matters() -> None:
