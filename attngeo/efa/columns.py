@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from attngeo.errors import TableError, UsageError
+from attngeo.tables.saved import PLAIN
 
 # What messages call the table that a model learns from, and one that a fitted model reads.
 TRAINING, TABLE = "the training table", "the table"
@@ -54,10 +55,10 @@ def require_values(column: pd.Series[Any], source: str, *, first: int | None = N
         raise TableError(f"{source}: row {row} has no {column.name}, expected one in each row; leave it out")
 
 
-def refuse_kind(column: pd.Series[Any], source: str) -> TableError:
-    """The error for a column whose values cannot be told apart, such as lists."""
-    kind = type(column.iloc[0]).__name__
-    return TableError(f"{source}: column {column.name!r} has a {kind}, expected texts or numbers")
+def refuse_kind(column: Any, value: Any, source: str) -> TableError:
+    """The error for a value that cannot be told from others, such as a list, or that no saved model keeps."""
+    kind = type(value).__name__
+    return TableError(f"{source}: column {column!r} has a {kind}, expected texts or numbers; convert it")
 
 
 def code_sequences(column: pd.Series[Any], source: str, *, first: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +70,7 @@ def code_sequences(column: pd.Series[Any], source: str, *, first: int | None = N
     try:
         codes, labels = pd.factorize(column)
     except TypeError:
-        raise refuse_kind(column, source) from None
+        raise refuse_kind(column.name, column.iloc[0], source) from None
     return codes, np.asarray(labels)
 
 
@@ -120,16 +121,20 @@ class HasFrames(Protocol):
 
 
 def learn_items(tables: Iterable[HasFrames], column: str, sources: Iterable[str]) -> list[Any]:
-    """The items of tables, sorted. Raises TableError for one that is missing."""
+    """The items of tables, sorted. Raises TableError for one that is missing, or that a saved model could not keep."""
     found: set[Any] = set()
     for table, source in zip(tables, sources, strict=True):
         rows = 0
         for frame in table.frames([column]):
             require_values(frame[column], source, first=rows)
             try:
-                found |= set(frame[column].unique().tolist())
+                items = set(frame[column].unique().tolist())
             except TypeError:
-                raise refuse_kind(frame[column], source) from None
+                raise refuse_kind(column, frame[column].iloc[0], source) from None
+            for item in items - found:
+                if not isinstance(item.item() if isinstance(item, np.generic) else item, PLAIN):
+                    raise refuse_kind(column, item, source)
+            found |= items
             rows += len(frame)
     try:
         return sorted(found)

@@ -73,8 +73,6 @@ def fit_own_sequences(
     own = {each.name: getattr(options, each.name) for each in fields(EfaOptions)}
     model = ExponentialFamilyAttention(**own)
     with naming({TRAINING: path, HELD_OUT: options.validation, TEST: options.test}):
-        if save is not None and not isinstance(frames["train"], str):
-            _check_items(frames["train"], options)
         model.fit(frames["train"], frames.get("validation"), test=frames.get("test"), folder=folder, progress=progress)
     if save is not None and is_first_process():
         model.save(save)
@@ -100,18 +98,6 @@ def _open(path: str, options: EfaFitOptions, train: pd.DataFrame | str | None) -
         return read_own_table(path, options.missing, codes=[options.sequence, options.item])
     items = [options.item] if options.item in list_texts(train) else []
     return read_own_table(path, options.missing, texts=items, codes=[options.sequence])
-
-
-def _check_items(train: pd.DataFrame, options: EfaOptions) -> None:
-    """Raise TableError for items that a saved model cannot keep, before the training."""
-    from attngeo.efa.columns import TRAINING, learn_items
-    from attngeo.efa.parts import choose_part
-    from attngeo.efa.saving import check_items
-    from attngeo.efa.stores import MemoryStore
-
-    _, uses_items = choose_part(options, list(train.columns))
-    if uses_items:
-        check_items(learn_items([MemoryStore(train, TRAINING)], options.item, [TRAINING]))
 
 
 def _describe(model: ExponentialFamilyAttention) -> dict[str, Any]:

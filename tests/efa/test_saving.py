@@ -137,8 +137,16 @@ def test_broken_files_are_refused(saved: Path) -> None:
         load_model(saved)
 
 
-def test_items_that_json_lacks_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    days = ROWS.assign(item=[datetime.date(2020, 1, day) for day in (1, 2, 3, 1, 2)])
-    with refuses(TableError, "date"):
-        fit(days).save(tmp_path / "m")
-    assert not (tmp_path / "m").exists()
+@pytest.mark.parametrize("item", [datetime.date(2020, 1, 2), pd.Timestamp("2020-01-02"), b"tea", (1, 2)])
+def test_items_that_a_saved_model_cannot_keep_are_refused_before_the_training(item: Any, tmp_path: Path) -> None:
+    rows = ROWS.assign(item=pd.Series([item] * len(ROWS)))
+    sources: list[Any] = [rows]
+    if not isinstance(item, tuple):  # which Parquet has not
+        rows.to_parquet(tmp_path / "rows.parquet")
+        sources.append(tmp_path / "rows.parquet")
+    said: list[object] = []
+    model = ExponentialFamilyAttention(width=4, epochs=1, validation_fraction=0)
+    for source in sources:
+        with refuses(TableError, "'item'", f"has a {type(item).__name__}", "texts or numbers"):
+            model.fit(source, progress=said.append)
+    assert said == []
