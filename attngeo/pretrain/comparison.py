@@ -163,11 +163,11 @@ def _build_rows(runs: Sequence[Run], baseline: str) -> pd.DataFrame:
         steps = each.summary["settings"]["steps"]
         reached_at = None if number is None else int(own.index[number - 1])
         if options.init == baseline:
-            reached_at, gained = steps, 0.0
+            reached_at, gained = int(own.index[-1]), 0.0
         spread = spread_at(each.geometry, int(each.geometry["step"].max()))
         rows.append({
             "model": options.model_name, "objective": options.objective_name, "init": options.init,
-            "seed": options.seed, "steps": steps, "final_loss": each.summary["final_loss"],
+            "seed": options.seed, "steps": steps, "final_loss": float(own.iloc[-1]),
             "steps_to_baseline": reached_at, "speed_up": gained,
             **{name: spread[name] for name in statistics(QUARTILES)},
         })  # fmt: skip
@@ -182,8 +182,14 @@ def _pair(run: Run) -> tuple[str, int]:
 
 
 def _losses(run: Run) -> pd.Series[float]:
-    """The logged losses, by step."""
-    return run.geometry[["step", "loss"]].dropna().drop_duplicates().set_index("step")["loss"]
+    """The logged losses, by step: each a mean of as many steps as the others.
+
+    The number of steps of a run by epochs follows from the images. If its last log is a mean of fewer, it is left out,
+    unless it is the only one.
+    """
+    losses = run.geometry[["step", "loss"]].dropna().drop_duplicates().set_index("step")["loss"]
+    even = losses[losses.index % run.options.log_every == 0]
+    return even if len(even) else losses
 
 
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,24 +91,42 @@ def test_the_rows_have_the_statistics_of_the_last_step(comparison: Comparison) -
         assert row[f"heads_{score}_upper"] == pytest.approx(heads[score].quantile(0.75), abs=1e-6)
 
 
+def write_finished(folder: Path, options: Any, steps: Iterable[int], losses: Sequence[float]) -> None:
+    """A finished run in the folder of a comparison, with these losses at these steps."""
+    own = folder / f"{options.objective_name}-{options.init}-seed{options.seed}"
+    own.mkdir(parents=True)
+    write_settings(options, own)
+    logs = [(0, float("nan")), *zip(steps, losses, strict=True)]
+    summary = {"settings": {"steps": logs[-1][0]}, "final_loss": losses[-1]}
+    (own / "summary.json").write_text(json.dumps(summary))
+    rows = [{"step": step, "stack": "encoder", "layer": 0, "head": None, **dict.fromkeys(SCORES, 0.2), "loss": loss}
+            for step, loss in logs]  # fmt: skip
+    pd.DataFrame(rows).astype({"head": "Int64"}).to_parquet(own / "geometry.parquet")
+
+
 def test_each_run_is_compared_with_the_baseline_of_its_own_seed(tmp_path: Path) -> None:
     """Finished runs are only read; the losses of these are made up."""
     options = small_options(tmp_path, steps=4, log_every=1)
     losses = {("default", 0): [9, 8, 7, 6], ("symmetric", 0): [8, 7, 5, 5], ("default", 1): [9, 7, 5, 2],
               ("symmetric", 1): [5, 4, 3, 2], ("default", 2): [9, 8, 7, 6], ("symmetric", 2): [5, 5, 4, 3]}  # fmt: skip
     for (init, seed), own in losses.items():
-        folder = tmp_path / f"runs/mlm-{init}-seed{seed}"
-        folder.mkdir(parents=True)
-        write_settings(dataclasses.replace(options, init=init, seed=seed), folder)
-        summary = {"settings": {"steps": 4}, "final_loss": own[-1]}
-        (folder / "summary.json").write_text(json.dumps(summary))
-        rows = [{"step": step, "stack": "encoder", "layer": 0, "head": None, **dict.fromkeys(SCORES, 0.2), "loss": loss}
-                for step, loss in enumerate([float("nan"), *own])]  # fmt: skip
-        pd.DataFrame(rows).astype({"head": "Int64"}).to_parquet(folder / "geometry.parquet")
+        write_finished(tmp_path / "runs", dataclasses.replace(options, init=init, seed=seed), range(1, 5), own)
     rows = compare(options, tmp_path / "runs", compare=["default", "symmetric"], seeds=3, resume=True).rows
     own = rows[rows["init"] == "symmetric"].set_index("seed")
     assert own["steps_to_baseline"].tolist() == [3, pd.NA, 1]
     assert own["speed_up"].tolist() == [0.25, 0, 0.75]
+
+
+def test_a_last_log_of_fewer_steps_is_not_compared(tmp_path: Path) -> None:
+    """The number of steps of a run by epochs follows from the images; the mean of one step may be any."""
+    options = make_options("vit-tiny", epochs=1, warmup_epochs=0, log_every=50)
+    for init, losses in (("default", [3.0, 2.0, 9.0]), ("symmetric", [2.5, 1.5, 0.5])):
+        write_finished(tmp_path / "runs", dataclasses.replace(options, init=init), [50, 100, 101], losses)
+    baseline, symmetric = compare(
+        options, tmp_path / "runs", compare=["default", "symmetric"], resume=True
+    ).rows.to_dict("records")
+    assert (baseline["final_loss"], baseline["steps_to_baseline"], baseline["steps"]) == (2, 100, 101)
+    assert (symmetric["final_loss"], symmetric["steps_to_baseline"], symmetric["speed_up"]) == (1.5, 100, 0)
 
 
 def test_the_spread_over_seeds(comparison: Comparison) -> None:
