@@ -86,7 +86,7 @@ def compare(
     is raised at the end. Raises as `run` does. All these folders are locked from the start.
     """
     folder, report = Path(folder), progress or ignore_progress
-    inits = [make_absolute(init) for init in comparison.compare or ()]
+    inits = [make_absolute("init", init) for init in comparison.compare or ()]
     plan = {_folder_name(each): each for each in _plan(options, inits, comparison)}
     with ExitStack() as locks:
         locks.enter_context(lock_folder(folder))

@@ -30,14 +30,16 @@ from attngeo.options import (
     options_of,
     select_given,
 )
-from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, PRESETS
+from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, PRESETS, TEXT_DATA
 
 # The default of an option that each model has its own value for; `of` fills it in.
 BY_MODEL: Any = dataclasses.MISSING
-# Options that may be paths.
-PATHS = ("model", "data", "tokenizer", "init")
 # Named initialisations; any other is a reference to a checkpoint.
 INITS = ("default", "symmetric", "identity")
+# Options that may be paths, and the names that they may be instead. A name wins over a path, which may begin with "./".
+PATHS: Mapping[str, tuple[str, ...]] = {
+    "model": tuple(PRESETS), "data": (*TEXT_DATA, *IMAGE_DATA), "tokenizer": ("", "train"), "init": INITS,
+}  # fmt: skip
 LARGEST_SEED = 2**32 - 1
 
 
@@ -136,9 +138,9 @@ class PretrainOptions(Options):
         if chosen.get("objective") == "clm":
             refuse_masking(chosen)
         defaults = preset.options if preset else DEFAULTS[cls.TASK]
-        chosen |= {name: make_absolute(chosen[name]) for name in PATHS if name in chosen}
+        chosen |= {name: make_absolute(name, chosen[name]) for name in PATHS if name in chosen}
         filled = {**_adapt(defaults, chosen), **chosen}
-        return cls(model=model if preset else make_absolute(model), task=cls.TASK, **filled)
+        return cls(model=make_absolute("model", model), task=cls.TASK, **filled)
 
     @classmethod
     def _refuse_unknown(cls, chosen: Mapping[str, Any]) -> None:
@@ -314,8 +316,10 @@ def _find_task(model: str, data: Any) -> Task:
     return "image" if data in IMAGE_DATA else "text"
 
 
-def make_absolute(reference: str) -> str:
-    """An existing path in full, so that a run can be resumed from any folder; any other reference as it is."""
+def make_absolute(option: str, reference: str) -> str:
+    """An existing path in full, so that a run can be resumed from any folder; a name or other reference as it is."""
+    if reference in PATHS[option]:
+        return reference
     head, colon, path = reference.rpartition(":") if reference.startswith("jigsaw:") else ("", "", reference)
     try:
         found = Path(path).expanduser()

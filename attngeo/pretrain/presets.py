@@ -86,5 +86,6 @@ PRESETS: Mapping[str, Preset] = {
 # What a model of the user's own is trained with, and the model that is trained if none is named.
 DEFAULTS: Mapping[Task, Mapping[str, Any]] = {"text": S2, "image": S3}
 DEFAULT_MODELS: Mapping[Task, str] = {"text": "tiny", "image": "vit-tiny"}
-# The names of data sets of images.
+# The names of data sets of texts and of images.
+TEXT_DATA = ("austen", "wikipedia", "redpajama")
 IMAGE_DATA = ("digits", "cifar10")

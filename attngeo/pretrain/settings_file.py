@@ -84,7 +84,7 @@ def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind
         if name not in options_of(type(stored)):
             raise UsageError(f"{name} is not an option of the {stored.TASK} run in {folder}; leave it out")
         own = getattr(stored, name)
-        same = make_absolute(own) == make_absolute(value) if name in PATHS else own == value
+        same = make_absolute(name, own) == make_absolute(name, value) if name in PATHS else own == value
         if not same and name not in FREE:
             raise UsageError(
                 f"{name} is {value}, expected {own}, with which {folder} was started; leave it out, or start another "

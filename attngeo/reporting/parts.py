@@ -15,8 +15,7 @@ from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import local_path
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.errors import InterruptedTrainingError, OutputError
-from attngeo.pretrain.options import INITS, PATHS, make_options, separate_comparison
-from attngeo.pretrain.presets import PRESETS
+from attngeo.pretrain.options import PATHS, make_options, separate_comparison
 from attngeo.provenance import digest_code, software
 from attngeo.reporting.schema import (
     AnalogyRequest,
@@ -129,17 +128,17 @@ def _prepare_theory(request: TheoryRequest, place: Workplace) -> ResultsPart:
 def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart:
     """The curves of a run or of a comparison, whose runs are kept in the report's folder."""
     options = dict(request.options)
-    for name in PATHS:
-        if name in options and options[name] not in (*PRESETS, *INITS):
-            options[name] = resolve_reference(options[name], place.base)
+    paths = [name for name, names in PATHS.items() if name in options and options[name] not in names]
+    for name in paths:
+        options[name] = resolve_reference(options[name], place.base)
     if options.get("compare"):
         options["compare"] = [
-            init if init in INITS else resolve_reference(init, place.base) for init in options["compare"]
+            init if init in PATHS["init"] else resolve_reference(init, place.base) for init in options["compare"]
         ]
     inits = {options.get("init"): request.options.get("init")}
     inits |= dict(zip(options.get("compare") or (), request.options.get("compare") or (), strict=True))
     folder = place.folder / RUNS / request.name
-    files = "".join(describe_files(options[name]) for name in PATHS if name in options)
+    files = "".join(describe_files(options[name]) for name in paths)
 
     def make() -> pd.DataFrame:
         _check_inputs(folder, files)

@@ -104,8 +104,12 @@ def write_finished(folder: Path, options: Any, steps: Iterable[int], losses: Seq
     pd.DataFrame(rows).astype({"head": "Int64"}).to_parquet(own / "geometry.parquet")
 
 
-def test_each_run_is_compared_with_the_baseline_of_its_own_seed(tmp_path: Path) -> None:
-    """Finished runs are only read; the losses of these are made up."""
+def test_each_run_is_compared_with_the_baseline_of_its_own_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finished runs are only read; the losses of these are made up. A folder has the name of an initialisation."""
+    (tmp_path / "symmetric").mkdir()
+    monkeypatch.chdir(tmp_path)
     options = small_options(tmp_path, steps=4, log_every=1)
     losses = {("default", 0): [9, 8, 7, 6], ("symmetric", 0): [8, 7, 5, 5], ("default", 1): [9, 7, 5, 2],
               ("symmetric", 1): [5, 4, 3, 2], ("default", 2): [9, 8, 7, 6], ("symmetric", 2): [5, 5, 4, 3]}  # fmt: skip

@@ -119,6 +119,17 @@ def test_existing_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert TextPretrainOptions.of(data="org/name").data == "org/name"
 
 
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("model", "tiny"), ("data", "austen"), ("data", "digits"), ("tokenizer", "train"), ("init", "symmetric")],
+)
+def test_a_name_wins_over_a_path(option: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert getattr(make_options(**{option: name}), option) == name
+    assert getattr(make_options(**{option: f"./{name}"}), option) == str(tmp_path / name)
+
+
 def test_the_name_of_a_run_says_what_differs() -> None:
     assert make_options("tiny", objective="clm", seed=3).run_name == "tiny-clm-default-seed3"
     assert make_options("vit-tiny", init="symmetric").run_name == "vit-tiny-image-symmetric-seed0"

@@ -33,6 +33,10 @@ def test_paths_are_compared_from_any_folder(tmp_path: Path, monkeypatch: pytest.
     options = small_options(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert resume_options(options, {"data": "text.txt"}, tmp_path) == options
+    (tmp_path / "default").mkdir()
+    assert resume_options(options, {"init": "default"}, tmp_path) == options
+    with pytest.raises(UsageError, match="init is ./default"):
+        resume_options(options, {"init": "./default"}, tmp_path)
 
 
 @pytest.mark.parametrize(

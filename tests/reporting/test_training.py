@@ -93,6 +93,25 @@ def test_a_run_is_kept_resumed_and_named_as_in_the_recipe(folder: Path, monkeypa
     assert not any(str(folder).encode() in content for content in report.values())
 
 
+@pytest.mark.parametrize("place", ["", "elsewhere"])
+def test_names_win_over_paths(place: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"init": "symmetric", "tokenizer": "train", "data": "austen"}
+    for name in names.values():
+        (folder / place / name).mkdir(parents=True)
+    monkeypatch.chdir(folder / place)
+    change(folder / "r.toml", 'data = "text.txt"', ", ".join(f'{key} = "{name}"' for key, name in names.items()))
+    asked = []
+
+    def note(options: Any, place: Path, **more: Any) -> Any:
+        asked.append(options)
+        raise InterruptedTrainingError("stopped", "resume")
+
+    monkeypatch.setattr(runs, "run", note)
+    with pytest.raises(InterruptedTrainingError):
+        build_report(folder / "r.toml", folder / "out")
+    assert [{key: getattr(options, key) for key in names} for options in asked] == [names]
+
+
 def test_runs_of_other_options_or_data_are_not_mistaken_for_these(folder: Path) -> None:
     build_report(folder / "r.toml", folder / "out")
     change(folder / "r.toml", "lr = 0.001", "lr = 0.002")

@@ -14,7 +14,8 @@ from support.messages import refuses
 from support.text_files import read_documents, write_file
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
-from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.presets import TEXT_DATA
+from attngeo.pretrain.text.sources import NAMED, open_text
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,6 +48,10 @@ def test_the_embedded_novels_are_in_the_wheel(tmp_path: Path) -> None:
     file, characters = found.stdout.split()
     assert file.startswith(str(wheel))
     assert int(characters) >= 1_000_000
+
+
+def test_the_names_of_texts_are_those_that_options_know() -> None:
+    assert {name for name, source in NAMED.items() if source.usage == name} == set(TEXT_DATA)
 
 
 def test_jigsaw(tmp_path: Path) -> None:
