@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from attngeo.errors import DataError
 from attngeo.figures.common import escape_name, finish_figure
 from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import INTERVAL, MODELS
@@ -22,8 +23,11 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     """Accuracy for all questions, each type and each category, with 95% intervals; a bar for each model.
 
     rows: of `attngeo.analogy`. If they are about several sets of questions, a model has a bar for each set.
+    Raises DataError if no row has an accuracy.
     """
     rows = rows[rows["accuracy"].notna()]
+    if rows.empty:
+        raise DataError("no row has an accuracy: none of its questions is known; choose other rows by where")
     several_sets = rows["questions"].nunique() > 1
     names = [name for level in LEVELS for name in dict.fromkeys(rows.loc[rows["level"] == level, "name"])]
     groups = list(rows.groupby(["model", "questions"], sort=False))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from support.messages import refuses
 
+from attngeo.errors import DataError
 from attngeo.figures.analogies import draw_analogies
 from attngeo.figures.options import PlotOptions
 
@@ -29,6 +31,12 @@ def test_a_bar_for_each_model_and_category_with_its_interval(scores: pd.DataFram
     order = ["<b>overall</b>", "semantic", "family", "&lt;currency&gt;"]
     assert list(figure.layout.yaxis.categoryarray) == order
     assert first.marker.color != second.marker.color
+
+
+def test_rows_without_an_accuracy_are_refused(scores: pd.DataFrame) -> None:
+    unknown = scores[scores["name"] == "family"].assign(accuracy=float("nan"))
+    with refuses(DataError, "accuracy", "where"):
+        draw_analogies(unknown, PlotOptions())
 
 
 def test_unknown_categories_are_left_out_and_one_model_has_no_legend(scores: pd.DataFrame) -> None:
