@@ -75,11 +75,13 @@ def _find_vectors_file(text: str) -> tuple[Path, str | None] | None:
             raise ModelNotFoundError(f"{text}: no such file")
     if not path.is_file():
         return None
+    if member is not None:
+        return path, member
     if name.endswith(".bin"):
         magic = _read_magic(path, text)
         of_torch = magic.startswith(ZIP) or (magic.startswith(PICKLE) and path.with_name("config.json").is_file())
-        return None if of_torch else (path, member)
-    return None if path.name == "config.json" or is_weights(name) else (path, member)
+        return None if of_torch else (path, None)
+    return None if path.name == "config.json" or is_weights(name) else (path, None)
 
 
 def _read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:

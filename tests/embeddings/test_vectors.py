@@ -67,6 +67,7 @@ FORMS: dict[str, Callable[[Path], Path]] = {
     "gzip": lambda folder: gzipped(folder / "v.txt.gz", write_text(folder / "v.txt", LABELS, VECTORS)),
     "zip": lambda folder: zipped(folder / "v.zip", write_text(folder / "v.txt", LABELS, VECTORS)),
     "word2vec": lambda folder: write_binary(folder / "v.bin"),
+    "word2vec zip": lambda folder: zipped(folder / "v.zip", write_binary(folder / "v.bin")) / "v.bin",
     "word2vec gzip": lambda folder: gzipped(folder / "v.bin.gz", write_binary(folder / "v.bin")),
     "gensim": lambda folder: write_keyed(folder / "v.kv"),
     "gensim in two files": lambda folder: write_keyed(folder / "v.kv", sep_limit=1),
