@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,14 +89,13 @@ def analogy(
     if not options.keep_duplicates:
         question_set = question_set.without_duplicates()
     notes = list(question_set.notes)
-    frames = []
+    frames: list[pd.DataFrame] = []
     with torch.inference_mode():
         for reference in references:
-            frame, own_notes = _ask_one(reference, question_set, options, hub, progress or ignore_progress)
+            taken = {frame.attrs["model"] for frame in frames}
+            frame, own_notes = _ask_one(reference, taken, question_set, options, hub, progress or ignore_progress)
             frames.append(frame)
             notes += own_notes
-    if len({frame.attrs["model"] for frame in frames}) < len(frames):
-        raise UsageError(f"{frames[-1].attrs['model']} is named twice, expected different models")
     common = _find_common(frames)
     notes += _note_few(frames, common)
     result = _summarise(frames, common, options)
@@ -127,13 +127,24 @@ def _summarise(frames: Sequence[pd.DataFrame], common_questions: Any, options: A
 
 
 def _ask_one(
-    reference: Any, question_set: QuestionSet, options: AnalogyOptions, hub: HubAccess, progress: ProgressCallback
+    reference: Any,
+    taken: Collection[str],
+    question_set: QuestionSet,
+    options: AnalogyOptions,
+    hub: HubAccess,
+    progress: ProgressCallback,
 ) -> tuple[pd.DataFrame, list[str]]:
-    """One model's answer to each question, and notes about it. Its memory is free afterwards."""
+    """One model's answer to each question, and notes about it. Its memory is free afterwards.
+
+    taken: names of other models. A model in memory may have the name of its class only, and then gets a number.
+    """
     questions = question_set.questions
     words = (word for q in questions for word in (q.a, q.b, q.c, *q.answers))
     lexicon = open_lexicon(reference, words, options, hub=hub, progress=progress)
-    embedding = lexicon.embedding
+    ref = lexicon.embedding.ref
+    names = (ref if number == 1 else f"{ref} ({number})" for number in count(1))
+    embedding = replace(lexicon.embedding, ref=next(name for name in names if name not in taken))
+    lexicon = replace(lexicon, embedding=embedding)
     rows = [lexicon.rows_of(question) for question in questions]
     known = [place for place, row in enumerate(rows) if row is not None]
     log.info(
@@ -218,9 +229,9 @@ def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
     """Refuse arguments that contradict each other, before any file is read."""
     if not references:
         raise UsageError("models is empty, expected at least one model")
-    texts = [str(reference) for reference in references if isinstance(reference, str | Path)]
-    if repeated := [text for text in texts if texts.count(text) > 1]:
-        raise UsageError(f"{repeated[0]} is named twice, expected different models")
+    names = [(str(each), 0) if isinstance(each, str | Path) else (type(each).__name__, id(each)) for each in references]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{repeated[0][0]} is named twice, expected different models")
     if options.published and options.questions != GOOGLE:
         raise UsageError(f"published is the paper's Table 3, which is about the {GOOGLE} questions; leave it out")
 
