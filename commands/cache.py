@@ -20,7 +20,7 @@ from .options import FindingsFormat, Quiet
 if TYPE_CHECKING:
     from attngeo.studies.cache import Entry
 
-# Folder of the cache → the module that knows when its results are outdated.
+# Folder of the cache → the module that knows when its results are outdated, and which options are usual.
 KINDS = {"efa": "attngeo.efa.runs", "scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
 
 
@@ -135,7 +135,7 @@ def _print(entries: list[Entry]) -> None:
         unknown = "?" if entry.path.parent.name == "scores" else ""  # only scores have layers
         cells = (
             found["model"] or "unreadable", (found["revision"] or "")[:7], f"{of}{found['layers'] or unknown}",
-            " ".join([*_name_changed(found["options"]), *(["(outdated)"] if found["outdated"] else [])]),
+            " ".join([*_name_changed(entry, found["options"]), *(["(outdated)"] if found["outdated"] else [])]),
             decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
         )  # fmt: skip
         table.add_row(*(Text(printable(cell)) for cell in cells))
@@ -143,11 +143,9 @@ def _print(entries: list[Entry]) -> None:
     console.print(drop_columns(table, console, ["commit", "size"]))
 
 
-def _name_changed(options: dict[str, Any]) -> list[str]:
-    """The options that are not the defaults, as names and values; without per_head, which the command always sets."""
-    from attngeo.options import default_of, options_of
-    from attngeo.scores.options import ScoreOptions
-
-    names = [name for name in options_of(ScoreOptions) if name != "per_head" and name in options]
-    changed = {name: options[name] for name in names if options[name] != default_of(ScoreOptions, name)}
+def _name_changed(entry: Entry, options: dict[str, Any]) -> list[str]:
+    """The options that tell a result from others of its name, as names and values."""
+    kind = KINDS.get(entry.path.parent.name)
+    usual = {} if kind is None else import_module(kind).list_usual_options(entry.about)
+    changed = {name: options[name] for name in usual if name in options and options[name] != usual[name]}
     return [name if value is True else f"{name}={value}" for name, value in changed.items()]

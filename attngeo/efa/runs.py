@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.efa.datasets import EXPERIMENTS, Split, load_dataset, load_item_names
+from attngeo.efa.experiment_options import RunOptions
 from attngeo.efa.options import EfaOptions
-from attngeo.efa.settings import SETTINGS
+from attngeo.efa.settings import SETTINGS, ModelSetting, list_settings
 from attngeo.errors import AttnGeoError
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import digest_statements, machine, software
@@ -104,7 +106,10 @@ def perform(run: EfaRun, progress: ProgressCallback, *, fresh: bool = False) -> 
         log.info("%s: %.1f s", run.name, seconds)
         if record is not None:
             made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-            about = {"model": run.name, "seconds": round(seconds, 3), "made": made}
+            about = {
+                "model": run.name, "run": {name: getattr(run, name) for name in LABELS},
+                "options": _list_options(run.options), "seconds": round(seconds, 3), "made": made,
+            }  # fmt: skip
             record.keep(rows, {**software(), **machine(), **about})
     labels = {name: getattr(run, name) for name in LABELS}
     return [{**labels, **row} for row in rows]
@@ -128,6 +133,24 @@ def _has_model(folder: Path, run: EfaRun) -> bool:
 def is_outdated(about: Mapping[str, Any]) -> bool:
     """Whether numbers that are kept are no answer any more: they are of other code, or of another version of torch."""
     return about.get("version") not in (_version_of(trivial=True), _version_of(trivial=False))
+
+
+def list_usual_options(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with which `attngeo efa run` fits this model of the experiment; empty for one that it leaves out."""
+    run = about.get("run")
+    if not isinstance(run, dict) or run.get("experiment") not in SETTINGS:
+        return {}
+    for each in list_settings(run["experiment"], RunOptions()):
+        if [each.model, each.direction, each.setting] == [run.get(name) for name in ModelSetting._fields[:3]]:
+            usual = _list_options(EfaOptions(**each.options))
+            return {name: value for name, value in usual.items() if name != "seed"}
+    return {}
+
+
+def _list_options(options: EfaOptions | None) -> dict[str, Any]:
+    """Options as JSON has them, without the device, on which no number depends; a baseline has none."""
+    found = {} if options is None else json.loads(json.dumps(asdict(options)))
+    return {name: value for name, value in found.items() if name != "device"}
 
 
 def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: ProgressCallback) -> dict[str, float]:
@@ -168,11 +191,9 @@ def _find_record(run: EfaRun, split: Split) -> KeptResult | None:
     for frame in split:
         digest.update(frame.to_csv(index=False).encode())
     of_code = _version_of(trivial=run.options is None)
-    options = {} if run.options is None else {name: repr(value) for name, value in vars(run.options).items()}
-    options.pop("device", None)
     depends_on = {
         "rows": digest.hexdigest(), "model": run.model, "direction": run.direction, "setting": run.setting,
-        "options": options, "version": of_code,
+        "options": _list_options(run.options), "version": of_code,
     }  # fmt: skip
     return store.record(depends_on, about={"version": of_code})
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attngeo.bounds.escape import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import Identity, identify, identify_path
-from attngeo.options import accept_options
+from attngeo.options import accept_options, default_of, options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code, software
 from attngeo.scores.options import ResultOptions, ScoreOptions
@@ -96,6 +96,11 @@ def is_outdated(about: Mapping[str, Any]) -> bool:
     if about.get("version") != VERSION or not isinstance(content, dict):
         return True
     return "path" in content and identify_path(Path(str(content["path"]))) != content
+
+
+def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults; without per_head, which the command always sets."""
+    return {name: default_of(ScoreOptions, name) for name in options_of(ScoreOptions) if name != "per_head"}
 
 
 def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None:

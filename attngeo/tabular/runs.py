@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from attngeo.provenance import machine, software
 from attngeo.studies.results import KeptResult, ResultStore
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.problems import Answer, Problem
+from attngeo.tabular.published import ShiftSetting
+from attngeo.tabular.simulation import Shift
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,6 +81,11 @@ def is_outdated(about: Mapping[str, Any]) -> bool:
     """Whether scores that are kept are no answer any more: they are of other code, or of other versions."""
     method = METHODS.get(str(about.get("method")))
     return method is None or bool(method.missing) or about.get("version") != method.version
+
+
+def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of simulated tables, without the setting, which is part of a run's name."""
+    return {each.name: each.default for each in fields(Shift) if each.name not in ShiftSetting._fields}
 
 
 def _answer(run: MethodRun, problems: Sequence[Problem], progress: ProgressCallback) -> list[Answer]:

@@ -96,7 +96,10 @@ def test_an_experiment_prints_the_papers_numbers_beside_ours(inside: Command, tm
     again = inside(*command)
     assert again.stdout == first.stdout
     assert_states(again.stderr, "3 of 3 runs", "--fresh")
-    assert_shows(inside("cache", "list", COLUMNS="100").stdout, "synthetic fm bi seed 0")
+    listed = inside("cache", "list", COLUMNS="100").stdout
+    (row,) = (line for line in listed.splitlines() if "synthetic fm bi seed 0" in line)
+    assert_states(row, "epochs=1")
+    assert row.count("=") == 1  # what the experiment sets by itself is not shown
     assert not any(entry["outdated"] for entry in json.loads(inside("cache", "list", "--format", "json").stdout))
 
 

@@ -47,7 +47,9 @@ def test_the_same_command_resumes(inside: Command) -> None:
     listed = json.loads(inside("cache", "list", "--format", "json").stdout)
     assert len(listed) == 3
     assert not any(entry["outdated"] for entry in listed)
-    assert "1,0,0.9 lr, seed 4951" in inside("cache", "list", COLUMNS="100").stdout
+    (row,) = (line for line in inside("cache", "list", COLUMNS="160").stdout.splitlines() if "seed 4951" in line)
+    assert_states(row, "1,0,0.9 lr", "n_features=3", "n_classes=3", "train_rows=60", "test_rows=60")
+    assert row.count("=") == 4  # the rest is default, or part of the name
     assert_states(inside("cache", "clear", "--outdated").stderr, "0 results")
     assert_states(inside("cache", "clear", "1,0,0.9 lr*").stderr, "3 results")
     again = inside("tabular", "simulate", *TINY, "--datasets", "3", "--format", "csv")
