@@ -6,6 +6,7 @@ import ast
 import hashlib
 import os
 import platform
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -32,20 +33,66 @@ def digest_code(*folders: str) -> str:
 
 
 @cache
-def digest_statements(*places: str) -> str:
-    """The SHA-256 of the statements of these modules and folders of the package.
+def digest_statements(module: str) -> str:
+    """The SHA-256 of the statements of a module of the package, and of all modules of it that this one imports.
 
     Unlike `digest_code`, it does not change with comments, docstrings and line breaks: for results of many hours.
     """
-    digest, package = hashlib.sha256(), Path(__file__).parent
-    for place in places:
-        path = package / place
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            tree = ast.parse(file.read_text("utf-8"))
-            for node in ast.walk(tree):
-                _remove_docstring(node)
-            digest.update(str(file.relative_to(package)).encode() + b"\0" + ast.unparse(tree).encode())
-    return digest.hexdigest()
+    found, left = dict[Path, str](), [module]
+    while left:
+        path = _find_module(left.pop())
+        if path is not None and path not in found:
+            found[path], imported = _read_module(path)
+            left += imported
+    package = Path(__file__).parent
+    lines = [f"{path.relative_to(package)} {found[path]}\n" for path in sorted(found)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _find_module(name: str) -> Path | None:
+    """The file of a module; None for what is no module of the package, and for the package itself, which has names."""
+    _, _, place = name.partition(f"{__package__}.")
+    path = Path(__file__).parent.joinpath(*place.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py") if place else ()
+    return next((file for file in files if file.is_file()), None)
+
+
+@cache
+def _read_module(path: Path) -> tuple[str, list[str]]:
+    """The SHA-256 of the statements of a module, and the names that it imports when it runs."""
+    tree = ast.parse(path.read_text("utf-8"))
+    imported = []
+    for node in _walk_running(tree):
+        if isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            homes = _read_homes(node.module)
+            names = [alias.name for alias in node.names]
+            imported += [node.module, *(f"{node.module}.{name}" for name in names)]
+            imported += [homes[name] for name in names if name in homes]
+    for node in ast.walk(tree):
+        _remove_docstring(node)
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest(), imported
+
+
+def _walk_running(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a module without those that only type checkers read."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        typed = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        left += node.orelse if isinstance(node, ast.If) and typed else ast.iter_child_nodes(node)
+
+
+@cache
+def _read_homes(package: str) -> dict[str, str]:
+    """Name → module of what a package imports when it is first used: type checkers read that, too."""
+    path = _find_module(package)
+    if path is None or path.name != "__init__.py":
+        return {}
+    nodes = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in nodes for alias in node.names}
 
 
 def _remove_docstring(node: ast.AST) -> None:

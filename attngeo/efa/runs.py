@@ -32,16 +32,6 @@ log = logging.getLogger(__name__)
 # The folder of the result store, and the columns of what is kept.
 KIND = "efa"
 TYPES: dict[str, type] = {"metric": str, "value": float}
-# What the numbers of a fitted model depend on, and those of the baselines.
-MODEL_CODE = (
-    *(f"efa/{name}.py" for name in (
-        "attention", "columns", "copies", "description", "distances", "estimator", "exponential_family", "factors",
-        "families", "family_names", "fitting", "missing", "modelling", "network", "parts", "reading", "row_reader",
-        "sequences", "starts", "stores", "trivial",
-    )),
-    "training/batches.py", "training/best.py", "training/loop.py",
-)  # fmt: skip
-TRIVIAL_CODE = ("efa/trivial.py",)
 # What names of folders are not made of.
 UNSAFE = re.compile(r"[^A-Za-z0-9=-]+")
 LABELS = ("experiment", "model", "direction", "setting", "seed")
@@ -200,5 +190,5 @@ def _find_record(run: EfaRun, split: Split) -> KeptResult | None:
 
 def _version_of(*, trivial: bool) -> dict[str, str]:
     """The code of the models or of the baselines, and the version of the package that computes."""
-    package = "scikit-learn" if trivial else "torch"
-    return {"code": digest_statements(*(TRIVIAL_CODE if trivial else MODEL_CODE)), package: version(package)}
+    module, package = ("attngeo.efa.trivial", "scikit-learn") if trivial else (__name__, "torch")
+    return {"code": digest_statements(module), package: version(package)}

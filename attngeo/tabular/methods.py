@@ -16,14 +16,14 @@ from attngeo.tabular.problems import Answer, Problem
 class Method:
     """A method. label: as the paper's tables name it. answer: problems of one shape → an answer for each.
 
-    code: modules and folders of the package whose statements the answers depend on. packages: whose versions they
-    depend on. together: whether problems are answered faster at once than one after the other. in_table_1: whether it
-    is one of Table 1; all are in Table 2.
+    module: the answers depend on its statements, and those of modules that it imports. packages: the answers depend on
+    their versions. together: whether problems are answered faster at once than one after the other. in_table_1: whether
+    it is one of Table 1; all are in Table 2.
     """
 
     label: str
     answer: Callable[[Sequence[Problem], ProgressCallback], list[Answer]]
-    code: tuple[str, ...]
+    module: str
     packages: tuple[str, ...]
     together: bool = False
     in_table_1: bool = True
@@ -36,7 +36,7 @@ class Method:
     @property
     def version(self) -> dict[str, str]:
         """What the answers depend on besides the data set and the seed."""
-        return {"code": digest_statements(*self.code), **{name: version(name) for name in self.packages}}
+        return {"code": digest_statements(self.module), **{name: version(name) for name in self.packages}}
 
 
 def _is_installed(package: str) -> bool:
@@ -75,21 +75,13 @@ def answer_by_pytorch_tabular(name: str, problems: Sequence[Problem], progress: 
     return answer(name, problems, progress)
 
 
-# What the answers of attention depend on.
-ATTENTION_CODE = (
-    "tabular/attention.py", "tabular/batches.py", "tabular/classifier.py", "tabular/encoding.py", "tabular/fitting.py",
-    "tabular/network.py", "tabular/options.py", "tabular/reading.py", "tabular/tables.py", "training/batches.py",
-    "training/best.py", "training/loop.py", "training/options.py",
-)  # fmt: skip
-
-
 def _baseline(name: str, label: str) -> Method:
-    return Method(label, partial(answer_by_baseline, name), ("tabular/baselines.py",), ("scikit-learn",))
+    return Method(label, partial(answer_by_baseline, name), "attngeo.tabular.baselines", ("scikit-learn",))
 
 
 def _pytorch_tabular(name: str, label: str, *packages: str) -> Method:
     return Method(
-        label, partial(answer_by_pytorch_tabular, name), ("tabular/attention_baselines.py",),
+        label, partial(answer_by_pytorch_tabular, name), "attngeo.tabular.attention_baselines",
         ("torch", "pytorch-tabular", *packages), in_table_1=False,
     )  # fmt: skip
 
@@ -104,5 +96,5 @@ METHODS: dict[str, Method] = {
     "tab-transformer": _pytorch_tabular("tab-transformer", "TabTransformer"),
     "auto-int": _pytorch_tabular("auto-int", "AutoInt"),
     "tabnet": _pytorch_tabular("tabnet", "TabNet", "pytorch-tabnet"),
-    "atn": Method("ATN", answer_by_attention, ATTENTION_CODE, ("torch",), together=True),
+    "atn": Method("ATN", answer_by_attention, "attngeo.tabular.attention", ("torch",), together=True),
 }

@@ -35,7 +35,7 @@ def test_paths_are_compared_from_any_folder(tmp_path: Path, monkeypatch: pytest.
     assert resume_options(options, {"data": "text.txt"}, tmp_path) == options
     (tmp_path / "default").mkdir()
     assert resume_options(options, {"init": "default"}, tmp_path) == options
-    with pytest.raises(UsageError, match="init is ./default"):
+    with pytest.raises(UsageError, match=r"init is \./default"):
         resume_options(options, {"init": "./default"}, tmp_path)
 
 

@@ -102,7 +102,7 @@ def test_names_win_over_paths(place: str, folder: Path, monkeypatch: pytest.Monk
     change(folder / "r.toml", 'data = "text.txt"', ", ".join(f'{key} = "{name}"' for key, name in names.items()))
     asked = []
 
-    def note(options: Any, place: Path, **more: Any) -> Any:
+    def note(options: Any, *_: Any, **__: Any) -> Any:
         asked.append(options)
         raise InterruptedTrainingError("stopped", "resume")
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support.code import changed_code, code_in
 from support.messages import refuses
 
-from attngeo import provenance
 from attngeo.errors import DataError, TrainingError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.provenance import digest_statements
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
 from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
@@ -66,7 +67,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def guess(monkeypatch: pytest.MonkeyPatch) -> Guess:
     """A method of the name `guess`."""
     made = Guess()
-    monkeypatch.setitem(METHODS, "guess", Method("Guess", made, ("tabular/summary.py",), ("numpy",)))
+    monkeypatch.setitem(METHODS, "guess", Method("Guess", made, "attngeo.tabular.summary", ("numpy",)))
     return made
 
 
@@ -114,7 +115,7 @@ def test_scores_are_kept_under_all_that_they_depend_on(guess: Guess, monkeypatch
     perform(make_run(noise=0.1), ignore_progress)
     perform(make_run(convention="published"), ignore_progress)
     assert len(guess.asked) == 4
-    for name, changed in (("code", ("tabular/published.py",)), ("packages", ("pandas",))):
+    for name, changed in (("module", "attngeo.tabular.published"), ("packages", ("pandas",))):
         monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], **{name: changed}))
         perform(run, ignore_progress)
     assert len(guess.asked) == 6
@@ -129,34 +130,68 @@ def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path, monkeypatc
     assert entry.path.parent == cache / KIND
     assert entry.about["parameters"] == {}
     assert not is_outdated(entry.about)
-    monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], code=("tabular/published.py",)))
+    monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], module="attngeo.tabular.published"))
     assert is_outdated(entry.about)
     monkeypatch.delitem(METHODS, "guess")
     assert is_outdated(entry.about)
     assert is_outdated({})
 
 
-def test_the_digest_of_statements_ignores_comments_and_docstrings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
+def test_the_digest_of_statements_ignores_comments_and_docstrings(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
 
     def digest(text: str) -> str:
         module.write_text(text)
-        provenance.digest_statements.cache_clear()
-        return provenance.digest_statements("module.py")
+        with code_in(tmp_path):
+            return digest_statements("attngeo.module")
 
     first = digest('"""Doc."""\n\n\ndef double(x):\n    """Twice."""\n    return 2 * x  # why\n')
     assert digest("def double(x):\n\n    # Other words.\n    return 2*x\n") == first
     assert digest("def double(x):\n    return 2 * x + 0\n") != first
     assert digest('def double(x):\n    print("Twice.")\n    return 2 * x\n') != first
+
+
+@pytest.mark.parametrize(
+    ("statement", "changed", "depends"),
+    [
+        ("import attngeo.other", "other.py", True),
+        ("from attngeo import other", "other.py", True),
+        ("def f():\n    from attngeo.folder.inner import x", "folder/inner.py", True),
+        ("from attngeo.folder import inner", "folder/__init__.py", True),
+        ("from attngeo.folder import y", "other.py", True),
+        ("from attngeo.folder import z", "other.py", False),
+        ("from attngeo.third import x", "folder/inner.py", True),
+        ("if TYPE_CHECKING:\n    import attngeo.other", "other.py", False),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    import attngeo.other", "other.py", True),
+        ("import torch\nfrom os import path", "other.py", False),
+        ("import attngeo", "__init__.py", False),
+    ],
+)
+def test_the_digest_of_statements_is_of_all_that_a_module_imports(
+    statement: str, changed: str, depends: bool, tmp_path: Path
+) -> None:
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "inner.py").write_text("x = 1")
-    folder = provenance.digest_statements("folder")
-    (tmp_path / "folder" / "README.md").write_text("more")
-    provenance.digest_statements.cache_clear()
-    assert provenance.digest_statements("folder") == folder
+    for name, text in {
+        "module.py": statement, "__init__.py": "import attngeo.other", "other.py": "x = 1",
+        "folder/__init__.py": "if TYPE_CHECKING:\n    from attngeo.other import y as y\nz = 1",
+        "folder/inner.py": "x = 1", "third.py": "from attngeo.folder.inner import x\nimport attngeo.module",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    with code_in(tmp_path):
+        before = digest_statements("attngeo.module")
+    with (tmp_path / changed).open("a") as file:
+        file.write("\nx = 2")
+    with code_in(tmp_path):
+        assert (digest_statements("attngeo.module") != before) == depends
+
+
+def test_answers_depend_on_the_code_of_their_method() -> None:
+    before = {name: METHODS[name].version for name in ("lr", "atn")}
+    with changed_code("efa/network.py"):
+        assert {name: METHODS[name].version for name in before} == before
+    with changed_code("training/processes.py"):
+        assert METHODS["atn"].version != before["atn"]
+        assert METHODS["lr"].version == before["lr"]
 
 
 def test_the_first_data_set_of_every_setting_comes_first(guess: Guess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +213,7 @@ def test_the_first_data_set_of_every_setting_comes_first(guess: Guess, monkeypat
 def test_a_run_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = seeds_of_data_sets(3)
     made = Guess(fail_at=seeds[1])
-    monkeypatch.setitem(METHODS, "guess", Method("Guess", made, (), ()))
+    monkeypatch.setitem(METHODS, "guess", Method("Guess", made, "attngeo.tabular.summary", ()))
     options = SimulateOptions(settings=["1,0,0.1"], datasets=3, methods=["guess"], **TINY)
     outcomes = run_methods(plan_simulation(options))
     assert [type(outcome.failure) for outcome in outcomes] == [type(None), TrainingError, type(None)]
