@@ -72,7 +72,7 @@ def measure(folder: Path, width: int, device: torch.device) -> Row:
 
         def whole() -> None:
             forget(path)
-            attngeo.score(folder, per_head=True, device=str(device))
+            attngeo.score(folder, per_head=True, device=str(device), fresh=True)
 
         on_cpu = read(store, sites[0])
         on_gpu = {name: tensor.to(device) for name, tensor in on_cpu.items()}
