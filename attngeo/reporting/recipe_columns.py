@@ -6,16 +6,19 @@ from collections.abc import Collection, Iterable, Iterator
 
 from attngeo.reporting.schema import (
     AnalogyRequest,
+    AutoMpgRequest,
     EfaRequest,
     PretrainRequest,
     Recipe,
     Request,
     ScoreRequest,
+    SimulateRequest,
     TableBlock,
     TheoryRequest,
 )
 from attngeo.reporting.toml_lines import Place
 from attngeo.tables.read import explain_unknown_column
+from attngeo.tabular.summary import ADVANTAGE_COLUMNS, LABELS, METHOD_COLUMNS
 
 
 def find_unknown_columns(recipe: Recipe) -> Iterator[tuple[Place, str]]:
@@ -30,7 +33,7 @@ def find_unknown_columns(recipe: Recipe) -> Iterator[tuple[Place, str]]:
             if table.show == "rows":
                 yield from _check(recipe, (*place, "columns"), table.of, table.columns or ())
             else:
-                yield from _explain((*place, "columns"), table.columns or (), _columns_shown(table))
+                yield from _explain((*place, "columns"), table.columns or (), _columns_shown(recipe, table))
 
 
 def _check(
@@ -71,6 +74,14 @@ def columns_of(request: Request) -> tuple[str, ...] | None:
             from attngeo.theory.statements import COLUMNS as THEORY_COLUMNS
 
             return THEORY_COLUMNS
+        case SimulateRequest():
+            from attngeo.tabular.experiments import SIMULATION_COLUMNS
+
+            return SIMULATION_COLUMNS
+        case AutoMpgRequest():
+            from attngeo.tabular.experiments import AUTO_MPG_COLUMNS
+
+            return AUTO_MPG_COLUMNS
         case EfaRequest():
             from attngeo.efa.experiments import COLUMNS as EFA_COLUMNS
 
@@ -78,8 +89,13 @@ def columns_of(request: Request) -> tuple[str, ...] | None:
     return None
 
 
-def _columns_shown(table: TableBlock) -> tuple[str, ...]:
-    """The columns of a summary, or of a comparison with the published scores."""
+def _columns_shown(recipe: Recipe, table: TableBlock) -> tuple[str, ...]:
+    """The columns of what a table shows instead of rows; of a file, all that it may have."""
     from attngeo.reporting.blocks import published_columns, shown_columns
 
-    return shown_columns() if table.show == "summary" else published_columns()
+    if table.show in ("summary", "published"):
+        return shown_columns() if table.show == "summary" else published_columns()
+    request = recipe.find_request(table.of)
+    known = None if request is None else columns_of(request)
+    labels = [name for name in LABELS if known is None or name in known]
+    return (*labels, *(METHOD_COLUMNS if table.show == "methods" else ADVANTAGE_COLUMNS))

@@ -23,11 +23,10 @@ from attngeo.reporting.schema import (
 )
 from attngeo.reporting.toml_lines import Place
 
-# The commands whose results a figure is drawn from, by the frame that it takes first; of others, files are read.
+# The commands whose results a figure is drawn from, by the frame that it takes first; others are drawn from files only.
 COMMANDS_OF_FRAME: dict[FrameName, tuple[str, ...]] = {
     "scores": ("score",), "summary": ("score",), "analogies": ("analogy",), "curves": ("pretrain",),
-    "methods": ("simulate", "auto-mpg"), "cells": ("file",), "encodings": ("file",),
-    "weights": ("file",), "vectors": ("file",), "places": ("file",), "errors": ("efa",),
+    "methods": ("simulate", "auto-mpg"), "errors": ("efa",),
 }  # fmt: skip
 # The same of what a table shows; rows are those of any command.
 COMMANDS_OF_TABLE: dict[str, tuple[str, ...]] = {
@@ -79,7 +78,8 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
     elif figure.of is None:
         yield (*place, "of"), "is missing, expected the name of a [[results]] table"
     else:
-        yield from _check_reference(recipe, place, figure.of, COMMANDS_OF_FRAME[spec.frames[0]], figure.models)
+        commands = COMMANDS_OF_FRAME.get(spec.frames[0], ("file",))
+        yield from _check_reference(recipe, place, figure.of, commands, figure.models)
 
 
 def _check_reference(

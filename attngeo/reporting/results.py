@@ -14,7 +14,7 @@ from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError, 
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.reporting.parts import plan_parts
 from attngeo.reporting.recipe import RecipeFile
-from attngeo.reporting.schema import AutoMpgRequest, PretrainRequest, Request, SimulateRequest
+from attngeo.reporting.schema import AutoMpgRequest, EfaRequest, PretrainRequest, Request, SimulateRequest
 from attngeo.reporting.workplace import Workplace
 from attngeo.studies.engine import run_study
 from attngeo.studies.options import StudyOptions
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PARTS = ".parts"
-# Requests with processes of their own; those of training save their checkpoints at Ctrl-C.
-STUDIES = (PretrainRequest, SimulateRequest, AutoMpgRequest)
+# Requests that consist of runs, for which the processes are; those of training save their checkpoints at Ctrl-C.
+STUDIES = (PretrainRequest, SimulateRequest, AutoMpgRequest, EfaRequest)
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ def _make_all(parts: list[_RecipePart], place: Workplace) -> list[tuple[_RecipeP
         if isinstance(outcome.failure, OutputError | InterruptedTrainingError):
             raise outcome.failure
 
-    study, groups = place.study, [(parts, place.study)]
-    if study.elsewhere:
-        studies = [part for part in parts if isinstance(part.request, STUDIES)]
-        others = [part for part in parts if part not in studies]
-        groups = [(others, study), (studies, StudyOptions(fail_fast=study.fail_fast))]
-    make = partial(make_part, place=replace(place, progress=ignore_progress))
+    # Parts in other processes have no processes of their own: those would be too many, and wait for each other.
+    study, here = place.study, StudyOptions(fail_fast=place.study.fail_fast)
+    studies = [part for part in parts if isinstance(part.request, STUDIES)]
+    others = [part for part in parts if part not in studies]
+    groups = [(others, study, here), (studies, here, study)] if study.elsewhere else [(parts, study, study)]
     found = []
-    for group, options in groups:
+    for group, options, inside in groups:
+        make = partial(make_part, place=replace(place, progress=ignore_progress, study=inside))
         outcomes = run_study(
             make, group, names=[part.name for part in group], options=options, progress=place.progress, on_outcome=note
         )

@@ -15,6 +15,9 @@ PUBLISHED = ("published_accuracy", "published_mse")
 # Columns that tell data sets apart, in tables of either experiment.
 LABELS = ("n_c", "noise", "corr", "data")
 OURS = "atn"
+# The columns of `summarise_methods` and of `measure_advantage` after those that tell data sets apart.
+METHOD_COLUMNS = ("method", "runs", *(f"{score}_{name}" for score in SCORES for name in ("mean", "sd")), *PUBLISHED)
+ADVANTAGE_COLUMNS = ("best", "runs", "advantage", "error", "is_larger")
 
 
 def labels_of(frame: pd.DataFrame) -> list[str]:
@@ -65,7 +68,7 @@ def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
         advantage = difference.mean()
         row = {"best": best, "runs": len(difference), "advantage": advantage, "error": error}
         rows.append(dict(zip(labels, values, strict=True)) | row | {"is_larger": bool(advantage > error)})
-    return pd.DataFrame(rows, columns=[*labels, "best", "runs", "advantage", "error", "is_larger"])
+    return pd.DataFrame(rows, columns=[*labels, *ADVANTAGE_COLUMNS])
 
 
 def _require_results(frame: pd.DataFrame) -> None:
