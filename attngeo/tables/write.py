@@ -28,7 +28,7 @@ STYLE = (
 
 def to_csv(frame: pd.DataFrame, *, header: bool = True) -> str:
     """Comma-separated values; missing scores are empty. Texts are made printable. header: the names of columns, too."""
-    return str(_print_texts(frame).to_csv(index=False, header=header, lineterminator="\n"))
+    return str(_print_texts(frame).rename(columns=printable).to_csv(index=False, header=header, lineterminator="\n"))
 
 
 def to_json(frame: pd.DataFrame) -> str:
@@ -63,7 +63,7 @@ def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
 
 def to_latex(frame: pd.DataFrame) -> str:
     """A LaTeX tabular for booktabs; scores have six digits."""
-    return format_for_people(frame).to_latex(index=False, escape=True) + "\n"
+    return format_for_people(frame).rename(columns=printable).to_latex(index=False, escape=True) + "\n"
 
 
 def to_html(frame: pd.DataFrame) -> str:
@@ -79,7 +79,7 @@ def to_html(frame: pd.DataFrame) -> str:
     style = STYLE + (f"{left}{{text-align:left}}" if left else "")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-        f"</head><body>\n<h1>{title}</h1>\n<div>{shown.to_html(index=False, border=0)}</div>\n"
+        f"</head><body>\n<h1>{title}</h1>\n<div>{shown.rename(columns=printable).to_html(index=False, border=0)}</div>\n"
         f"<h2>How it was made</h2>\n<dl>{made}</dl>\n</body></html>\n"
     )
 

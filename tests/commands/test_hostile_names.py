@@ -31,6 +31,10 @@ NOT_UTF8 = os.fsdecode(b"\xff")
 FOLDER = NOT_UTF8 + TERMINAL + MARKUP
 MODEL_TYPE = TERMINAL + MARKUP + " https://example.org \ud83d"
 FORMATS = ("table", "csv", "json", "markdown")
+# In a table: of a column, an item, a category, a class. The last part is an end of markup to rich.
+NAME = TERMINAL + MARKUP + "[/red]"
+# Short enough for a figure, where long names lose their middle.
+NAMES = (f"{NAME} 0", "\x1b[2J\u202e<img src=x>", "{i}<b>")
 
 
 @pytest.fixture
@@ -111,7 +115,7 @@ def test_the_log_of_a_hostile_model_is_plain(hostile: Path, attngeo: Command) ->
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_files_of_a_hostile_model_are_written(hostile: Path, suffix: str, tmp_path: Path) -> None:
-    frame = library.score(hostile)
+    frame = library.score(hostile).assign(**{NAME: NAME})
     path = tmp_path / f"scores{suffix}"
     write_table(frame, path)
     if suffix == ".parquet":
@@ -185,3 +189,124 @@ def test_hostile_tokens_are_shown(tmp_path: Path, inside: Command) -> None:
         assert_plain(done.stdout + done.stderr)
         if way == "markdown":
             assert_no_markdown(done.stdout, set())
+
+
+@pytest.fixture
+def shown(inside: Command) -> Command:
+    """Run a command that prints a table: in every format, all is plain, and nothing is markup. Returns the text."""
+
+    def run(*arguments: object) -> str:
+        for way in FORMATS:
+            done = inside(*arguments, "--format", way)
+            assert done.returncode == 0, done.stderr
+            assert_plain(done.stdout + done.stderr)
+            if way == "markdown":
+                assert_no_markdown(done.stdout, set())
+        return str(inside(*arguments).stdout)
+
+    return run
+
+
+@pytest.fixture
+def drawn(inside: Command, tmp_path: Path) -> Command:
+    """Draw a figure: it is plain, and has the names as text."""
+
+    def run(*arguments: object) -> None:
+        for suffix in (".html", ".json"):
+            done = inside("plot", *arguments, "-o", tmp_path / f"figure{suffix}")
+            assert done.returncode == 0, done.stderr
+            page = (tmp_path / f"figure{suffix}").read_text("utf-8")
+            assert_plain(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
+            assert "<img src" not in page
+            assert "lt;img" in page
+
+    return run
+
+
+def assert_refused(done: Any) -> None:
+    """The error is one plain line."""
+    assert done.returncode in (2, 4), done.stderr
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert_plain(done.stderr)
+
+
+def test_hostile_items_are_modelled_and_shown(inside: Command, shown: Command, drawn: Command, tmp_path: Path) -> None:
+    """Items, columns and the folder of the model have such names."""
+    data, model, column = tmp_path / "data.csv", tmp_path / FOLDER.removeprefix(NOT_UTF8), f"item {NAME}"
+    rows = [{f"basket {NAME}": f"{NAME} {at // 3}", column: NAMES[at % 3], "more": NAME} for at in range(12)]
+    pd.DataFrame(rows).to_csv(data, index=False)
+    columns = ["--sequence", f"basket {NAME}", "--item", column]
+    fit = inside("efa", "fit", data, "--width", 4, *columns, "--epochs", 1, "--save", model)
+    assert fit.returncode == 0, fit.stderr
+    assert_plain(fit.stdout + fit.stderr)
+    shown("efa", "predict", model, data)
+    shown("efa", "sample", model)
+    shown("efa", "similar", model, NAMES[0])
+    shown("efa", "attention", model, data)
+    assert_refused(inside("efa", "similar", model, f"{NAME} x"))
+    assert_refused(inside("efa", "attention", model, f"{NAME} x,y"))
+    assert_refused(inside("efa", "predict", model, data, "--short", NAME))
+    assert_refused(inside("efa", "fit", data, "--item", NAME))
+    weights = tmp_path / "weights.parquet"
+    assert inside("efa", "attention", model, data, "-o", weights).returncode == 0
+    drawn("item-attention", weights)
+    drawn("item-vectors", model)
+    assert_refused(inside("plot", "item-attention", weights, "--where", f"item={NAME}", "-o", tmp_path / "x.html"))
+    assert_page_of(weights, "item-attention")
+
+
+def assert_page_of(rows: Path, kind: str) -> None:
+    """The page and the summary of a report on rows of a file, as a figure and as a table, are plain."""
+    recipe = rows.with_name("demo.toml")
+    recipe.write_text(
+        f'title = "Demo"\n[[results]]\nname = "rows"\ncommand = "file"\npath = "{rows.name}"\n[[section]]\n'
+        f'title = "Rows"\nfigures = [{{ kind = "{kind}", of = "rows" }}]\ntables = [{{ of = "rows" }}]\n'
+    )
+    report = build_report(recipe, rows.with_name("out"))
+    assert report.failures == []
+    page = report.page.read_text("utf-8")
+    assert_plain(page)
+    assert not Tags(page).found & {"img", "onerror"}
+    assert_plain((report.folder / "report.md").read_text("utf-8"))
+
+
+def test_hostile_places_are_drawn(inside: Command, drawn: Command, tmp_path: Path) -> None:
+    data, places = tmp_path / "days.csv", tmp_path / "places.csv"
+    rows = [
+        {"sequence": day, "item": NAMES[place], "latitude": 30 + place, "longitude": -80 - place**2, "value": day}
+        for day in range(4) for place in range(3)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(data, index=False)
+    fit = inside("efa", "fit", data, "--coordinates", "latitude", "--coordinates", "longitude", "--epochs", 1,
+                 "--save", tmp_path / "model")  # fmt: skip
+    assert fit.returncode == 0, fit.stderr
+    done = inside("efa", "attention", tmp_path / "model", data, "--places-output", places)
+    assert done.returncode == 0, done.stderr
+    assert_plain(places.read_text("utf-8"))
+    drawn("place-attention", places, "--where", f"place={pd.read_csv(places)['place'].iloc[0]}")
+    assert_refused(inside("plot", "place-attention", places, "-o", tmp_path / "x.html"))
+
+
+def test_hostile_categories_are_classified_and_drawn(
+    inside: Command, shown: Command, drawn: Command, tmp_path: Path
+) -> None:
+    """Columns, categories, classes and the folder of the model have such names."""
+    data, model = tmp_path / "data.csv", tmp_path / FOLDER.removeprefix(NOT_UTF8)
+    columns = f"column {NAME}", f"label {NAME}"
+    rows = pd.DataFrame([{columns[0]: NAMES[at % 3], "number": at, columns[1]: NAMES[at % 2]} for at in range(40)])
+    rows.to_csv(data, index=False)
+    fit = ["tabular", "fit", data, "--target", columns[1], "--epochs", 1, "--device", "cpu"]
+    encodings, cells = tmp_path / "encodings.csv", tmp_path / "cells.parquet"
+    done = inside(*fit, "--methods", "atn,lr", "--save", model, "--encodings-output", encodings)
+    assert done.returncode == 0, done.stderr
+    assert_plain(done.stdout + done.stderr + encodings.read_text("utf-8"))
+    shown("tabular", "predict", model, data)
+    done = inside("tabular", "predict", model, data, "--attention-output", cells)
+    assert done.returncode == 0, done.stderr
+    drawn("encodings", model)
+    drawn("encodings", encodings)
+    drawn("row-attention", cells, "--where", "row=1")
+    assert_page_of(encodings, "encodings")
+    assert_refused(inside("tabular", "fit", data, "--target", NAME))
+    rows.replace(NAMES[0], NAME).to_csv(tmp_path / "new.csv", index=False)
+    assert_refused(inside("tabular", "predict", model, tmp_path / "new.csv"))
