@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.errors import OutputError, UsageError
+from attngeo.progress import is_first_process
 
 from .options import OutputFormat
 
@@ -38,28 +38,24 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
             raise UsageError(f"{name} is an input, expected another file for the output")
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse a folder for a saved model that has something in it, before any work is done."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"the folder {folder} exists and is not empty; choose a new one")
-    check_writable(folder)
+@contextlib.contextmanager
+def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
+    """Refuse folders that cannot be written or that another process writes to, before the work in the block.
 
+    new: one that has to be empty.
+    """
+    from attngeo.tables.lock import HOLDER, LOCK, lock_folder
 
-def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be created or written, before any work is done. Leaves nothing behind."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OutputError(
-            f"the folder {folder} cannot be written ({error.strerror or error}); choose another one"
-        ) from None
-    finally:
-        for each in missing:
-            with contextlib.suppress(OSError):
-                each.rmdir()
+    if new is not None and new.resolve() in [other.resolve() for other in others if other is not None]:
+        raise UsageError(f"{new} is the folder of the model and of the state of its training; choose two folders")
+    with contextlib.ExitStack() as locks:
+        for folder in (new, *others):
+            if folder is not None:
+                locks.enter_context(lock_folder(folder))
+        # Of several processes that train one model, only the first one writes.
+        if new is not None and is_first_process() and {each.name for each in new.iterdir()} - {LOCK, HOLDER}:
+            raise OutputError(f"the folder {new} exists and is not empty; choose a new one")
+        yield
 
 
 def deliver_rows(

@@ -28,8 +28,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Inside the block, no other process locks `folder`, which is created if it is missing.
 
     Of the processes that accelerate starts for one run, the first one locks. At the end, what the lock has created is
-    removed: its files, and the folder if it is empty. Raises FolderInUseError at once if another process, or another
-    thread of this one, has the lock; OutputError if the folder cannot be written.
+    removed: its files, and the folder and those around it if they are empty. Raises FolderInUseError at once if another
+    process, or another thread of this one, has the lock; OutputError if the folder cannot be written.
     """
     from filelock import FileLock, Timeout
 
@@ -46,7 +46,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
             lock.acquire()
     except Timeout:
         raise FolderInUseError(
-            f"{folder} is in use by {_describe_holder(folder)}; wait until it ends, or choose another folder with -o"
+            f"{folder} is in use by {_describe_holder(folder)}; wait until it ends, or choose another folder"
         ) from None
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
@@ -61,16 +61,16 @@ def lock_folder(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 (folder / name).unlink()
         lock.release()
-        if created:
+        for each in created:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # succeeds only if it is empty
+                each.rmdir()  # succeeds only if it is empty
 
 
-def _create(folder: Path) -> bool:
-    """Create the folder. Returns whether it was missing. Raises OutputError for a file, OSError for any other cause."""
+def _create(folder: Path) -> list[Path]:
+    """Create the folder. Returns the missing ones, it first. Raises OutputError for a file, else OSError."""
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file, expected a folder")
-    missing = not folder.exists()
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return missing
 

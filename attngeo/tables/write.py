@@ -75,11 +75,12 @@ def to_html(frame: pd.DataFrame) -> str:
     )
     shown, title = format_for_people(frame), _escape_html(frame.attrs.get("title", "attngeo"))
     texts = [place for place, numeric in enumerate(numeric_columns(frame, shown), 1) if not numeric]
+    table = shown.rename(columns=printable).to_html(index=False, border=0)
     left = ",".join(f"td:nth-child({place}),th:nth-child({place})" for place in texts)
     style = STYLE + (f"{left}{{text-align:left}}" if left else "")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-        f"</head><body>\n<h1>{title}</h1>\n<div>{shown.rename(columns=printable).to_html(index=False, border=0)}</div>\n"
+        f"</head><body>\n<h1>{title}</h1>\n<div>{table}</div>\n"
         f"<h2>How it was made</h2>\n<dl>{made}</dl>\n</body></html>\n"
     )
 

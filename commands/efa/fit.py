@@ -13,7 +13,7 @@ from attngeo.progress import is_first_process
 
 from ..declare import take_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from ..outputs import check_folder, check_outputs, check_writable, deliver_rows
+from ..outputs import check_outputs, deliver_rows, hold_folders
 from .arguments import Rows
 
 if TYPE_CHECKING:
@@ -61,19 +61,15 @@ def fit(
     outputs = output or []
     inputs = [each for each in (data, options.validation, options.test) if each]
     check_outputs(outputs, inputs=inputs)
-    if save is not None:
-        check_folder(save)
-    if resume is not None:
-        check_writable(resume)
+    with hold_folders(save, resume):
+        from attngeo.efa.own_fit import fit_own_sequences
 
-    from attngeo.efa.own_fit import fit_own_sequences
+        from ..progress import Bar
 
-    from ..progress import Bar
-
-    speaks = is_first_process()
-    with Bar("fit", quiet=quiet or not speaks, verbose=verbose and speaks) as progress:
-        folder = None if resume is None else str(resume)
-        fitted = fit_own_sequences(data, options, folder=folder, save=save, progress=progress)
+        speaks = is_first_process()
+        with Bar("fit", quiet=quiet or not speaks, verbose=verbose and speaks) as progress:
+            folder = None if resume is None else str(resume)
+            fitted = fit_own_sequences(data, options, folder=folder, save=save, progress=progress)
     if not speaks:
         return
     deliver_rows(fitted.rows, outputs, format, _print_scores)

@@ -13,7 +13,7 @@ from attngeo.studies.options import StudyOptions
 
 from ..declare import take_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from ..outputs import check_outputs, check_writable
+from ..outputs import check_outputs, hold_folders
 from ..study import deliver, run_all
 
 ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature", "recovery"]
@@ -47,17 +47,15 @@ def run(
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
     check_outputs(output or [], inputs=[options.data] if options.data else [])
-    if options.save is not None:
-        check_writable(Path(options.save).expanduser())
+    with hold_folders(None, None if options.save is None else Path(options.save).expanduser()):
+        from attngeo.efa.datasets import EXPERIMENTS, load_dataset
+        from attngeo.efa.experiments import build_frame, plan_runs, run_planned
 
-    from attngeo.efa.datasets import EXPERIMENTS, load_dataset
-    from attngeo.efa.experiments import build_frame, plan_runs, run_planned
+        from ..progress import Bar
+        from .render import print_experiment
 
-    from ..progress import Bar
-    from .render import print_experiment
-
-    runs = plan_runs(experiment, options)
-    with Bar("data", quiet=quiet, verbose=verbose) as progress:
-        load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
-    outcomes = run_all("efa", runs, run_planned, results, study, quiet=quiet, verbose=verbose)
+        runs = plan_runs(experiment, options)
+        with Bar("data", quiet=quiet, verbose=verbose) as progress:
+            load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
+        outcomes = run_all("efa", runs, run_planned, results, study, quiet=quiet, verbose=verbose)
     deliver(build_frame(outcomes, options), outcomes, output or [], format, print_experiment)

@@ -16,7 +16,7 @@ from attngeo.tabular.summary import OURS
 from ..declare import take_options
 from ..messages import say
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from ..outputs import check_folder, check_outputs, deliver_rows
+from ..outputs import check_outputs, deliver_rows, hold_folders
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,23 +68,21 @@ def fit(
     if OURS not in options.method_names and (save or encodings_output):
         what = "save" if save else "encodings_output"
         raise UsageError(f"{what} requires {OURS} among the methods; the others cannot be saved or drawn")
-    if save is not None:
-        check_folder(save)
+    with hold_folders(save):
+        from attngeo.tabular.own_fit import fit_own_table, read_tables
 
-    from attngeo.tabular.own_fit import fit_own_table, read_tables
+        from ..progress import Bar
 
-    from ..progress import Bar
-
-    tables = read_tables(train, options)
-    speaks = is_first_process()
-    with Bar("fit", quiet=quiet or not speaks, verbose=verbose and speaks) as progress:
-        fitted = fit_own_table(tables, options, progress, to_save=save is not None)
+        tables = read_tables(train, options)
+        speaks = is_first_process()
+        with Bar("fit", quiet=quiet or not speaks, verbose=verbose and speaks) as progress:
+            fitted = fit_own_table(tables, options, progress, to_save=save is not None)
+        if speaks and fitted.model is not None:
+            _keep(fitted.model, save, encodings_output)
     if not speaks:
         return
-    if fitted.model is not None:
-        _keep(fitted.model, save, encodings_output)
-        if save is not None and not quiet:
-            say(f"{save}: saved; attngeo tabular predict {save} ROWS.csv uses it")
+    if save is not None and not quiet:
+        say(f"{save}: saved; attngeo tabular predict {save} ROWS.csv uses it")
     deliver_rows(fitted.rows, outputs, format, _print_scores)
 
 

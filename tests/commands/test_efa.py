@@ -194,6 +194,8 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["sample", model, "--given", baskets], 2, ["given", "items"]),
         (["fit", baskets, "--save", baskets / "model"], 2, [baskets / "model"]),
         (["fit", baskets, "--resume", baskets], 2, [baskets]),
+        (["fit", baskets, "--resume", tmp_path / "new", "--save", tmp_path / "new"], 2, [tmp_path / "new"]),
+        (["run", "synthetic", "--save", baskets], 2, [baskets]),
         (["run", "books"], 2, ["books", "synthetic"]),
         (["run", "movielens-sequence"], 3, ["HF_HUB_OFFLINE", "--data"]),
         (["run", "synthetic", "--data", baskets], 2, ["synthetic", "--data"]),

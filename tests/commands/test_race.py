@@ -59,6 +59,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_questions(folder / "questions.txt", {"own": [" ".join(labels[i : i + 4]) for i in range(40)]})
     write_config(folder)
     write_text(folder)
+    rows = ["sequence,item,colour,y", *(f"{at // 4},{'abcd'[at % 4]},{'rgb'[at % 3]},{at % 2}" for at in range(80))]
+    (folder / "rows.csv").write_text("\n".join(rows))
     return folder
 
 
@@ -141,3 +143,29 @@ def test_a_report_is_that_of_one_process(racers: Racers, given: Path, tmp_path: 
         whole.append(read_files(tmp_path / model))
     loser = refused(racers(tmp_path, *([*command, "out"] for command in commands)))
     assert read_files(tmp_path / "out") == whole[1 - loser]
+
+
+FITS: dict[str, list[object]] = {
+    "efa": ["efa", "fit", "rows.csv", "--width", 4, "--epochs", 1, "--seed"],
+    "tabular": ["tabular", "fit", "rows.csv", "--target", "y", "--methods", "atn", "--epochs", 1, "--seed"],
+}
+
+
+@pytest.mark.parametrize(("kind", "option"), [("efa", "--save"), ("efa", "--resume"), ("tabular", "--save")])
+def test_a_saved_model_is_that_of_one_process(
+    kind: str, option: str, racers: Racers, given: Path, tmp_path: Path
+) -> None:
+    """The other one is refused before it trains."""
+    (tmp_path / "rows.csv").write_bytes((given / "rows.csv").read_bytes())
+    whole = []
+    for seed in (0, 1):
+        assert racers.run(tmp_path, [*FITS[kind], seed, "--save", f"alone-{seed}"])[0][0] == 0
+        whole.append(read_files(tmp_path / f"alone-{seed}"))
+    assert whole[0] != whole[1]
+    folders = ["out", "out"] if option == "--save" else ["out-0", "out-1"]
+    resume = [] if option == "--save" else ["--resume", "state"]
+    fits = [[*FITS[kind], seed, "--save", folders[seed], *resume] for seed in (0, 1)]
+    loser = refused(racers.run(tmp_path, *fits))
+    assert read_files(tmp_path / folders[1 - loser]) == whole[1 - loser]
+    left = {path.name for path in tmp_path.iterdir()} - {"rows.csv", "alone-0", "alone-1", *OWN}
+    assert left == {folders[1 - loser]}

@@ -43,6 +43,8 @@ def test_a_lock_leaves_nothing(tmp_path: Path) -> None:
             assert {path.name for path in (tmp_path / name).iterdir()} == {LOCK, HOLDER}
             if name == "with":
                 (tmp_path / name / "file").touch()
+    with lock_folder(tmp_path / "in" / "folders"):
+        pass
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["old", "with", "with/file"]
 
 
