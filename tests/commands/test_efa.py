@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -233,3 +238,40 @@ def test_two_processes_fit_one_model_and_speak_once(baskets: Path, tmp_path: Pat
     assert shown[1].count("log p") == 1
     assert len(shown[0].splitlines()) == len(shown[1].splitlines())
     torch.testing.assert_close(weights[1], weights[0], atol=1e-5, rtol=1e-4)
+
+
+# The command, but that it keeps the state of a training after each epoch.
+OFTEN = "import attngeo.training.loop as loop; loop.SAVE_EVERY = 0; from attngeo.commands.app import main; main()"
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_state_from_which_the_same_command_resumes(baskets: Path, tmp_path: Path) -> None:
+    """A resumed training ends with the same numbers as one that was not interrupted."""
+    state = tmp_path / "kept" / "state"
+
+    def start(*more: object) -> subprocess.Popen[str]:
+        command = ["efa", "fit", baskets, "--family", "poisson", "--width", 4, "--epochs", 400, *more]
+        return subprocess.Popen(
+            [sys.executable, "-c", OFTEN, *map(str, command)], env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    resumable = ["--save", tmp_path / "model", "--resume", state]
+    process = start(*resumable)
+    while not (state / "training.safetensors").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), err
+    assert_states(err.splitlines()[-1], "interrupted", 400, "resume")
+    assert [path.name for path in state.iterdir()] == ["training.safetensors"]
+    assert not (tmp_path / "model").exists()
+    other = start(*resumable, "--seed", 1)
+    assert_states(other.communicate()[1], state, "another folder")
+    for process in (start(*resumable), start("--save", tmp_path / "whole")):
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    resumed, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "whole"))
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+    assert not state.exists() or not list(state.iterdir())
