@@ -103,6 +103,8 @@ def _pipe() -> Iterator[None]:
 
 def _nobody_reads() -> bool:
     """Whether stdout is a pipe whose other end is closed. Other connections can break, too."""
+    if not hasattr(select, "poll"):  # Windows, whose sockets raise other errors
+        return True
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

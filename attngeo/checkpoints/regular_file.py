@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -29,10 +31,10 @@ class RegularFile:
         if not path.is_file():
             raise CorruptCheckpointError(f"{path}: no such file; download it again")
         try:
-            self._descriptor = os.open(path, os.O_RDONLY)
+            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))  # a flag of Windows
         except OSError as error:
             raise CorruptCheckpointError(f"{path}: cannot be opened ({error.strerror})") from None
-        self.size = os.fstat(self._descriptor).st_size
+        self.size, self._position = os.fstat(self._descriptor).st_size, Lock()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
         """Bytes, uint8 [count], in new memory; see `ByteSource`."""
@@ -42,11 +44,19 @@ class RegularFile:
         buffer = _reserve(count)
         view = memoryview(buffer.numpy().data)
         while view:
-            got = os.preadv(self._descriptor, [view], offset)
+            got = self._read_into(view, offset)
             if got == 0:  # it was truncated after it was opened
                 raise self._cut_off(name)
             view, offset = view[got:], offset + got
         return buffer
+
+    def _read_into(self, view: memoryview, offset: int) -> int:
+        """Fill memory from this position of the file on. Returns the number of bytes, which may be fewer."""
+        if hasattr(os, "preadv"):
+            return os.preadv(self._descriptor, [view], offset)
+        with self._position:  # Windows: all threads that read the file share its position
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            return io.FileIO(self._descriptor, closefd=False).readinto(view)
 
     def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
         """Nothing: the operating system reads ahead."""

@@ -7,7 +7,6 @@ and stored with the result as `extra_info`.
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +84,7 @@ def test_a_layer_against_forming_every_matrix(mistral: Path, benchmark: Benchmar
 @pytest.mark.parametrize(("arguments", "bar"), [(["--help"], 0.4), (["score", "demo:minilm", "--fresh"], 4.0)])
 def test_cpu_time_of_a_command(arguments: list[str], bar: float, benchmark: BenchmarkFixture) -> None:
     """CPU seconds, start included, the least of several runs."""
+    resource = pytest.importorskip("resource")
     command = [Path(sys.executable).with_name("attngeo"), *arguments]
 
     def cpu_seconds() -> float:

@@ -167,8 +167,9 @@ def test_a_file_is_read_whole_and_only_up_to_its_limit(tmp_path: Path) -> None:
         read_small_bytes(path, 4)
     with pytest.raises(IsADirectoryError):
         read_small_bytes(tmp_path)
-    with pytest.raises(ValueError, match="more bytes than its size"):
-        read_small_bytes(Path("/proc/self/status"))
+    if (growing := Path("/proc/self/status")).exists():
+        with pytest.raises(ValueError, match="more bytes than its size"):
+            read_small_bytes(growing)
     path.write_bytes(b"ab\xff")
     with pytest.raises(ValueError, match="0xff at 2"):
         read_small_text(path)

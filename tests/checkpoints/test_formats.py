@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,20 @@ def test_large_tensors_are_read_into_their_own_memory(
         assert torch.equal(rows, tensor[7:1190])
         first.zero_()
         assert torch.equal(store.read("w"), tensor)
+
+
+def test_threads_read_one_file_where_the_system_has_no_preadv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, where the file has one position for all threads."""
+    monkeypatch.delattr(os, "preadv")
+    tensors = {f"w{number}": torch.full((LARGE // 16,), number) for number in range(8)}
+    write_single(tmp_path, tensors)
+    names = list(tensors) * 8
+    with closing(open_store(tmp_path)) as store, ThreadPoolExecutor(8) as threads:
+        for name, tensor in zip(names, threads.map(store.read, names), strict=True):
+            assert torch.equal(tensor, tensors[name]), name
+        os.truncate(tmp_path / "model.safetensors", 10_000)
+        with pytest.raises(CorruptCheckpointError, match=r"model\.safetensors.*'w7'"):
+            store.read("w7")
 
 
 @pytest.mark.parametrize("kind", WRITERS)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import io
 import json
+import mmap
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 from conftest import Command
@@ -21,6 +25,7 @@ from support.messages import assert_fails, assert_states
 from support.terminal import with_progress
 
 import attngeo as library
+from attngeo.bounds import memory
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, OutputError, UsageError
 
 COLUMNS = [
@@ -49,6 +54,33 @@ def test_minilm_corrected(attngeo: Command) -> None:
     assert [row["head"] for row in rows] == [None] * 6
     assert [row["directionality"] for row in rows] == pytest.approx(golden()["directionality"].tolist(), abs=2e-6)
     assert {(row["model"], row["model_type"], row["stack"]) for row in rows} == {("demo:minilm", "bert", "encoder")}
+
+
+def test_nothing_that_only_linux_has_is_required(
+    inside: Command, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["score", saved("bert"), "--per-head", "--format", "json"]
+    expected = inside(*arguments).stdout
+    read_text = Path.read_text
+
+    def read_elsewhere(path: Path, *options: Any, **named: Any) -> str:
+        if path.is_relative_to("/proc") or path.is_relative_to("/sys"):
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return read_text(path, *options, **named)
+
+    monkeypatch.setattr(memory, "UNCHECKED", 0)
+    monkeypatch.setattr(Path, "read_text", read_elsewhere)
+    monkeypatch.setitem(sys.modules, "resource", None)
+    for module, name in [
+        (mmap, "MADV_HUGEPAGE"), (os, "getuid"), (os, "preadv"), (os, "sched_getaffinity"), (psutil, "RLIMIT_AS"),
+        (select, "poll"), (signal, "SIGKILL"),
+    ]:  # fmt: skip
+        monkeypatch.delattr(module, name, raising=False)
+    done = inside(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+    done = inside("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"processor", "cores"} <= {line.split()[0] for line in done.stdout.splitlines() if len(line.split()) > 1}
 
 
 def test_the_table_fits_80_columns_and_sums_up(attngeo: Command) -> None:

@@ -224,6 +224,15 @@ def test_a_closed_pipe_is_no_failed_check(arguments: str) -> None:
         assert "Exception ignored" not in done.stderr
 
 
+def test_a_closed_pipe_is_noticed_where_the_system_has_no_poll() -> None:
+    code = "import select; del select.poll; from attngeo.commands.app import main; main()"
+    done = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -c '{code}' --help | head -0; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (CLOSED_PIPE, "")
+
+
 def test_an_option_is_no_value(inside: Command) -> None:
     done = inside("pretrain", "--compare", "--seeds", "2")
     assert_fails(done, UsageError.exit_code, "--compare", "--seeds", "attngeo pretrain --help")

@@ -298,7 +298,7 @@ def test_rows_keep_the_order_of_the_file(tmp_path: Path) -> None:
 
 
 def test_a_wide_file_of_few_vectors_takes_little_memory(tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")
+    pytest.importorskip("resource")
     path, width = tmp_path / "v.vec", 200_000  # a step of 1,000 rows would already take 800 MB
     path.write_text(f"1 {width}\nthe" + " 1" * width + "\n")
     code = (
@@ -309,7 +309,6 @@ def test_a_wide_file_of_few_vectors_takes_little_memory(tmp_path: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(run.stdout) / 1024 < 600
-    assert resource
 
 
 def test_a_saved_model_without_its_array_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -254,6 +253,7 @@ def test_no_checkpoint_of_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
     """A limit on the size of files simulates a full disk; the optimiser's state is the largest file."""
+    resource = pytest.importorskip("resource")
     options = small_options(tmp_path)
     run(options, tmp_path / "whole")
     largest = max(path.stat().st_size for path in (tmp_path / "whole/checkpoint-10").iterdir())

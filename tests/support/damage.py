@@ -19,14 +19,16 @@ from support.checkpoints import write_config
 
 GIGABYTE = 1 << 30
 RUN = """
-import json, resource, sys, time, warnings
+import json, psutil, sys, time, warnings
 warnings.simplefilter("ignore")
 import attngeo, torch
 from attngeo.errors import AttnGeoError
 from attngeo.scores import scoring
 work, memory, places = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+process = psutil.Process()
+if hasattr(process, "rlimit"):  # Linux
+    limit = process.memory_info().vms + memory
+    process.rlimit(psutil.RLIMIT_AS, (limit, limit))
 started = time.perf_counter()
 def exhausted(error):
     while error is not None:

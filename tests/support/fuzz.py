@@ -26,6 +26,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -303,13 +304,13 @@ def run_inputs(inputs: Mapping[str, range], seconds: float) -> list[str]:
 
 def main() -> None:
     """The process: inputs from stdin, a line for each that is wrong; the number of the last one on stderr."""
-    import resource
-
     signal.signal(signal.SIGALRM, _stop)
     for prepare in (score_plain, save_vectors, list_readers, save_results, list_settings):
         prepare()
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    process = psutil.Process()
+    if hasattr(process, "rlimit"):  # Linux
+        limit = process.memory_info().vms + MEMORY
+        process.rlimit(psutil.RLIMIT_AS, (limit, limit))
     for target, (start, stop) in json.loads(sys.stdin.read()).items():
         accepted = 0
         for number in range(start, stop):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -265,9 +266,10 @@ def test_the_limit_of_a_container_counts(
 
 
 def test_the_limit_of_address_space_counts() -> None:
-    pytest.importorskip("resource")
+    if not hasattr(psutil, "RLIMIT_AS"):
+        pytest.skip("only Linux has a limit of address space that psutil can set")
     code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))\n"
+        "import psutil; psutil.Process().rlimit(psutil.RLIMIT_AS, (2**31, 2**31))\n"
         "from attngeo.bounds.memory import available_memory; print(available_memory())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
