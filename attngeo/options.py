@@ -251,10 +251,11 @@ def _build_signature(function: Callable[..., Any], kind: type[Options], paramete
 
 
 def describe_options(text: str, kind: type[Options], parameter: str) -> str:
-    """The text with `{parameter}` replaced by a line or more for each option: its name and its help."""
+    """The docstring with `{parameter}` replaced by a line or more for each option: its name and its help."""
     lines = []
     for name, declared in options_of(kind).items():
         choices = choices_of(declared, type_of(kind, name))
         among = f" ({', '.join(choices)})" if choices else ""
         lines.append(textwrap.fill(f"{name}: {declared.help}{among}.", WIDTH, subsequent_indent="    "))
-    return text.replace(f"{{{parameter}}}", textwrap.indent("\n".join(lines), "    ").strip())
+    # Python removes the indentation of docstrings since version 3.13.
+    return inspect.cleandoc(text).replace(f"{{{parameter}}}", "\n".join(lines))

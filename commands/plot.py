@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,7 +84,8 @@ def plot(
 
 def _list_kinds() -> str:
     """A line for each kind, as `--help` shows it."""
-    return "\n".join(f"        {spec.name}  {spec.describe()}" for spec in FIGURES.values())
+    return "\n".join(f"    {spec.name}  {spec.describe()}" for spec in FIGURES.values())
 
 
-plot.__doc__ = (plot.__doc__ or "").replace("    {kinds}", _list_kinds())
+# Python removes the indentation of docstrings since version 3.13.
+plot.__doc__ = inspect.cleandoc(plot.__doc__ or "").replace("{kinds}", _list_kinds())
