@@ -23,7 +23,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import wraps
+from functools import cache, wraps
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -154,7 +154,13 @@ def select_given(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any
 
 def type_of(kind: type[Options], name: str) -> Any:
     """The type of an option, resolved."""
-    return get_type_hints(kind)[name]
+    return _resolve_types(kind)[name]
+
+
+@cache
+def _resolve_types(kind: type[Options]) -> dict[str, Any]:
+    """The types of the fields of a class. They are resolved once, because that compiles each annotation."""
+    return get_type_hints(kind)
 
 
 def choices_of(declared: Option, kind: Any) -> tuple[str, ...]:
