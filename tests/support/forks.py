@@ -125,6 +125,7 @@ def serve(answers: socket.socket) -> None:
     """Fork a process for each command that is asked for, until the socket is closed."""
     load(LIBRARIES)
     if seed := os.environ.get("ATTNGEO_TEST_ROUNDING"):
+        sys.path.append(str(Path(__file__).parents[1]))
         from support import rounding
 
         rounding.start(int(seed))
