@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.code import changed_code
 from support.data import DATA, needs
 from support.messages import refuses
+from support.other_code import changed_code
 
 from attngeo.efa import load_model
 from attngeo.efa.embeddings import rank_similar

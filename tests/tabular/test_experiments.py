@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.code import changed_code, code_in
 from support.messages import refuses
+from support.other_code import changed_code, code_in
 
 from attngeo.errors import DataError, TrainingError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
