@@ -122,14 +122,13 @@ def find_sites(
         for layer, found in _number_layers(modules):
             if _is_speculative(found, layer):
                 unread[found.name] = "it drafts further tokens"
-                continue
-            if (source := _shares_keys(found, layer)) is not None:
+            elif (source := _shares_keys(found, layer)) is not None:
                 unread[found.template] = source
-                continue
-            module = _recognise_head_norm(found, names)
-            tensors = _find_tensors(module, names)
-            needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
-            candidates.append(_Candidate(stack, layer, module, needed))
+            else:
+                module = _recognise_head_norm(found, names)
+                tensors = _find_tensors(module, names)
+                needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
+                candidates.append(_Candidate(stack, layer, module, needed))
     if not candidates:
         name, reason = next(iter(unread.items()))
         raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {reason}")

@@ -82,8 +82,8 @@ def train(
     progress: called after each epoch. asked_to_stop: asked after each step; true does what a signal does.
 
     Raises TrainingError if a loss is not finite (it names the epoch and the batch), if the weights are not at the end,
-    if no validation loss is finite, or if the state is of another training; InterruptedTrainingError if it was asked to stop; KeyboardInterrupt if a
-    signal arrived and there is no `folder` for the state.
+    if no validation loss is finite, or if the state is of another training; InterruptedTrainingError if it was asked to
+    stop; KeyboardInterrupt if a signal arrived and there is no `folder` for the state.
     """
     optimizer = optimizer or make_optimizer(model, options)
     place = None if folder is None else Path(folder)
