@@ -15,13 +15,13 @@ IN_ORDER = {
         "florence_vision", "glm4v_moe_vision", "glm4v_vision", "glm5_next_vision", "glm_image_vision", "glm_ocr_vision",
         "glmga_vision", "got_ocr2_vision", "hyperclovax_vision_v2", "instructblip_vision_model",
         "instructblipvideo_vision_model", "mgp-str", "pp_chart2table_vision", "pp_formulanet_vision",
-        "pp_ocrv6_small_rec", "qianfan_ocr_vision", "qwen2_5_omni_vision_encoder", "qwen2_5_vl_vision",
+        "pp_ocrv6_small_rec", "qwen2_5_omni_vision_encoder", "qwen2_5_vl_vision",
         "qwen2_vl_vision", "qwen3_5_moe_vision", "qwen3_5_vision", "qwen3_omni_moe_vision_encoder",
         "qwen3_vl_moe_vision", "qwen3_vl_vision", "qwen4_exp_vision", "radio", "sam_hq_vision_model", "seggpt",
         "slanext", "slanext_vision", "timesformer", "tipsv2_dpt", "tipsv2_vision_model",
         "unlimited_ocr_sam_vision_model", "unlimited_ocr_vision", "videomae", "vitdet", "vitmatte", "vivit",
     ),
-    "attn.qkv": ("intern_vit_6b",),
+    "attn.qkv": ("intern_vit_6b", "qianfan_ocr_vision"),
     "wqkv": ("kimi_k25_vision", "moonvit"),
     "qkv_proj": ("gte", "new", "phi3_v", "phi4_multimodal", "pp_ocrv5_server_rec", "unlimited_ocr_vision_encoder"),
     "att_proj": ("bark", "coarse_acoustics", "fine_acoustics", "hf_olmo", "molmo", "molmo2_text", "semantic"),
@@ -107,6 +107,9 @@ ROTARY_BY_TYPE: dict[str, Rotary] = {
     **dict.fromkeys(("glm", "glm4", "moonshine"), Rotary(interleaved=True)),
     **dict.fromkeys(("gpt_neox_japanese", "nemotron", "persimmon", "qwen3_next"), Rotary()),
 }
+
+# Types whose cross-attention normalises the input of queries and that of keys, under names of a QK-norm.
+CROSS_INPUT_NORMS = dict.fromkeys(("blt_local_decoder", "blt_local_encoder"), ("q_norm",))
 
 # Modules that have queries and keys but do not attend by their product: pattern of the name → reason.
 NOT_ATTENTION = (

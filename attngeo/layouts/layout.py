@@ -194,6 +194,9 @@ HEAD_NORMS = (
     ("norm_q", "norm_k"),
     ("q_ln", "k_ln"),
     ("q_layer_norm", "k_layer_norm"),
+    # Beside queries and keys that are fused in a module named attn.
+    ("attn.q_norm", "attn.k_norm"),
+    ("attention.q_norm", "attention.k_norm"),
 )
 
 

@@ -16,6 +16,7 @@ from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.forms import (
     CAUSAL_REMOTE,
     CHANGED_BY,
+    CROSS_INPUT_NORMS,
     LAYOUTS,
     NORMS_BY_TYPE,
     NOT_ATTENTION,
@@ -235,6 +236,7 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
         source="",
         layouts=(*LAYOUTS.get(model_type, ()), *RULES),
         stack="decoder" if causal else "encoder",
+        cross_norm=CROSS_INPUT_NORMS.get(model_type, ()),
         rotary=ROTARY_BY_TYPE.get(model_type),
         head_norm=NORMS_BY_TYPE.get(model_type),
         notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),

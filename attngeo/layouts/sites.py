@@ -116,22 +116,21 @@ def find_sites(
     names = set(names)
     survey = survey_modules(names, config, quantisation, ref)
     sites: list[AttentionSite] = []
-    unread, errors = {}, []
+    unread: dict[str, str] = {}
+    errors = []
     candidates: list[_Candidate] = []
     for stack, modules in _group_by_stack(survey.modules).items():
         for layer, found in _number_layers(modules):
-            if _is_speculative(found, layer):
-                unread[found.name] = "it drafts further tokens"
-            elif (source := _shares_keys(found, layer)) is not None:
-                unread[found.template] = source
-            else:
-                module = _recognise_head_norm(found, names)
-                tensors = _find_tensors(module, names)
-                needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
-                candidates.append(_Candidate(stack, layer, module, needed))
+            if reason := _explain_unread(found, layer):
+                unread |= reason
+                continue
+            module = _recognise_head_norm(found, names)
+            tensors = _find_tensors(module, names)
+            needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
+            candidates.append(_Candidate(stack, layer, module, needed))
     if not candidates:
-        name, reason = next(iter(unread.items()))
-        raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {reason}")
+        name, why = next(iter(unread.items()))
+        raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {why}")
     skipped = survey.skipped | find_absent_layers(survey.modules, names) | unread
     prepare([name for each in candidates for name in each.tensors.values()])
     for stack, layer, module, tensors in candidates:
@@ -150,12 +149,21 @@ def find_sites(
     return sites, dict(sorted(skipped.items()))
 
 
-def _shares_keys(module: Module, layer: int) -> str | None:
-    """Why the layer has no keys of its own: the last layers of some models use the keys of an earlier one."""
-    layers, shared = (module.section.get(name) for name in ("num_hidden_layers", "num_kv_shared_layers"))
-    if type(layers) is int and type(shared) is int and shared > 0 and layer >= layers - shared:
-        return f"the last {shared} layers use the keys of earlier ones"
-    return None
+def _explain_unread(module: Module, layer: int) -> dict[str, str]:
+    """Why the layer is left out, by the name of its module, or by the pattern of all of these; empty if it is not.
+
+    Layers that follow those of the model only draft further tokens (multi-token prediction). The last layers of some
+    models use the keys of an earlier one, and have none of their own.
+    """
+    names = ("num_hidden_layers", "num_nextn_predict_layers", "num_kv_shared_layers")
+    layers, more, shared = (module.section.get(name) for name in names)
+    if type(layers) is not int:
+        return {}
+    if type(more) is int and layers <= layer < layers + more:
+        return {module.name: "it drafts further tokens"}
+    if type(shared) is int and shared > 0 and layer >= layers - shared:
+        return {module.template: f"the last {shared} layers use the keys of earlier ones"}
+    return {}
 
 
 def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
@@ -163,6 +171,8 @@ def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
     if module.family.source or module.family.head_norm:
         return module
     for q, k in HEAD_NORMS:
+        if q in module.family.cross_norm:  # it normalises the input
+            continue
         path = join(module.name, q)
         if f"{path}.weight" in names or f"{path}.norms.0.weight" in names:
             norm = HeadNorm(q=q, k=k, centred=f"{path}.bias" in names)
@@ -253,12 +263,6 @@ def _number_layers(modules: list[Module]) -> list[tuple[int, Module]]:
     return [(module.indices[place] if module.indices else 0, module) for module in modules]
 
 
-def _is_speculative(module: Module, layer: int) -> bool:
-    """Whether the layer only drafts further tokens (multi-token prediction). Such layers follow those of the model."""
-    own, more = (module.section.get(name) for name in ("num_hidden_layers", "num_nextn_predict_layers"))
-    return type(own) is int and type(more) is int and own <= layer < own + more
-
-
 def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
     """Role → name of each tensor that the layout and the family name and the checkpoint has."""
     layout, family = module.layout, module.family
@@ -273,9 +277,9 @@ def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
             wanted[role] = f"{path}.weight"
             per_head = (f"{path}.norms.{head}.weight" for head in count())
             wanted |= {f"{role}.{head}": name for head, name in enumerate(takewhile(names.__contains__, per_head))}
-    if family.pre_norm and conditions_hold(family.pre_norm_when, module.section, family):
-        cross = bool(CROSS.search(module.name))
-        wanted |= _find_pre_norm(module.name, (family.cross_norm if cross else ()) or family.pre_norm, names)
+    if conditions_hold(family.pre_norm_when, module.section, family):
+        own = family.cross_norm if CROSS.search(module.name) else ()
+        wanted |= _find_pre_norm(module.name, own or family.pre_norm, names)
     return {role: name for role, name in wanted.items() if name in names}
 
 
@@ -284,17 +288,17 @@ def _is_needed(role: str, biases: bool, input_norms: bool) -> bool:
 
 
 def _find_pre_norm(module: str, candidates: Sequence[str], names: Collection[str]) -> dict[str, str]:
-    """The normalisation in front of the module: the first candidate in the nearest enclosing module that has one.
+    """The normalisation in front of the module: the first candidate in it, or in the nearest module around it.
 
     The search stops at the module's layer: the first enclosing module whose name is a number.
     """
     parts = module.split(".")
-    for depth in range(len(parts) - 1, -1, -1):
+    for depth in range(len(parts), -1, -1):
         for candidate in candidates:
             path = join(".".join(parts[:depth]), candidate)
             if f"{path}.weight" in names:
                 return {"pre_norm": f"{path}.weight", "pre_norm_bias": f"{path}.bias"}
-        if parts[depth].isdigit():
+        if "".join(parts[depth : depth + 1]).isdigit():
             break
     return {}
 

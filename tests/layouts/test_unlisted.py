@@ -246,6 +246,32 @@ def test_a_factor_of_queries_that_does_not_fit_is_refused(tmp_path: Path) -> Non
         attngeo.score(folder)
 
 
+@pytest.mark.parametrize("norms", ["attn", "attention"])
+def test_the_gains_of_all_heads_together_are_folded_into_fused_weights(norms: str, tmp_path: Path) -> None:
+    """InternViT-6B has `attn.q_norm` beside `attn.qkv`; transformers saves Qianfan-OCR with `attention.q_norm`."""
+    config = {"model_type": "intern_vit_6b", "num_attention_heads": 4, "hidden_size": 16}
+    qkv, gains = filled(48, 16), {"q": filled(16) + 2, "k": filled(16).flip(0) + 2}
+    tensors = {f"encoder.layers.0.{norms}.{name}_norm.weight": gain for name, gain in gains.items()}
+    got = attngeo.score(write_single(tmp_path / "gains", {"encoder.layers.0.attn.qkv.weight": qkv} | tensors, config))
+    folded = qkv * torch.cat([gains["q"], gains["k"], torch.ones(16)])[:, None]
+    want = attngeo.score(write_single(tmp_path / "folded", {"encoder.layers.0.attn.qkv.weight": folded}, config))
+    assert got["symmetry"][0] == pytest.approx(want["symmetry"][0], abs=1e-6)
+    assert "QK-norm" in got["note"][0]
+
+
+def test_the_gain_of_an_input_of_cross_attention_is_folded_if_asked(tmp_path: Path) -> None:
+    """The norm of keys is another one, of another stack."""
+    config = {"model_type": "blt_local_decoder", "num_attention_heads": 4, "hidden_size": 16}
+    tensors, gain = projections("cross_attn_layers.0", 16), filled(16) + 2
+    norms = {f"cross_attn_layers.0.{name}_norm.weight": gain.clone() for name in "qk"}
+    folder = write_single(tmp_path / "gains", tensors | norms, config)
+    tensors["cross_attn_layers.0.q_proj.weight"] = tensors["cross_attn_layers.0.q_proj.weight"] * gain
+    want = attngeo.score(write_single(tmp_path / "folded", tensors, config))
+    got = attngeo.score(folder, fold_norm=True)
+    assert got["symmetry"][0] == pytest.approx(want["symmetry"][0], abs=1e-6)
+    assert "gain folded into queries only" in got["note"][0]
+
+
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [

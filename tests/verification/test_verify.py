@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.messages import refuses
+from support.tiny_models import LLAMA, VIT, TinyModel, build
 
 import attngeo
 from attngeo.bounds import memory
@@ -74,6 +75,40 @@ def test_the_scaling_of_what_rotates_is_that_of_the_running_model(saved: Save, t
     }
     frame = attngeo.verify(edit(saved("phi3"), tmp_path / "model", original_max_position_embeddings=32, **fields))
     assert verdicts(frame) == {0: "agrees", 1: "agrees"}
+
+
+BLT_PART = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 24}
+BLT_BYTES = BLT_PART | {"vocab_size": 64, "cross_attn_all_layers": True, "hidden_size_global": 64}
+NORMED = {
+    # Norms over the width of all heads; queries and keys are fused, under another name than the norms.
+    "qianfan_ocr": TinyModel(
+        "qianfan_ocr", "QianfanOCRForConditionalGeneration", {"image_token_id": 5, "image_seq_length": 4},
+        sub_configs={
+            "vision_config": ("qianfan_ocr_vision", VIT | {"num_hidden_layers": 1, "use_qk_norm": True}),
+            "text_config": ("qwen3", LLAMA | {"num_hidden_layers": 1}),
+        },
+    ),
+    # Norms of the input of cross-attention, as wide as all heads together.
+    "blt": TinyModel(
+        "blt", "BltForCausalLM",
+        {"vocab_size": 64, "encoder_hash_byte_group_size": [3], "encoder_hash_byte_group_vocab": 50, "patch_size": 2},
+        sub_configs={
+            "patcher_config": (None, BLT_PART | {"vocab_size": 64}), "encoder_config": (None, BLT_BYTES),
+            "decoder_config": (None, BLT_BYTES), "global_config": (None, BLT_PART | {"hidden_size": 64}),
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sites"), [("qianfan_ocr", 2), ("blt", 6)])
+@pytest.mark.filterwarnings("ignore")
+def test_a_norm_named_after_queries_is_what_the_running_model_makes_of_it(
+    name: str, sites: int, tmp_path: Path
+) -> None:
+    build(NORMED[name]).save_pretrained(tmp_path)
+    frame = attngeo.verify(tmp_path)
+    assert frame["verdict"].tolist() == ["agrees"] * sites
+    assert (frame.attrs["skipped"], frame.attrs["unexplained"]) == ({}, [])
 
 
 def test_a_pretrained_model_agrees_and_reports_its_progress() -> None:
