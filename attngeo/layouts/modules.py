@@ -26,7 +26,7 @@ from attngeo.layouts.forms import (
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import RULES, Family, LatentLayout, QKLayout
 from attngeo.layouts.names import NUMBER, join, pattern_of
-from attngeo.layouts.sections import Place, find_section
+from attngeo.layouts.sections import Place, describe_named_tower, find_section
 from attngeo.layouts.unread import PACKED, explain_nothing_found, find_left_out
 
 
@@ -199,6 +199,7 @@ def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantis
 
 def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
     """Split the model into its towers."""
+    config = describe_named_tower(config)
     places: dict[str, Place] = {}  # the layers of a stack belong to the same part
     members: dict[tuple[str | None, tuple[str, ...], bool], list[str]] = defaultdict(list)
     for name in names:

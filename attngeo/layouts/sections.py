@@ -17,6 +17,7 @@ SYNONYMS = (
     ("audio", "speech", "sound"),
     ("video",),
     ("backbone", "pixel"),
+    ("vq", "vqmodel"),
 )
 # The parts that a module's name tells even if no section of the configuration describes them.
 PARTS = ("vision", "text", "audio", "video")
@@ -26,6 +27,16 @@ FILLERS = {"config", "model", "tower", "cfg", "module", "branch", "attn", "atten
 GENERIC = {"encoder", "decoder", "backbone"}
 # Sections for tensors that carry no prefix of their own.
 MAIN = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")
+# LLaVA as it was first published names the model of its vision tower and does not describe it. The last part of the
+# name → what that model's own configuration states of its vision tower.
+CLIP_LARGE = {"model_type": "clip_vision_model", "hidden_size": 1024, "num_attention_heads": 16}
+NAMED_TOWERS: dict[str, Mapping[str, Any]] = {
+    "clip-vit-large-patch14": CLIP_LARGE,
+    "clip-vit-large-patch14-336": CLIP_LARGE,
+    "siglip-so400m-patch14-384": {
+        "model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16,
+    },
+}  # fmt: skip
 DEEPEST = 4
 NUMBER_OF_HEADS = re.compile(r"(^|_)(n_?heads?|num_(attention_)?heads|attention_heads)$")
 _CANONICAL = {word: words[0] for words in SYNONYMS for word in words}
@@ -52,6 +63,14 @@ def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iter
         described = str(key).endswith("_config") or (isinstance(value, Mapping) and "model_type" in value)
         if isinstance(value, Mapping) and (described or _states_heads(value)):
             yield from list_sections(value, (*keys, str(key)))
+
+
+def describe_named_tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration with a section for a vision tower that it only names; the section is empty if it is unknown."""
+    name = config.get("mm_vision_tower")
+    if not isinstance(name, str) or "vision_config" in config:
+        return config
+    return {**config, "vision_config": NAMED_TOWERS.get(name.rpartition("/")[2], {})}
 
 
 class Place(NamedTuple):
@@ -94,7 +113,8 @@ def find_section(module: str, config: Mapping[str, Any]) -> Place:
     if main and (not part or "backbone" in split_words(main.key)):  # a backbone may see or hear
         return Place(_name_part(main) if main.key in MAIN else part, main, certain=False)
     stating = [section for section in inner if _states_heads(section.fields)]
-    return Place(part, whole, certain=bool(part or not stating or _states_heads(config)))
+    described = not part or part in split_words(str(config.get("model_type", "")))
+    return Place(part, whole, certain=described and bool(part or not stating or _states_heads(config)))
 
 
 def _weigh(word: str, number: int) -> int:

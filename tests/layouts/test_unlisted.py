@@ -106,6 +106,24 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
         | projections("vision_tower.vision_model.encoder.layers.0.self_attn", 64),
         {"text": (1, 32, 32, 2), "vision": (1, 16, 16, 4)},
     ),
+    # liuhaotian/llava-v1.6-vicuna-7b: no section describes the vision tower; its heads are those of the model it names.
+    "llava, first layout": (
+        {"model_type": "llava", "num_attention_heads": 32, "mm_vision_tower": "openai/clip-vit-large-patch14-336"},
+        projections("model.layers.0.self_attn", 64)
+        | projections("model.vision_tower.vision_tower.vision_model.encoder.layers.0.self_attn", 64),
+        {"decoder": (1, 32, 32, 2), "vision": (1, 16, 16, 4)},
+    ),
+    # Emu3-community/Emu3-Chat-hf: the heads of the image tokeniser are not those of the text.
+    "emu3": (
+        {
+            "model_type": "emu3",
+            "text_config": {"model_type": "emu3_text_model", "num_attention_heads": 4, "num_key_value_heads": 4},
+            "vq_config": {"model_type": "emu3_vqgan"},
+        },
+        projections("text_model.model.layers.0.self_attn", 64)
+        | projections("vqmodel.encoder.middle_block.attn_1", 64),
+        {"text": (1, 4, 4, 16), "vq": (1, 1, 1, 64)},
+    ),
     # facebook/sam-vit-base has sections whose model type is empty.
     "sam": (
         {"model_type": "sam", "vision_config": {"model_type": "", "num_attention_heads": 2}, "mask_decoder_config": {}},
@@ -237,6 +255,26 @@ def test_the_heads_of_another_part_are_not_taken(tmp_path: Path) -> None:
     frame = attngeo.score(write_single(tmp_path, tensors, config))
     assert frame["d_model"].tolist() == [16]
     assert "width of 24" in frame.attrs["skipped"]["qwen2_model.layers.#.self_attn"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "width", "reason"),
+    [
+        # The tower has another width than the text that the configuration describes.
+        ({"model_type": "llama", "hidden_size": 64}, 32, "input width of 32"),
+        ({"model_type": "llama", "mm_vision_tower": "./eva-clip"}, 64, "no number of attention heads"),
+        ({"model_type": "llava", "mm_vision_tower": "./eva-clip"}, 64, "no number of attention heads"),
+    ],
+    ids=str,
+)
+def test_a_vision_tower_that_nothing_describes_is_left_out(
+    fields: dict[str, Any], width: int, reason: str, tmp_path: Path
+) -> None:
+    tower = "model.vision_tower.vision_tower.vision_model.encoder.layers"
+    tensors = projections("model.layers.0.self_attn", 64) | projections(f"{tower}.0.self_attn", width)
+    frame = attngeo.score(write_single(tmp_path, tensors, {"num_attention_heads": 32, **fields}))
+    assert frame["stack"].tolist() == ["decoder"]
+    assert reason in frame.attrs["skipped"][f"{tower}.#.self_attn"]
 
 
 def test_a_factor_of_queries_that_does_not_fit_is_refused(tmp_path: Path) -> None:
