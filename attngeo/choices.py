@@ -41,7 +41,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value`, if it is a whole number within the limits. Raises UsageError that states them."""
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)  # also one of NumPy
     if not is_whole or value < least or (most is not None and value > most):
-        limits = f"at least {least}" if most is None else f"from {least} to {most}"
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{name} is {value!r:.60}, expected a whole number {limits}")
     return int(value)
 

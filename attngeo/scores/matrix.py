@@ -11,6 +11,7 @@ from torch import Tensor
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
+from attngeo.choices import whole
 from attngeo.errors import CheckpointError, UsageError
 from attngeo.geometry.directionality import check_choices, is_outlier, outlier_threshold
 from attngeo.geometry.factors import form_statistics, largest_entries, layer_factors
@@ -55,13 +56,14 @@ def query_key_matrix(
     {hub}
 
     The `attrs` of both tables say which matrix it is.
-    Raises ModelUnavailableError and CheckpointError; UsageError for a layer or head that does not exist.
+    Raises ModelUnavailableError and CheckpointError; UsageError for a layer or head that does not exist, or no cells.
 
     >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
     >>> cells.shape, int(norms.outlier.sum())
     ((96, 96), 57)
     """
     check_choices(gamma, "corrected")
+    cells = whole("cells", cells, 1)
     with closing(open_store(model, hub)) as store, torch.inference_mode():
         sites, _ = sites_of(store)
         site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.messages import refuses
 
 import attngeo
 from attngeo.errors import CheckpointError, UsageError
@@ -50,6 +51,12 @@ def test_the_largest_entries_of_a_matrix_of_many_strips() -> None:
     assert small.shape == (358, 358)
     assert small[100, 357] == whole[700:707, 2499:].max()
     assert small.max() == whole.max()
+
+
+@pytest.mark.parametrize("cells", [0, -1, 1.5, "7", True, None])
+def test_a_number_of_cells_that_is_none_is_refused(cells: Any) -> None:
+    with refuses(UsageError, "cells is", repr(cells), "expected a whole number of at least 1"):
+        query_key_matrix("demo:minilm", cells=cells)
 
 
 def test_missing_heads_layers_and_stacks_are_refused(built: Build) -> None:
