@@ -142,7 +142,7 @@ def _draw_item_part() -> ItemAttention:
 
 def _transform(model: ItemAttention) -> ItemAttention:
     """Other parameters with the same distribution: other bases of all embeddings, and a vector added to all centers."""
-    tokens, products, contexts = (torch.randn(SIZE, SIZE, dtype=torch.float64) for _ in range(3))
+    tokens, products, contexts = (_draw_basis() for _ in range(3))
     same = copy.deepcopy(model)
     assert same.position is not None
     layer = same.attention.layers[0]
@@ -154,6 +154,12 @@ def _transform(model: ItemAttention) -> ItemAttention:
         weight.copy_(left @ weight @ tokens.inverse())
     same.center.weight.copy_(same.center.weight @ contexts.inverse() + torch.randn(SIZE, dtype=torch.float64))
     return same
+
+
+def _draw_basis() -> Tensor:
+    """A change of basis [K, K] of a condition below 4: one near a singular matrix would lose the digits of float64."""
+    turn = torch.linalg.qr(torch.randn(SIZE, SIZE, dtype=torch.float64)).Q
+    return turn * (0.5 + 1.5 * torch.rand(SIZE, dtype=torch.float64))
 
 
 def _describe(model: ItemAttention, items: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -72,7 +72,7 @@ def _list_wibisono() -> tuple[Statement, ...]:
         ),
         statement(
             "proposition-9", "Propositions 3 and 9",
-            "correlations of w·c with p(w,c)/p(c), CBOW on the toy corpus: distance from the published ones", 0.06,
+            "correlations of w·c with p(w,c)/p(c), CBOW on the toy corpus: distance below the published ones", 0.06,
             "factorisation:check_proposition_9",
         ),
         statement(

@@ -54,7 +54,7 @@ def test_models_agree_with_loops_over_words() -> None:
 
 def test_training_reaches_the_best_loss_where_there_is_one() -> None:
     """Where each context determines a distribution, the minimum is the entropy of the center given its context."""
-    corpus = build_corpus([["a", "b"]] * 900 + [["a", "c"]] * 600 + [["b", "c"]] * 300)
+    corpus = build_corpus([["a", "b"]] * 300 + [["a", "c"]] * 200 + [["b", "c"]] * 100)
     examples = examples_of(corpus)
     contexts, centres = as_tensors(examples)
     shares = centres / centres.sum(1, keepdim=True)
@@ -131,11 +131,14 @@ def test_another_matrix_is_no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_proposition_14_constant().worst > 1e-2
 
 
-def test_cbow_on_the_toy_corpus_correlates_as_published_at_one_dimension() -> None:
-    found = check_proposition_9(dimensions=(100,), starts=1, sentences=1500)
+def test_cbow_on_the_toy_corpus_correlates_as_published_at_one_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The errors are how far correlations are below the published ones; those of no training are far below."""
+    found = check_proposition_9(dimensions=(100,), starts=1, sentences=600)
     assert len(found.errors) == 2
-    assert found.worst < 0.15  # 0.05 with 10,000 sentences
+    assert found.worst < 0.12  # with 10,000 sentences and three starts 0.06
     assert "Spearman 0." in found.found
+    monkeypatch.setattr(factorisation, "fit", lambda model, *_: model)
+    assert check_proposition_9(dimensions=(100,), starts=1, sentences=600).worst > 0.3
 
 
 def test_products_are_of_words_and_not_of_the_mask() -> None:

@@ -22,6 +22,11 @@ from attngeo.theory.table import PAPERS
 
 TRAINED = ["proposition-9", "proposition-14-trained", "efa-theorem-1-fits", "efa-theorem-2"]
 QUICK = [name for name in STATEMENTS if name not in TRAINED]
+WRONG_AS_PRINTED = {
+    "proposition-2.1-softmax", "remark-s1.6", "proposition-2.2", "theorem-2.3-norms", "theorem-2.3-tails",
+    "corollary-s1.12", "definition-3.1", "proposition-s1.15-chance", "efa-proposition-3", "efa-theorem-1-items",
+    "efa-theorem-1-values",
+}  # fmt: skip
 
 
 def test_every_statement_of_the_table_has_a_documented_function() -> None:
@@ -39,19 +44,23 @@ def test_all_but_the_trained_ones_hold() -> None:
     assert list(frame["statement"]) == QUICK
     assert frame["holds"].all(), frame[~frame["holds"]]
     assert (frame["residual"] <= frame["tolerance"]).all()
-    wrong = set(frame.loc[~frame["as_printed"], "statement"])
-    assert wrong == {
-        "proposition-2.1-softmax", "remark-s1.6", "proposition-2.2", "theorem-2.3-norms", "theorem-2.3-tails",
-        "corollary-s1.12", "definition-3.1", "proposition-s1.15-chance", "efa-proposition-3", "efa-theorem-1-items",
-        "efa-theorem-1-values",
-    }  # fmt: skip
+    assert set(frame.loc[~frame["as_printed"], "statement"]) == WRONG_AS_PRINTED
     assert frame.attrs["seed"] == 5
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_no_seed_draws_matrices_that_lose_the_digits(seed: int) -> None:
+    """Of the statements whose residuals grow with the condition of random matrices."""
+    for name in ("proposition-12", "proposition-16", "remark-s1.6", "efa-theorem-1-items", "efa-theorem-1-values"):
+        assert STATEMENTS[name].evaluate(seed).worst < 0.1 * STATEMENTS[name].tolerance, name
+
+
 @pytest.mark.slow
-def test_those_of_trained_models_hold() -> None:
-    frame = check_statements(TRAINED)
-    assert frame["holds"].all(), list(frame["computed"])
+@pytest.mark.parametrize("seed", range(10))
+def test_no_verdict_depends_on_the_seed(seed: int) -> None:
+    frame = check_statements(seed=seed).set_index("statement")
+    assert frame["holds"].all(), list(frame["computed"][~frame["holds"]])
+    assert set(frame.index[~frame["as_printed"]]) == WRONG_AS_PRINTED
 
 
 def test_a_seed_repeats() -> None:
