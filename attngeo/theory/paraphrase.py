@@ -77,11 +77,12 @@ def count_sets(corpus: Corpus, sets: Sequence[tuple[int, int]], tau: Array) -> t
     tau: [|V| + 1], the mask last; ones and 0 count plainly, up to the length of the sentence.
     """
     first, second, every = (np.zeros(corpus.size) for _ in range(3))
-    for sentence in corpus.sentences:
+    for sentence, repeats in corpus.distinct:
         shares = (
             tau[sentence] / (tau[sentence].sum() - tau[sentence] + tau[-1])[:, None]
         )  # γ of j with i masked: [i, j]
         np.fill_diagonal(shares, 0)
+        shares *= repeats
         np.add.at(every, sentence, shares.sum(0) * (len(sentence) - 2))
         for total, words in zip((first, second), sets, strict=True):
             for i, j in product(*(np.flatnonzero(sentence == word) for word in words)):

@@ -109,10 +109,10 @@ def test_questions_without_a_common_context_have_no_terms(monkeypatch: pytest.Mo
 
 
 def test_models_are_trained_on_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "MOST_EPOCHS", 20)
+    monkeypatch.setattr(fitting, "MOST_EPOCHS", 9)
     path = tmp_path / "corpus.txt"
     path.write_text(
-        "\ufeff" + "\n".join(" ".join(words) for words in permutations("abcdef", 4)) + "\n\nalone\n", "utf-8"
+        "\ufeff" + "\n".join(" ".join(words) for words in permutations("abcdef", 3)) + "\n\nalone\n", "utf-8"
     )
     assert read_corpus(path).words == tuple("abcdef")
     seen: list[str] = []
