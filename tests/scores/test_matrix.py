@@ -41,7 +41,9 @@ def test_cells_norms_and_outliers_are_those_of_the_matrix(name: str, head: int |
     for axis, expected in (("row", np.linalg.norm(whole, axis=1)), ("column", np.linalg.norm(whole, axis=0))):
         own = norms[norms["axis"] == axis]
         assert own["norm"].to_numpy() == pytest.approx(expected, rel=1e-6)
-        assert own["outlier"].tolist() == (expected > expected.mean() + 2 * expected.std()).tolist()
+        above = expected / (expected.mean() + 2 * expected.std()) - 1
+        assert np.abs(above).min() > 1e-6  # so that the precision of the norms decides nothing
+        assert own["outlier"].tolist() == (above > 0).tolist()
 
 
 def test_the_largest_entries_of_a_matrix_of_many_strips() -> None:
@@ -49,8 +51,9 @@ def test_the_largest_entries_of_a_matrix_of_many_strips() -> None:
     whole = (q.T @ k).abs()
     small = largest_entries(q, k, 7)
     assert small.shape == (358, 358)
-    assert small[100, 357] == whole[700:707, 2499:].max()
-    assert small.max() == whole.max()
+    # Each product of three terms is rounded as the processor adds them.
+    torch.testing.assert_close(small[100, 357], whole[700:707, 2499:].max())
+    torch.testing.assert_close(small.max(), whole.max())
 
 
 @pytest.mark.parametrize("cells", [0, -1, 1.5, "7", True, None])
