@@ -96,4 +96,4 @@ def _end_with_parent(parent: int) -> None:
         time.sleep(POLL)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)
