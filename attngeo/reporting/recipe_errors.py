@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
@@ -22,6 +21,7 @@ from attngeo.reporting.schema import (
     TableBlock,
 )
 from attngeo.reporting.toml_lines import Place
+from attngeo.schemas import describe_expected
 
 # The commands whose results a figure is drawn from, by the frame that it takes first; others are drawn from files only.
 COMMANDS_OF_FRAME: dict[FrameName, tuple[str, ...]] = {
@@ -33,8 +33,6 @@ COMMANDS_OF_TABLE: dict[str, tuple[str, ...]] = {
     "rows": (), "summary": ("score",), "published": ("score",), "methods": ("simulate", "auto-mpg"),
     "advantage": ("simulate", "auto-mpg"),
 }  # fmt: skip
-# How pydantic begins most messages: "Input should be a valid integer …".
-SHOULD_BE = re.compile(r"\w+ should (?:be|have) (?:a valid (?P<kind>\w+)|(?P<rest>.*))")
 # The keys that say what a figure is drawn from; those of all other kinds name results, and models among them.
 SOURCE_KEYS: dict[FrameName, tuple[str, ...]] = {
     "matrix": ("model",), "curves": ("of",), "methods": ("of",), "cells": ("of",), "encodings": ("of",),
@@ -123,24 +121,7 @@ def describe_problem(error: ValidationError) -> tuple[Place, str]:
             return place, "is missing"
         case "value_error":
             return place, problem["msg"].removeprefix("Value error, ")
-    return place, f"{_state_expected(problem['msg'])}, got {problem['input']!r:.60}"
-
-
-def _state_expected(message: str) -> str:
-    """What pydantic says that an input should be, in our words.
-
-    >>> _state_expected("Input should be a valid integer, got a number with a fractional part")
-    'expected an integer'
-    >>> _state_expected("String should have at most 200 characters")
-    'expected at most 200 characters'
-    """
-    found = SHOULD_BE.match(message)
-    if found is None:
-        return f"{message[0].lower()}{message[1:]}"
-    kind = found["kind"]
-    if kind is None:
-        return f"expected {found['rest']}"
-    return f"expected {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return place, describe_expected(problem)
 
 
 def _locate(problem: ErrorDetails) -> Place:

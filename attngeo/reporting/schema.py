@@ -5,29 +5,17 @@ The keys of `options`, and of a figure, are the fields of the options classes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    create_model,
-    field_validator,
-)
-from pydantic_core import CoreSchema, core_schema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model, field_validator
 
 from attngeo.analogies.options import AnalogyOptions
 from attngeo.choices import one_of
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.efa.settings import SETTINGS
-from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
-from attngeo.options import Options, check_value, options_of, type_of
+from attngeo.options import options_of
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,
@@ -35,6 +23,8 @@ from attngeo.pretrain.options import (
     make_options,
     separate_comparison,
 )
+from attngeo.schemas import STRICT, OptionsOf, make_keys
+from attngeo.schemas import as_value_error as _as_value_error
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
 from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
@@ -46,7 +36,7 @@ Name = Annotated[str, Field(pattern=NAME)]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = STRICT
 
 
 def _refuse_repeated(models: list[str]) -> list[str]:
@@ -67,82 +57,6 @@ def _check_values(wanted: object) -> object:
 
 
 Where = dict[str, Annotated[Any, BeforeValidator(_check_values)]]
-
-
-def make_keys(kind: type[Options], leave_out: Iterable[str] = ()) -> dict[str, Any]:
-    """A pydantic field for each option of a class: its type, and the parser and the limits that it declares."""
-    return {
-        name: (_type_of_key(kind, name), Field(default=None, validate_default=False))
-        for name in options_of(kind)
-        if name not in leave_out
-    }
-
-
-def _type_of_key(kind: type[Options], name: str) -> Any:
-    declared = options_of(kind)[name]
-
-    def parse(value: Any) -> Any:
-        if declared.parse is None or declared.repeated or not isinstance(value, str):
-            return value
-        return _as_value_error(declared.parse, value)
-
-    def check(value: Any) -> Any:
-        _as_value_error(check_value, kind, name, value)
-        return value
-
-    hint = Where if name == "where" else _plain_type(type_of(kind, name))
-    # Choices are checked by the declaration, which lists them when it is asked: a table of scores may have grown.
-    return Annotated[hint, BeforeValidator(parse), AfterValidator(check)]
-
-
-def _plain_type(hint: Any) -> Any:
-    """A type that TOML has, for one of an option: a list for any collection, a text for a choice."""
-    if type(None) in get_args(hint):
-        (inner,) = (each for each in get_args(hint) if each is not type(None))
-        return _plain_type(inner)
-    origin = get_origin(hint)
-    if origin is Literal:
-        return str
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Iterable):
-        return list[get_args(hint)[0]]  # type: ignore[misc]
-    return hint
-
-
-def _as_value_error(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """The function's result; its UsageError as a ValueError, to which pydantic adds the place."""
-    try:
-        return function(*args, **named)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-
-
-class OptionsOf:
-    """Annotation of a recipe's table of options: its keys are the fields of options classes, checked by `check`.
-
-    check: called with the options that the recipe gives; raises UsageError if they contradict one another. leave_out:
-    fields that are no keys. The value is the dict of these options.
-    """
-
-    def __init__(
-        self, *kinds: type[Options], check: Callable[[dict[str, Any]], object], leave_out: Iterable[str] = ()
-    ) -> None:
-        fields = {name: field for kind in kinds for name, field in make_keys(kind, leave_out).items()}
-        self.table: type[BaseModel] = create_model("OptionsTable", __base__=_Table, **fields)
-        self._check = check
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The schema of the table, followed by the check of all its options."""
-        return core_schema.no_info_after_validator_function(self._take, handler.generate_schema(self.table))
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys that the table may have."""
-        return tuple(self.table.model_fields)
-
-    def _take(self, table: BaseModel) -> dict[str, Any]:
-        given = {name: getattr(table, name) for name in table.model_fields_set}
-        _as_value_error(self._check, given)
-        return given
 
 
 SCORE_KEYS = OptionsOf(ScoreOptions, check=lambda given: ScoreOptions(**given))
@@ -272,7 +186,7 @@ if TYPE_CHECKING:
         """A figure of `attngeo plot`."""
 
 else:
-    FigureBlock = create_model("FigureBlock", __base__=_FigureKeys, **make_keys(PlotOptions))
+    FigureBlock = create_model("FigureBlock", __base__=_FigureKeys, **make_keys(PlotOptions, hints={"where": Where}))
 
 
 class TableBlock(_Table):
