@@ -20,6 +20,7 @@ from torch import Tensor, distributions, nn
 from torch.nn import functional
 
 from attngeo.choices import real, whole
+from attngeo.efa.columns import LARGEST
 from attngeo.efa.exponential_family import ExponentialFamily as ExponentialFamily
 from attngeo.errors import UsageError
 
@@ -90,7 +91,7 @@ class Poisson(ExponentialFamily):
 
     def __init__(self, least: float = 0.0) -> None:
         super().__init__()
-        self.least = real("least", least, 0)
+        self.least = real("least", least, 0, LARGEST)
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = exp(η)."""
@@ -127,7 +128,7 @@ class Binomial(ExponentialFamily):
 
     def __init__(self, total_count: int) -> None:
         super().__init__()
-        self.total_count = whole("total_count", total_count, 1)
+        self.total_count = whole("total_count", total_count, 1, int(LARGEST))
         self.values = f"whole numbers from 0 to {total_count}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
@@ -357,6 +358,6 @@ def _is_whole(value: Tensor, most: float) -> Tensor:
 
 
 def _check_positive(name: str, value: float) -> float:
-    if not 0 < value < math.inf:
-        raise UsageError(f"{name} is {value!r}, expected a positive number")
+    if not 1 / LARGEST <= value <= LARGEST:
+        raise UsageError(f"{name} is {value!r}, expected a positive number from {1 / LARGEST:g} to {LARGEST:g}")
     return float(value)
