@@ -33,7 +33,7 @@ def one_of(name: str, value: Any, choices: Any) -> Any:
     """`value`, if it is one of the choices: a Literal type or a collection. Raises UsageError that lists them."""
     known = get_args(choices) or tuple(choices)
     if value not in known:
-        raise UsageError(f"{name} is {value!r}, expected one of: {', '.join(known)}")
+        raise UsageError(f"{name} is {value!r:.60}, expected one of: {', '.join(known)}")
     return value
 
 

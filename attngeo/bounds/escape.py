@@ -9,11 +9,15 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 # What Markdown gives a meaning inside a line, and what GitHub adds to it: mentions, formulas, addresses as links.
 SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
 ACTIVE = re.compile(r"[@$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+
+# Names that a message lists at most, and the characters of each.
+MOST_LISTED, LONGEST_NAME = 10, 60
 
 
 def printable(text: object) -> str:
@@ -26,6 +30,18 @@ def printable(text: object) -> str:
     """
     text = str(text)
     return text if text.isprintable() else "".join(c if c.isprintable() else _write_escape(c) for c in text)
+
+
+def list_names(names: Sequence[object]) -> str:
+    """Names for a message: the first ones, in bounded length.
+
+    >>> list_names(["a", 1, "b" * 100])
+    'a, 1, bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'
+    >>> list_names(range(100))
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 others'
+    """
+    others = f" and {len(names) - MOST_LISTED:,} others" if len(names) > MOST_LISTED else ""
+    return ", ".join(f"{printable(name):.{LONGEST_NAME}}" for name in names[:MOST_LISTED]) + others
 
 
 def _write_escape(character: str) -> str:

@@ -9,13 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
+from attngeo.bounds.escape import list_names, printable
 from attngeo.errors import TableError, UsageError
 from attngeo.tables.saved import PLAIN
 
 # What messages call the table that a model learns from, and one that a fitted model reads.
 TRAINING, TABLE = "the training table", "the table"
-# Names that a message lists at most.
-MOST_LISTED = 10
 # Squares of numbers up to this one are finite in single precision, and so are sums of many of them.
 LARGEST = 1e18
 
@@ -38,11 +37,11 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
     for name in names:
         count = columns.count(name)
         if count != 1:
-            have = ", ".join(map(str, columns[:MOST_LISTED]))
-            what = f"{count} columns {name!r}" if count else f"no column {name!r}"
+            have = list_names(columns)
+            what = f"{count} columns {name!r:.60}" if count else f"no column {name!r:.60}"
             near = [] if count else get_close_matches(name, map(str, columns), 1)
             by = "as in training" if source == TABLE else "by options such as sequence and item"
-            advice = f"did you mean {near[0]}?" if near else f"name the columns {by}"
+            advice = f"did you mean {printable(near[0])}?" if near else f"name the columns {by}"
             raise TableError(f"{source}: {what}, expected one; it has {have}; {advice}")
 
 

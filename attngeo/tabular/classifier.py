@@ -16,6 +16,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import validate_data
 
+from attngeo.bounds.escape import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tabular.encoding import TableCoding, learn_table
@@ -213,7 +214,7 @@ class AttentionClassifier(
         """
         codes, names = self._code(X, y), self.coding_.names
         if column not in names:
-            raise UsageError(f"column is {column!r}, expected one of: {', '.join(map(str, names))}")
+            raise UsageError(f"column is {column!r:.60}, expected one of: {list_names(names)}")
         at = names.index(column)
         values = self.coding_.columns[at].decode_all()
         return pd.DataFrame(self._reader().read_cells(codes, at)[1], columns=pd.Index(values, dtype=object))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attngeo.bounds.escape import list_names
 from attngeo.errors import TableError
 from attngeo.tabular.network import ABSENT, MISSING
 from attngeo.tabular.options import Unseen
@@ -52,7 +53,7 @@ class ColumnCoding:
         if unseen == "error" and (codes[~missing] < 0).any():
             new = list(dict.fromkeys(column[~missing][codes[~missing] < 0].tolist()))
             shown = ", ".join(f"{value!r:.40}" for value in new[:SHOWN]) + (", …" if len(new) > SHOWN else "")
-            raise TableError(f"column {self.name!r} has values that no training row has: {shown}; {advice}")
+            raise TableError(f"column {self.name!r:.60} has values that no training row has: {shown}; {advice}")
         return np.where(missing, MISSING, codes)
 
     def labels(self) -> np.ndarray:
@@ -135,7 +136,7 @@ def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
     try:
         numbers = pd.to_numeric(column).to_numpy(np.float64, na_value=np.nan)
     except (ValueError, TypeError):
-        raise TableError(f"column {column.name!r} has texts, expected numbers as in training") from None
+        raise TableError(f"column {column.name!r:.60} has texts, expected numbers as in training") from None
     if np.isinf(numbers).any():
         raise TableError(f"column {column.name!r} contains infinity, expected finite numbers or missing values")
     return numbers
@@ -182,7 +183,7 @@ class TableCoding:
         numbers = {name: at for at, name in enumerate(self.names)}
         unknown = [name for name in frame.columns if name not in numbers]
         if unknown:
-            raise TableError(f"column {unknown[0]!r} is unknown; expected: {', '.join(map(str, self.names))}")
+            raise TableError(f"column {unknown[0]!r:.60} is unknown; expected: {list_names(self.names)}")
         return [numbers[name] for name in frame.columns]
 
     def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:
@@ -230,7 +231,7 @@ def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tup
     if classes is not None:
         found = np.unique(np.asarray(classes)).tolist()
         if not set(labels) <= set(found):
-            raise TableError(f"y has labels that classes lacks; expected some of: {', '.join(map(str, found))}")
+            raise TableError(f"y has labels that classes lacks; expected some of: {list_names(found)}")
     elif isinstance(labels.dtype, pd.CategoricalDtype):
         used = set(labels.unique())
         found = [value for value in labels.dtype.categories if value in used]

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attngeo.bounds.escape import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.options import COMPUTATION, INPUT, OPTIMISATION, Options, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -226,7 +227,9 @@ def read_rows(model: AttentionClassifier, path: str, options: PredictOptions = P
     names = [str(name) for name in coding.names]
     absent = [name for name in names if name not in frame.columns]
     if absent:
-        raise TableError(f"{path}: no column {absent[0]!r}; expected those of the training rows: {', '.join(names)}")
+        raise TableError(
+            f"{path}: no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}"
+        )
     return frame[names]
 
 
