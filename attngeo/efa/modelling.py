@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attngeo.bounds.memory import require_memory
 from attngeo.efa.attention import AttentionShape, MaskedAttention, measure_lengths
 from attngeo.efa.description import DataShape, check_places
 from attngeo.efa.distances import measure_distances, measure_straight
@@ -229,5 +230,7 @@ def _make_spatial(options: ModelOptions, shape: DataShape) -> SpatialFactors:
     if options.distance == "haversine" and shape.coordinates != 2:
         raise UsageError(f"{shape.coordinates} coordinates, expected latitude and longitude; or set distance euclidean")
     places = np.array(shape.places)
+    # In double precision: the differences in each coordinate, and what is computed from them.
+    require_memory(8 * (4 + shape.coordinates) * len(places) ** 2, f"the distances of {len(places):,} places")
     distances = measure_distances(places) if options.distance == "haversine" else measure_straight(places)
     return SpatialFactors(torch.as_tensor(distances), shape.coordinates, options.width, neighbours=options.neighbours)

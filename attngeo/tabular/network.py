@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attngeo.bounds.memory import require_memory
+
 EPS = 1e-6
 # Codes of a cell that is missing, and of one whose column the row does not have.
 MISSING, ABSENT = -1, -2
@@ -83,7 +85,8 @@ class CellLayout:
         return first[column] + codes
 
     def allowed_words(self) -> Tensor:
-        """0 for the words of each column, −∞ for the others: [K, words]."""
+        """0 for the words of each column, −∞ for the others: [K, words]. Raises NotEnoughMemoryError."""
+        require_memory(8 * self.columns * (self.words + 1), f"{self.columns:,} columns of {self.words:,} categories")
         allowed = torch.full((self.columns, self.words + 1), -math.inf)
         allowed[self.column_of_slot(), self.word_of_slot()] = 0
         return allowed[:, :-1]
@@ -215,8 +218,13 @@ def _pick(tables: Tensor, index: Tensor) -> Tensor:
     return tables.flatten(0, 1).index_select(0, numbers.flatten()).view(*index.shape, -1)
 
 
+def list_weights(layout: CellLayout, *, heads: int, head_size: int, feed_forward: int) -> dict[str, Tensor]:
+    """The parameters of one model where `torch.device("meta")` is: their names and shapes, without memory."""
+    return _draw_start(layout, heads, head_size, feed_forward, None)
+
+
 def _draw_start(
-    layout: CellLayout, heads: int, head_size: int, feed_forward: int, generator: torch.Generator
+    layout: CellLayout, heads: int, head_size: int, feed_forward: int, generator: torch.Generator | None
 ) -> dict[str, Tensor]:
     """The parameters of one model as Keras starts them: Glorot-uniform weights, zero biases, gains of 1.
 

@@ -5,25 +5,42 @@ The tensors are named and laid out as those of a transformer's layer, so that `a
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from pydantic import Field, model_validator
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from attngeo import __version__
 from attngeo.devices import usable_device
-from attngeo.errors import CorruptCheckpointError, TableError, UsageError, first_line
-from attngeo.tables.saved import CONFIG, PLAIN, read_config, write_model
+from attngeo.errors import CorruptCheckpointError, TableError
+from attngeo.options import OPTIMISATION, Options, option
+from attngeo.schemas import OptionsOf, Table
+from attngeo.tables.saved import (
+    ADVICE,
+    CONFIG,
+    PLAIN,
+    Count,
+    Finite,
+    Plain,
+    SavedModel,
+    check_tensors,
+    read_config,
+    read_tensors,
+    write_model,
+)
 from attngeo.tabular.classifier import AttentionClassifier
 from attngeo.tabular.encoding import ColumnCoding, TableCoding
-from attngeo.tabular.network import CellLayout, TableAttention
+from attngeo.tabular.network import CellLayout, TableAttention, list_weights
+from attngeo.tabular.options import ClassifierOptions
 
-WEIGHTS = "model.safetensors"
 MODEL_TYPE = "attngeo_tabular"
 MADE_BY = "attngeo tabular fit --save"
 FORMAT = 1
@@ -50,6 +67,69 @@ NAMES = {
 TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _StartOptions(Options):
+    """What a classifier has besides its options."""
+
+    random_state: int | None = option(None, "Seed", panel=OPTIMISATION, least=0, most=2**32 - 1)
+
+
+def _check_parameters(given: dict[str, Any]) -> None:
+    """Raise UsageError for parameters that contradict each other."""
+    ClassifierOptions(**{name: value for name, value in given.items() if name != "random_state"})
+
+
+class SavedColumn(Table):
+    """A `ColumnCoding`."""
+
+    name: Plain
+    values: tuple[Plain, ...]
+    edges: tuple[Finite, ...] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SavedColumn:
+        for problem in self._list_problems():
+            raise ValueError(f"column {self.name!r:.40} {problem}")
+        return self
+
+    def _list_problems(self) -> Iterator[str]:
+        if any(isinstance(value, float) and math.isnan(value) for value in (self.name, *self.values)):
+            yield "has NaN, expected texts or numbers"
+        if self.edges is None:
+            if len(set(self.values)) < len(self.values):
+                yield "has a value twice, expected each once"
+        elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
+            yield f"has {len(self.values)} bins, and edges that do not part them"
+        elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
+            yield "has bins whose values are no numbers"
+
+
+class SavedClassifier(SavedModel):
+    """The configuration of a classifier. Files of the first versions lack the keys that have a default."""
+
+    parameters: Annotated[dict[str, Any], OptionsOf(ClassifierOptions, _StartOptions, check=_check_parameters)]
+    named: bool
+    seed: Count = 0
+    data_sets: Annotated[Count, Field(ge=1)]
+    columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
+    missing: tuple[str, ...] | None = None
+    num_hidden_layers: Literal[1]
+    num_attention_heads: Count
+    hidden_size: Count
+    intermediate_size: Count
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SavedClassifier:
+        names, response = [column.name for column in self.columns[:-1]], self.columns[-1]
+        if len(set(names)) < len(names):
+            raise ValueError("columns has a name twice, expected each once")
+        if self.named != all(isinstance(name, str) for name in names):
+            raise ValueError(f"named is {self.named}, which does not fit the names of columns")
+        if response.edges is not None or len(response.values) < 2:
+            raise ValueError("columns: the last one, the response, has bins or fewer than 2 values, expected 2 or more")
+        return self
+
+
 def save_classifier(model: AttentionClassifier, folder: str | Path) -> None:
     """Write a fitted classifier to a folder, which is created.
 
@@ -71,10 +151,15 @@ def save_classifier(model: AttentionClassifier, folder: str | Path) -> None:
     }  # fmt: skip
     tensors = {}
     for name, own in NAMES.items():
-        weight = network.weights[own].detach()[0].cpu()
-        weight = weight.T if own in TRANSPOSED else weight[0] if weight.shape[0] == 1 and "bias" in name else weight
-        tensors[name] = (weight[0] if own.startswith("gain") else weight).contiguous()
-    write_model(folder, about, tensors, WEIGHTS)
+        tensors[name] = _to_file(own, network.weights[own].detach()[0].cpu()).contiguous()
+    write_model(folder, about, tensors)
+
+
+def _to_file(own: str, weight: Tensor) -> Tensor:
+    """A weight as it is in the file. own: its name in the network."""
+    if own in TRANSPOSED:
+        return weight.T
+    return weight[0] if "bias" in own or "gain" in own else weight
 
 
 def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
@@ -100,59 +185,41 @@ def _describe_column(column: ColumnCoding) -> dict[str, Any]:
 def load_classifier(folder: str | Path) -> AttentionClassifier:
     """The classifier that `save_classifier` wrote.
 
-    Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version, and
-    CorruptCheckpointError if its files are broken or contradict each other.
+    Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version,
+    CorruptCheckpointError if its files are broken or contradict each other, and NotEnoughMemoryError.
     """
     folder = Path(folder)
-    about = read_config(folder, MODEL_TYPE, FORMAT, MADE_BY)
-    try:
-        columns = tuple(map(_read_column, about["columns"]))
-        model = AttentionClassifier(**about["parameters"])
-        model.set_params(device=usable_device(model.device))
-        model.coding_ = TableCoding(columns, bool(about["named"]))
-        layout = CellLayout(model.coding_.sizes, model.vocabulary == "shared")
-        network = TableAttention(
-            layout, heads=model.n_heads, head_size=model.head_size, feed_forward=model.feed_forward,
-            generators=[torch.Generator()],
-        )  # fmt: skip
-        model.n_iter_, model._data_sets, names = int(about["epochs"]), int(about["data_sets"]), model.coding_.names
-        model._seed, model._optimizer = int(about.get("seed", 0)), None
-        if model._seed < 0:
-            raise ValueError(f"seed is {model._seed}")
-        if about.get("missing") is not None:
-            model.missing_texts = tuple(map(str, about["missing"]))
-    except (LookupError, TypeError, ValueError, OverflowError, UsageError) as error:
-        raise CorruptCheckpointError(f"{folder / CONFIG}: is no saved classifier ({first_line(error)})") from None
-    _load_weights(network, folder / WEIGHTS)
-    model.network_ = network
+    about = read_config(folder, SavedClassifier, MODEL_TYPE, FORMAT, MADE_BY)
+    model = AttentionClassifier(**about.parameters)
+    model.set_params(device=usable_device(model.device))
+    columns = tuple(ColumnCoding(column.name, column.values, column.edges) for column in about.columns)
+    model.coding_ = TableCoding(columns, about.named)
+    layout = CellLayout(model.coding_.sizes, model.vocabulary == "shared")
+    sizes = {"heads": model.n_heads, "head_size": model.head_size, "feed_forward": model.feed_forward}
+    stated = (about.num_attention_heads, about.hidden_size, about.intermediate_size)
+    wanted = (model.n_heads, model.n_heads * model.head_size, model.feed_forward)
+    if stated != wanted:
+        raise CorruptCheckpointError(
+            f"{folder / CONFIG}: num_attention_heads, hidden_size and intermediate_size are {stated}, expected "
+            f"{wanted} as the parameters say; {ADVICE}"
+        )
+    tensors = read_tensors(folder)
+
+    def plan() -> dict[str, Tensor]:
+        weights = list_weights(layout, **sizes)
+        return {name: _to_file(own, weights[own]) for name, own in NAMES.items()}
+
+    check_tensors(folder, tensors, plan)
+    network = TableAttention(layout, **sizes, generators=[torch.Generator()])
+    with torch.no_grad():
+        for name, own in NAMES.items():
+            weight = network.weights[own]
+            weight.copy_((tensors[name].T if own in TRANSPOSED else tensors[name]).reshape(weight.shape))
+    names = model.coding_.names
+    model.network_, model.n_iter_, model._data_sets = network, about.epochs, about.data_sets
+    model._seed, model._optimizer, model.missing_texts = about.seed, None, about.missing
     model.train_loss_ = model.validation_loss_ = np.empty(0)
     model.n_features_in_ = len(names)
     if model.coding_.named:
         model.feature_names_in_ = np.array(names, dtype=object)
     return model
-
-
-def _read_column(about: dict[str, Any]) -> ColumnCoding:
-    """A column of a configuration. Raises ValueError, LookupError and TypeError for what cannot be one."""
-    values, edges = tuple(about["values"]), about["edges"]
-    if edges is not None:
-        edges = tuple(map(float, edges))
-        if len(edges) != len(values) - 1 or not all(low < high for low, high in pairwise(edges)):
-            raise ValueError(f"column {about['name']!r:.40} has {len(values)} bins, and edges that do not part them")
-    return ColumnCoding(about["name"], values, edges)
-
-
-def _load_weights(network: TableAttention, path: Path) -> None:
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
-    with torch.no_grad():
-        for name, own in NAMES.items():
-            weight = network.weights[own]
-            found = tensors.get(name)
-            wanted = list(weight.shape[1:][::-1] if own in TRANSPOSED else weight.shape[1:])
-            if found is None or found.numel() != weight.numel() or not found.isfinite().all():
-                shape = "none" if found is None else list(found.shape)
-                raise CorruptCheckpointError(f"{path}: {name} is {shape}, expected finite numbers of shape {wanted}")
-            weight.copy_((found.T if own in TRANSPOSED else found).reshape(weight.shape))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
-from attngeo.efa.saving import WEIGHTS
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, TableError, UnsupportedModelError
 from attngeo.scores.scoring import score
-from attngeo.tables.saved import CONFIG
+from attngeo.tables.saved import CONFIG, WEIGHTS
 
 ROWS = pd.DataFrame(
     {
@@ -43,16 +45,21 @@ def fit(data: pd.DataFrame = ROWS, **options: Any) -> ExponentialFamilyAttention
     return ExponentialFamilyAttention(**given | options).fit(data)
 
 
+@cache
+def fit_once(kind: str) -> ExponentialFamilyAttention:
+    data, options = KINDS[kind]
+    return fit(data, **options)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    fit(part="items").save(tmp_path / "model")
+    fit_once("items").save(tmp_path / "model")
     return tmp_path / "model"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loaded_model_says_the_same(kind: str, tmp_path: Path) -> None:
-    data, options = KINDS[kind]
-    model = fit(data, **options)
+    data, model = KINDS[kind][0], fit_once(kind)
     model.save(tmp_path / "m")
     loaded = load_model(tmp_path / "m")
     assert loaded.options == model.options
@@ -106,6 +113,7 @@ def test_a_factor_model_has_no_attention_to_score(tmp_path: Path) -> None:
         ({"options": {"width": "many"}}, CorruptCheckpointError, ["width"]),
         ({"options": {"part": "items", "width": 6}}, CorruptCheckpointError, [WEIGHTS]),
         ({"shape": {}}, CorruptCheckpointError, ["part"]),
+        ({"num_hidden_layers": 3}, CorruptCheckpointError, ["num_hidden_layers is 3", 2]),
     ],
 )
 def test_a_model_of_another_version_or_kind_is_refused(
@@ -113,6 +121,69 @@ def test_a_model_of_another_version_or_kind_is_refused(
 ) -> None:
     change_config(saved, **changes)
     with refuses(kind, *facts):
+        load_model(saved)
+
+
+def set_value(folder: Path, place: str, value: object) -> None:
+    """Exchange one value of the configuration, for example "options.width"."""
+    about = json.loads((folder / CONFIG).read_text())
+    *holders, key = place.split(".")
+    holder = about
+    for name in holders:
+        holder = holder[name]
+    holder[key] = value
+    (folder / CONFIG).write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "facts"),
+    [
+        ("options.order", "", ["options.order", "expected a boolean"]),
+        ("options.width", True, ["options.width", "expected an integer", True]),
+        ("options.width", "4", ["options.width", "expected an integer", "'4'"]),
+        ("options.heads", 0, ["heads is 0"]),
+        ("options.head", [0.5], ["options.head.0", "expected an integer"]),
+        ("options.position", ["x"], ["options.position", "expected a string"]),
+        ("options.sequence", "\ud800", ["cannot be read", "JSON"]),
+        ("options." + "a" * 100_000, 1, ["unknown key"]),
+        ("options.kind", "a" * 100_000, ["kind", "softmax"]),
+        ("options.longest", 7, ["longest is 3", 7]),
+        ("options.lags", ["x"], ["lags is 0", 1]),
+        ("options.coordinates", ["x"], ["coordinates is 2", 1]),
+        ("options.neighbours", 10**30, ["neighbours"]),
+        ("shape.items", 10**15, ["shape.items"]),
+        ("shape.levels", 3, ["levels is 3", "network"]),
+        ("shape.value_scale", [0.0, 0.0], ["shape.value_scale.1", "0.0"]),
+        ("shape.place_scale", [[0.0, 1.0], [float("nan"), 1.0]], ["shape.place_scale.1.0", "finite"]),
+        ("shape.variance", None, ["shape.variance"]),
+        ("shape.places", [[0.0, 0.0]] * 20_000, ["places is 20000", 3]),
+        ("shape.places", [[0.0, 0.0], [1.0], [2.0, 0.0]], ["place", "2 coordinates"]),
+        ("items", [1, 1], ["2 items", 0]),
+        ("epochs", 10**12, ["epochs"]),
+        ("x", 1, ["unknown key"]),
+    ],
+)
+def test_a_value_that_no_model_saves_is_refused(place: str, value: object, facts: list[object], tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    fit_once("places").save(folder)
+    set_value(folder, place, value)
+    with refuses(CorruptCheckpointError, folder / CONFIG, *facts) as caught:
+        load_model(folder)
+    assert len(str(caught.value)) < len(str(folder)) + 400
+
+
+@pytest.mark.parametrize("items", [[1, 1, 2], [1, 2, float("nan")], [1, 2, None], [1, 2, [3]], {"1": 2}])
+def test_items_that_no_model_saves_are_refused(items: object, saved: Path) -> None:
+    change_config(saved, items=items)
+    with refuses(CorruptCheckpointError, saved / CONFIG, "items"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("family", ["gaussian:1e-300", "binomial:0", "gamma:1e308", "poisson:inf", "ordinal:1"])
+def test_a_family_with_a_number_that_it_cannot_have_is_refused(family: str, saved: Path) -> None:
+    fit_once("values").save(saved)
+    set_value(saved, "options.family", family)
+    with refuses(CorruptCheckpointError, saved / CONFIG, "expected"):
         load_model(saved)
 
 
@@ -132,6 +203,20 @@ def test_broken_files_are_refused(saved: Path) -> None:
     save_file(tensors | {name: tensors[name] * float("nan")}, saved / WEIGHTS)
     with refuses(CorruptCheckpointError, name, "finite"):
         load_model(saved)
+    other = "network.center.weight"
+    for changed, facts in (
+        ({name: tensors[name].double()}, [name, "float64[4, 4]", "float32[4, 4]"]),
+        ({name: tensors[name].to(torch.float8_e4m3fn)}, [name, "float8_e4m3fn[4, 4]"]),
+        ({other: tensors[other].T.contiguous()}, [other, "float32[4, 3]", "float32[3, 4]"]),
+        ({"x": torch.ones(1)}, ["x is unknown"]),
+    ):
+        save_file(tensors | changed, saved / WEIGHTS)
+        with refuses(CorruptCheckpointError, saved / WEIGHTS, *facts):
+            load_model(saved)
+    (saved / WEIGHTS).unlink()
+    os.mkfifo(saved / WEIGHTS)  # it never ends
+    with refuses(CorruptCheckpointError, saved / WEIGHTS, "regular file"):
+        load_model(saved)
     (saved / CONFIG).unlink()
     with refuses(ModelNotFoundError, saved, "attngeo efa fit --save"):
         load_model(saved)
@@ -150,3 +235,16 @@ def test_items_that_a_saved_model_cannot_keep_are_refused_before_the_training(it
         with refuses(TableError, "'item'", f"has a {type(item).__name__}", "texts or numbers"):
             model.fit(source, progress=said.append)
     assert said == []
+
+
+def test_a_text_that_no_file_can_keep_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with refuses(TableError, r"'\ud800'", "replace"):
+        fit_once("items").with_item_names({1: "\ud800"}).save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_name_of_a_missing_column_is_shortened(saved: Path) -> None:
+    set_value(saved, "options.item", "a" * 100_000)
+    with pytest.raises(TableError) as caught:
+        load_model(saved).predict(ROWS)
+    assert len(str(caught.value)) < 400

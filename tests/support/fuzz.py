@@ -34,6 +34,7 @@ from torch import Tensor
 import attngeo
 from attngeo.errors import AttnGeoError
 from support.checkpoints import CONFIG, weights, write_config, write_sharded, write_single
+from support.fuzz_models import fuzz_efa, fuzz_tabular, save_models
 from support.fuzz_recipes import fuzz_recipes
 from support.fuzz_results import fuzz_results, save_results
 from support.fuzz_settings import fuzz_settings, list_settings
@@ -269,6 +270,8 @@ TARGETS: dict[str, Callable[[Random, Path], bool]] = {
     "results": fuzz_results,
     "recipes": fuzz_recipes,
     "settings": fuzz_settings,
+    "efa models": fuzz_efa,
+    "tabular models": fuzz_tabular,
 }
 
 
@@ -305,7 +308,7 @@ def run_inputs(inputs: Mapping[str, range], seconds: float) -> list[str]:
 def main() -> None:
     """The process: inputs from stdin, a line for each that is wrong; the number of the last one on stderr."""
     signal.signal(signal.SIGALRM, _stop)
-    for prepare in (score_plain, save_vectors, list_readers, save_results, list_settings):
+    for prepare in (score_plain, save_vectors, list_readers, save_results, list_settings, save_models):
         prepare()
     process = psutil.Process()
     if hasattr(process, "rlimit"):  # Linux

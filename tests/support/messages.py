@@ -20,10 +20,10 @@ def assert_states(message: str, *facts: object) -> None:
 
 
 @contextmanager
-def refuses(kind: type[AttnGeoError], *facts: object) -> Iterator[None]:
+def refuses(kind: type[AttnGeoError], *facts: object) -> Iterator[pytest.ExceptionInfo[AttnGeoError]]:
     """The block raises an error of exactly this class, whose message states the facts."""
     with pytest.raises(kind) as caught:
-        yield
+        yield caught
     assert type(caught.value) is kind
     assert_states(str(caught.value), *facts)
 

@@ -17,12 +17,14 @@ from torch import nn
 
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
 from attngeo.scores.scoring import score
-from attngeo.tables.saved import CONFIG
+from attngeo.tables.saved import CONFIG, WEIGHTS
 from attngeo.tabular import AttentionClassifier
-from attngeo.tabular.saving import WEIGHTS, load_classifier, save_classifier
+from attngeo.tabular.saving import load_classifier, save_classifier
 
 ROWS = pd.DataFrame({"size": ["s", "m", None, "l"] * 10, "age": [1, 2, 3, 1] * 10, "mass": np.linspace(0, 1, 40)})
 LABELS = np.array(["no", "yes", "no", "maybe"] * 10)
+
+COLUMN: dict[str, object] = {"name": "size", "values": ["s", "m"], "edges": None}
 
 
 def fit(**parameters: Any) -> AttentionClassifier:
@@ -30,9 +32,14 @@ def fit(**parameters: Any) -> AttentionClassifier:
     return AttentionClassifier(**given).fit(ROWS, LABELS)
 
 
+@pytest.fixture(scope="module")
+def fitted() -> AttentionClassifier:
+    return fit()
+
+
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    save_classifier(fit(), tmp_path / "model")
+def saved(fitted: AttentionClassifier, tmp_path: Path) -> Path:
+    save_classifier(fitted, tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -97,7 +104,7 @@ def test_a_model_of_a_gpu_is_used_without_one(saved: Path) -> None:
 @pytest.mark.parametrize("seed", [-1, float("inf"), "a"])
 def test_a_seed_that_is_none_is_refused(seed: object, saved: Path) -> None:
     change_config(saved, seed=seed)
-    with refuses(CorruptCheckpointError, saved / CONFIG, "no saved classifier"):
+    with refuses(CorruptCheckpointError, saved / CONFIG, "seed"):
         load_classifier(saved)
 
 
@@ -114,10 +121,27 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     [
         ({"format": 2, "attngeo_version": "9.1"}, UnsupportedModelError, [2, "9.1", 1]),
         ({"model_type": "bert"}, UnsupportedModelError, ["bert", "attngeo_tabular"]),
-        ({"columns": []}, CorruptCheckpointError, [CONFIG]),
+        ({"columns": []}, CorruptCheckpointError, [CONFIG, "columns"]),
+        ({"columns": [COLUMN, COLUMN, COLUMN | {"name": "y"}]}, CorruptCheckpointError, ["columns", "name twice"]),
+        ({"columns": [COLUMN | {"values": ["s", "s"]}, COLUMN]}, CorruptCheckpointError, ["columns.0", "value twice"]),
+        ({"columns": [COLUMN | {"values": [["s"]]}, COLUMN]}, CorruptCheckpointError, ["columns.0.values.0"]),
+        ({"columns": [COLUMN | {"name": None}, COLUMN]}, CorruptCheckpointError, ["columns.0.name"]),
+        ({"columns": [COLUMN, COLUMN | {"values": ["a"]}]}, CorruptCheckpointError, ["response", 2]),
+        ({"columns": [COLUMN, COLUMN], "a" * 100_000: 1}, CorruptCheckpointError, ["unknown key"]),
+        ({"named": False}, CorruptCheckpointError, ["named is False"]),
+        ({"named": "yes"}, CorruptCheckpointError, ["named", "expected a boolean"]),
+        ({"data_sets": 0}, CorruptCheckpointError, ["data_sets", 1]),
+        ({"epochs": True}, CorruptCheckpointError, ["epochs", "expected an integer"]),
+        ({"missing": "NA"}, CorruptCheckpointError, ["missing"]),
+        ({"hidden_size": 5}, CorruptCheckpointError, ["(2, 5, 5)", "(2, 6, 5)"]),
+        ({"num_hidden_layers": 2}, CorruptCheckpointError, ["num_hidden_layers"]),
+        ({"parameters": {"random_state": -1}}, CorruptCheckpointError, ["random_state is -1"]),
+        ({"parameters": {"dropout": "0.1"}}, CorruptCheckpointError, ["parameters.dropout", "expected a number"]),
+        ({"parameters": {"patience": 3}}, CorruptCheckpointError, ["patience", "validation_fraction"]),
+        ({"parameters": {"head_size": 10**15}}, CorruptCheckpointError, ["hidden_size"]),
         ({"columns": [{"name": "a"}]}, CorruptCheckpointError, ["values"]),
         ({"parameters": {"heads": 2}}, CorruptCheckpointError, ["heads"]),
-        ({"parameters": {"n_heads": 3}}, CorruptCheckpointError, [WEIGHTS]),
+        ({"parameters": {"n_heads": 3}}, CorruptCheckpointError, ["(2, 6, 5)", "(3, 12, 5)"]),
         ({"parameters": {"n_heads": "many"}}, CorruptCheckpointError, [CONFIG]),
     ],
 )
@@ -125,8 +149,9 @@ def test_a_model_of_another_version_or_kind_is_refused(
     changes: dict[str, object], kind: type[Any], facts: list[object], saved: Path
 ) -> None:
     change_config(saved, **changes)
-    with refuses(kind, *facts):
+    with refuses(kind, *facts) as caught:
         load_classifier(saved)
+    assert len(str(caught.value)) < len(str(saved)) + 400
 
 
 def test_broken_files_are_refused(saved: Path) -> None:
@@ -137,6 +162,13 @@ def test_broken_files_are_refused(saved: Path) -> None:
         load_classifier(saved)
     save_file(tensors | {"classifier.bias": tensors["classifier.bias"] * np.nan}, saved / WEIGHTS)
     with refuses(CorruptCheckpointError, "classifier.bias", "finite"):
+        load_classifier(saved)
+    name = "encoder.layer.0.intermediate.dense.weight"
+    save_file(tensors | {name: tensors[name].T.contiguous()}, saved / WEIGHTS)
+    with refuses(CorruptCheckpointError, name, "float32[6, 5]", "float32[5, 6]"):
+        load_classifier(saved)
+    save_file(tensors | {name: tensors[name].half()}, saved / WEIGHTS)
+    with refuses(CorruptCheckpointError, name, "float16[5, 6]"):
         load_classifier(saved)
     (saved / WEIGHTS).unlink()
     with refuses(CorruptCheckpointError, saved / WEIGHTS):
@@ -153,6 +185,19 @@ def test_edges_that_do_not_part_the_bins_are_refused(change: str, saved: Path) -
     columns[2]["edges"] = edges[::-1] if change == "reversed" else [*edges, edges[-1] + 1]
     change_config(saved, columns=columns)
     with refuses(CorruptCheckpointError, saved / CONFIG, "mass"):
+        load_classifier(saved)
+
+
+def test_huge_sizes_are_refused_before_their_memory_is_taken(saved: Path) -> None:
+    wide = {"name": "wide", "values": list(range(20_000)), "edges": None}
+    empty = [{"name": str(number), "values": [], "edges": None} for number in range(20_000)]
+    change_config(saved, columns=[wide, *empty, COLUMN])  # 1.6 GB of which words a column has
+    with refuses(CorruptCheckpointError, saved / WEIGHTS, "float32[20, 6]", "float32[40003, 6]"):
+        load_classifier(saved)
+    sizes = {"n_heads": 2**30, "head_size": 1, "feed_forward": 2**30}
+    about = {"num_attention_heads": 2**30, "hidden_size": 2**30, "intermediate_size": 2**30}
+    change_config(saved, parameters=sizes, **about)
+    with refuses(CorruptCheckpointError, saved):
         load_classifier(saved)
 
 
