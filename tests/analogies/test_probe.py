@@ -111,20 +111,6 @@ def test_a_planted_structure_is_found_by_angles_too(method: str, tmp_path: Path)
     assert overall["accuracy"] > 0.9
 
 
-def test_vectors_in_memory_of_the_same_name_are_told_apart() -> None:
-    labels, generator = words(30), np.random.default_rng(0)
-    first, second = (keyed(labels, generator.standard_normal((30, 4))) for _ in range(2))
-    lines = [" ".join(labels[i : i + 4]).split() for i in range(20)]
-    result = attngeo.analogy([first, table(generator.standard_normal((30, 4)), labels), second], questions=lines)
-    names = result.scores["model"].drop_duplicates().tolist()
-    assert names == ["KeyedVectors", "table", "KeyedVectors (2)"]
-    alone = attngeo.analogy(second, questions=lines).questions
-    own = result.questions[result.questions["model"] == names[2]]
-    assert own["cosine"].tolist() == alone["cosine"].tolist()
-    with refuses(UsageError, "KeyedVectors", "twice"):
-        attngeo.analogy([first, first], questions=lines)
-
-
 def test_random_vectors_are_at_chance() -> None:
     """Ranks of questions about random vectors are uniform: 300 questions of words of their own."""
     count = 1200
@@ -139,7 +125,7 @@ def test_random_vectors_are_at_chance() -> None:
 
 
 def all_scores(x: np.ndarray, rows: np.ndarray, method: str) -> np.ndarray:
-    """The score of each candidate for questions about rows [n, 4], by the definition; NaN for a question's own words."""
+    """The score of each candidate for questions about rows [n, 4], by the definition; NaN for its own words."""
     units, (a, b, c) = x / np.linalg.norm(x, axis=1, keepdims=True), rows.T[:3]
     if method == "3cosmul":
         first, second, third = ((1 + units[part] @ units.T) / 2 for part in (a, b, c))
@@ -155,7 +141,7 @@ def all_scores(x: np.ndarray, rows: np.ndarray, method: str) -> np.ndarray:
 
 
 def assert_no_rounding_decides(scores: np.ndarray, rows: np.ndarray, best: int = 1) -> None:
-    """Scores that decide ranks of answers, or the order of the best, are equal or farther apart than the probe's ties."""
+    """Scores that decide the rank of an answer, or which are best, are equal or farther apart than the probe's ties."""
     answers = scores[np.arange(len(rows)), rows[:, 3]][:, None]
     gaps = np.abs(np.concatenate([scores - answers, np.diff(-np.sort(-scores))[:, :best]], 1))
     assert not ((gaps > 1e-13) & (gaps < 1e-9)).any()
