@@ -80,7 +80,7 @@ def _parameter(kind: type[Options], name: str, declared: Option, *, given_only: 
     shown = str(default) if declared.shown_default is True else declared.shown_default
     listed = "|".join(choices_of(declared, hint)) if declared.choices is not None else None
     info = typer.Option(
-        *(declared.flags or _flags(name, hint, default, given_only=given_only)),
+        *(declared.flags or _flags(name, hint, default)),
         help=declared.help, rich_help_panel=declared.panel, metavar=declared.metavar or listed,
         autocompletion=(lambda: list(choices_of(declared, hint))) if declared.choices is not None else None,
         show_default=shown if shown is not None else not given_only,
@@ -93,10 +93,10 @@ def _parameter(kind: type[Options], name: str, declared: Option, *, given_only: 
     )
 
 
-def _flags(name: str, hint: Any, default: Any, *, given_only: bool) -> tuple[str, ...]:
-    """A switch that is off by default has one flag; one that is on has two, to turn it off."""
+def _flags(name: str, hint: Any, default: Any) -> tuple[str, ...]:
+    """A switch that is off by default has one flag; one that is on, or depends on something, has two."""
     flag = f"--{name.replace('_', '-')}"
-    if bool in (hint, *get_args(hint)) and (default is True or (given_only and default is None)):
+    if bool in (hint, *get_args(hint)) and default is not False:
         return (f"{flag}/--no-{flag.removeprefix('--')}",)
     return (flag,)
 

@@ -48,9 +48,10 @@ HELD_OUT, TEST = "the validation table", "the test table"
 class ExponentialFamilyAttention:
     """The items of sequences, or the values of their items, each predicted from the others (section 2 of the paper).
 
-    A row of a table is an observation: the sequence that it belongs to, its position there (or rows in order), an item,
-    a value, coordinates, values at earlier times. With direction "bi", a position is predicted from all others, and
-    the sum of log p is a pseudo-likelihood; with "uni", from those before it, and the sum is the likelihood.
+    A row of a table is an observation: the sequence that it belongs to, its position there (without one, the rows of a
+    sequence are a set, or for direction "uni" in order), an item, a value, coordinates, values at earlier times. With
+    direction "bi", a position is predicted from all others, and the sum of log p is a pseudo-likelihood; with "uni",
+    from those before it, and the sum is the likelihood.
 
         model = ExponentialFamilyAttention(family="poisson").fit(ratings)
         model.log_prob(ratings)
@@ -117,7 +118,9 @@ class ExponentialFamilyAttention:
         part, uses_items = choose_part(self.options, columns)
         self.items_ = learn_items(stores, self.options.item, [source for _, source in given]) if uses_items else []
         # Tables without the positions that training rows have may be in another order.
-        position = POSITION if self._has_order and POSITION in columns else None
+        position = self.options.position or (POSITION if POSITION in columns else None)
+        matters = self.options.gives_vectors(position) or self.options.direction == "uni"
+        position = position if matters else None
         self._shape = DataShape(part=part, items=len(self.items_), position=position)
         reading = self._reading
         if validation is None and self.options.validation_fraction:
@@ -310,16 +313,12 @@ class ExponentialFamilyAttention:
         return self.model_
 
     @property
-    def _has_order(self) -> bool:
-        return (self.options.order and self.options.model == "efa") or self.options.direction == "uni"
-
-    @property
     def _reading(self) -> TableReading:
+        causal, position = self.options.direction == "uni", self.options.position or self._shape.position
+        has_vectors = self.options.gives_vectors(position)
         return TableReading(
-            replace(self.options, position=self.options.position or self._shape.position), self.items_ or None,
-            self.part_ == "values", self.options.direction == "uni",
-            self._shape.longest if self.options.order and self.options.model == "efa" else 0,
-            is_ordered=self._has_order or not self.items_,
+            replace(self.options, position=position), self.items_ or None, self.part_ == "values", causal,
+            self._shape.longest if has_vectors else 0, is_ordered=has_vectors or causal or not self.items_,
         )  # fmt: skip
 
     def _as_rows(self, data: pd.DataFrame, sequences: Sequences, found: Tensor, name: str) -> pd.Series[float]:

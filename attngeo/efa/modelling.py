@@ -184,7 +184,7 @@ def _make_part(options: ModelOptions, shape: DataShape) -> PartModel:
         if not (name == "items" and not shape.items) and not (name == "coordinates" and not shape.coordinates)
         and not (name == "lagged" and not shape.lags)
     ]  # fmt: skip
-    positions = shape.longest if options.order else 0
+    positions = shape.longest if options.gives_vectors(options.position or shape.position) else 0
     network: nn.Module
     if shape.part == "items":
         if options.model == "fm":

@@ -42,7 +42,7 @@ class ColumnOptions(Options):
     sequence: str = option("sequence", "Column of the sequence: a basket, a user, a day", panel=INPUT, metavar="COLUMN")
     position: str | None = option(
         None, "Column that orders the rows of a sequence", panel=INPUT, metavar="COLUMN",
-        shown_default="position, or else the order of the rows",
+        shown_default="position, if the table has it",
     )  # fmt: skip
     item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
     value: str = option("value", "Column of the value: a count, a rating", panel=INPUT, metavar="COLUMN")
@@ -101,9 +101,10 @@ class ModelOptions(ColumnOptions):
     )  # fmt: skip
     model: Model = option("efa", "Exponential family attention, or the latent factor model", panel=MODEL)
     direction: Direction = option("bi", "What a position sees: all others, or those before it", panel=MODEL)
-    order: bool = option(
-        True, "Give each position a vector; without it, the order of a sequence has no effect", panel=MODEL
-    )
+    order: bool | None = option(
+        None, "Give each position a vector; without it, and with direction bi, the order of rows has no effect",
+        panel=MODEL, shown_default="if a column orders the rows, or with direction uni",
+    )  # fmt: skip
     longest: int | None = option(
         None, "Most positions of a sequence", panel=MODEL, least=1, shown_default="as in the data"
     )
@@ -159,6 +160,14 @@ class ModelOptions(ColumnOptions):
             object.__setattr__(self, "head", tuple(whole("head", units, 0) for units in head if units != 0))
             if self.readout == "last":
                 raise UsageError("head has no effect with readout last; leave it out")
+
+    def gives_vectors(self, position: str | None) -> bool:
+        """Whether each position has a vector. position: the column that orders the rows, if there is one.
+
+        Rows that are asked for in one direction are in an order, too.
+        """
+        has_order = position is not None or self.direction == "uni"
+        return self.model == "efa" and (has_order if self.order is None else self.order)
 
     @property
     def head_units(self) -> tuple[int, ...]:

@@ -51,14 +51,20 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
             _refuse(options, "a factor model of items", SPATIAL, "turn item_vectors off for a model of places")
         elif part == "values":
             _refuse(options, "a factor model of places", ("pooling", "start"))
-    if part == "values" and not has_items and not options.coordinates:
+    if part == "values":
+        _check_tokens(options, columns, has_items=has_items)
+    return part, part == "items" or has_items
+
+
+def _check_tokens(options: EfaOptions, columns: list[Any], *, has_items: bool) -> None:
+    """Raise TableError if values have neither items nor coordinates, or lack the items that the options name."""
+    if not has_items and not options.coordinates:
         raise TableError(
             f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model of "
             "values; name the columns by options such as item"
         )
-    if part == "values" and options.item_vectors and options.item != DEFAULT.item:
+    if options.item_vectors and options.item != DEFAULT.item:
         require_columns(columns, [options.item], TRAINING)
-    return part, part == "items" or has_items
 
 
 def _refuse(options: EfaOptions, what: str, names: Sequence[str], advice: str = "leave it out") -> None:

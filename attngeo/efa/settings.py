@@ -49,7 +49,9 @@ class ExperimentSettings:
     sizes: tuple[int, ...] = ()
 
 
-SMALL = {"width": 32, "init": "keras", "standardise": False, "learning_rate": 1e-4, "short": "keep"}
+SMALL = {
+    "width": 32, "init": "keras", "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True,
+}  # fmt: skip
 TWO_LAYERS = {"layers": 2, "heads": 2, "head_size": 16}
 RATINGS = TWO_LAYERS | {"both": False, "embedding": "truncated", "head": (32,)}
 ITEMS = SMALL | {"part": "items"}
@@ -86,7 +88,9 @@ SETTINGS: Mapping[str, ExperimentSettings] = MappingProxyType(
         ),
         # Not of the paper: is a known model found again?
         "recovery": ExperimentSettings(
-            common={"part": "items", "width": 8, "learning_rate": 0.01, "epochs": 300, "patience": 15},
+            common={
+                "part": "items", "width": 8, "learning_rate": 0.01, "epochs": 300, "patience": 15, "order": True,
+            },
             efa={"layers": 1, "heads": 2, "scale": "head"}, directions=("uni",), trivial=("unigram", "bayes"), copies=8,
             sizes=(100, 400, 1600, 6400),
         ),

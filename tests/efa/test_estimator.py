@@ -81,7 +81,8 @@ def test_items_that_follow_each_other_are_learned(direction: str) -> None:
     starts = np.random.default_rng(0).integers(0, 5, 80)
     rows = [{"sequence": n, "item": (start + k) % 5} for n, start in enumerate(starts) for k in range(4)]
     frame = pd.DataFrame(rows)
-    model = ExponentialFamilyAttention(direction=direction, epochs=80, learning_rate=0.01, patience=0).fit(frame)
+    options: dict[str, Any] = {"epochs": 80, "learning_rate": 0.01, "patience": 0, "order": True}
+    model = ExponentialFamilyAttention(direction=direction, **options).fit(frame)
     later = frame.groupby("sequence").cumcount() > 0
     found = model.predict(frame)
     assert (found["item"] == frame["item"])[later].mean() > 0.95
@@ -178,7 +179,7 @@ def test_values_as_numbers_need_no_other_heads() -> None:
 @pytest.mark.parametrize("direction", ["bi", "uni"])
 def test_a_row_is_predicted_from_the_rows_that_its_position_sees(part: str, direction: str) -> None:
     frame = draw_table([0.0, 1.0, 2.0])
-    model = randomise(fit(frame, part=part, direction=direction, short="keep"))
+    model = randomise(fit(frame, part=part, direction=direction, short="keep", order=True))
     before = model.predict_proba(frame).to_numpy() if part == "items" else model.predict(frame).to_numpy()
     for row in (0, 4, len(frame) - 1):
         changed = frame.copy()
@@ -200,11 +201,36 @@ def test_rows_may_come_in_any_order_and_have_any_index() -> None:
     np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-5)
 
 
-def test_a_set_without_an_order_gives_the_same_numbers_in_each_order() -> None:
+@pytest.mark.parametrize("options", [{}, {"order": False}])
+def test_a_set_without_an_order_gives_the_same_numbers_in_each_order(options: dict[str, Any]) -> None:
     frame = draw_table([0.0, 1.0])
-    model = randomise(fit(frame, order=False))
+    model = randomise(fit(frame, **options))
     shuffled = frame.sample(frac=1, random_state=1)
     np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-4)
+    longer = pd.concat([frame, frame], ignore_index=True)
+    assert np.isfinite(model.log_prob(longer)).all()
+
+
+@pytest.mark.parametrize("part", ["items", "values"])
+def test_positions_have_vectors_if_a_column_states_an_order(part: str, tmp_path: Path) -> None:
+    frame = draw_table([0.0, 1.0])
+    stated = frame.assign(position=frame.groupby("sequence").cumcount())
+
+    def has_vectors(table: pd.DataFrame, **options: Any) -> bool:
+        model = fit(table, part=part, **options)
+        model.save(tmp_path / "m")
+        loaded = load_model(tmp_path / "m")
+        assert loaded.log_prob(table).equals(model.log_prob(table))
+        return "network.position.weight" in loaded.model_.state_dict()
+
+    assert not has_vectors(frame)
+    assert has_vectors(stated)
+    assert has_vectors(stated.rename(columns={"position": "rank"}), position="rank")
+    assert has_vectors(frame, direction="uni")  # its rows are asked for in their order
+    assert has_vectors(frame, order=True)
+    assert not has_vectors(stated, order=False)
+    assert not has_vectors(frame, order=False, direction="uni")
+    assert not has_vectors(stated, model="fm")
 
 
 def test_coordinates_and_earlier_values_enter() -> None:
@@ -307,7 +333,8 @@ def test_values_that_grow_without_limit_are_not_drawn() -> None:
 
 def test_gibbs_sampling_finds_items_that_go_together() -> None:
     frame = pd.DataFrame({"sequence": np.repeat(range(60), 2), "item": ["a", "b", "c", "d"] * 30})
-    model = ExponentialFamilyAttention(epochs=60, learning_rate=0.02, validation_fraction=0, width=8).fit(frame)
+    model = ExponentialFamilyAttention(epochs=60, learning_rate=0.02, validation_fraction=0, width=8, order=True)
+    model.fit(frame)
     drawn = model.sample(50, 2, seed=1).groupby("sequence")["item"].agg("".join)
     assert drawn.isin(["ab", "cd"]).mean() > 0.8
 
@@ -427,7 +454,7 @@ def test_options_that_do_not_fit_are_refused(case: str) -> None:
 
 def test_what_a_model_was_not_fitted_to_is_refused() -> None:
     frame = draw_table([1.0, 2.0])
-    model = fit(frame)
+    model = fit(frame, order=True)
     longer = pd.DataFrame({"sequence": 1, "item": ["tea"] * 5, "value": 1.0})
     for data, message in (
         (frame.assign(item="beer"), "row 1 has the item 'beer', which no training row has, expected one of 4 items"),

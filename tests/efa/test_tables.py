@@ -436,7 +436,7 @@ def test_a_model_that_is_not_fitted_says_so() -> None:
 
 
 def test_a_file_of_huge_sizes_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
-    fit(part="items").save(tmp_path / "m")
+    fit(part="items", order=True).save(tmp_path / "m")
     config = (tmp_path / "m" / CONFIG).read_text()
     for old, new in (('"layers": 2', '"layers": 99999999'), ('"longest": 4', '"longest": 99999999999')):
         assert old in config
