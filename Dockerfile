@@ -13,7 +13,7 @@ WORKDIR /src
 # What changes least comes first, so that a change of code does not install everything again.
 COPY constraints.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt --extra-index-url "$TORCH_INDEX" torch==2.13.0
+    pip install --no-deps --index-url "$TORCH_INDEX" torch==2.13.0
 COPY pyproject.toml README.md LICENSE ./
 COPY attngeo attngeo
 COPY commands commands

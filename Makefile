@@ -2,20 +2,27 @@
 PYTHON ?= python3
 VENV ?= .venv
 LOWEST ?= .venv-lowest
+# The other versions of Python that `make test-pythons` looks for.
+PYTHONS ?= 3.12 3.13
+# An index with builds of torch. Those of https://download.pytorch.org/whl/cpu are a tenth of the size.
+TORCH_INDEX ?=
+TORCH := --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 BIN := $(VENV)/bin
 # One more than CI's two cores: some tests wait for a server or a browser.
 WORKERS ?= 3
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
+DIST := build/dist
+SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help demo report test slow test-gpu lowest census lint bench bench-gpu docker-check demo-models figures readme clean
+.PHONY: help demo report test test-pythons slow explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures readme clean
 
 help:  ## Show this list.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
@@ -30,20 +37,45 @@ report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/
 test: $(INSTALLED)  ## Run the tests that are not slow.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu"
 
+test-pythons:  ## Run them with the versions of Python in PYTHONS, each in its own environment.
+	@for version in $(PYTHONS); do \
+		python=; \
+		for name in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+			if "$$name" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" 2> /dev/null; \
+			then python=$$name; fi; \
+		done; \
+		if [ -n "$$python" ]; then $(MAKE) test PYTHON="$$python" VENV=.venv-$$version || exit 1; \
+		else echo "Python $$version is not installed on this machine: no test is run with it"; fi; \
+	done
+
 slow: $(INSTALLED)  ## Run the slow tests.
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not gpu"
+
+explore: $(INSTALLED)  ## Run all tests with other numbers and examples than usual. SEED repeats a run.
+	@echo "make explore SEED=$(SEED)"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" --draw-seed $(SEED) --randomly-seed $(SEED) \
+		--hypothesis-seed $(SEED) --hypothesis-profile explore
 
 test-gpu: $(INSTALLED)  ## Run the tests that need a CUDA device; they are skipped without one.
 	$(BIN)/python -m pytest -m gpu
 
-lowest: $(LOWEST)/.installed  ## Run the smoke tests with the lowest versions of all libraries but torch.
+dist: $(INSTALLED)  ## Build the source archive, and the wheel from it. A warning of setuptools is an error.
+	rm -rf $(DIST)
+	mkdir -p $(DIST)
+	$(BIN)/python -m build --no-isolation --outdir $(DIST) > $(DIST).log 2>&1 || { cat $(DIST).log; exit 1; }
+	! grep -A 12 WARNING $(DIST).log
+
+lowest: dist $(LOWEST)/.installed  ## Run the smoke tests: the wheel, with the lowest versions of all libraries but torch.
+	$(LOWEST)/bin/python -m pip install --quiet --no-deps --force-reinstall $(DIST)/*.whl
 	$(LOWEST)/bin/python -m pytest tests/smoke
 
-$(LOWEST)/.installed: pyproject.toml constraints.txt tests/support/lowest.py
+$(LOWEST)/.installed: pyproject.toml constraints.txt tests/support/lowest.py | dist
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python tests/support/lowest.py > $(LOWEST)/constraints.txt
-	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt --editable ".[demo]" pytest hypothesis
+	$(LOWEST)/bin/python -m pip install --quiet $(TORCH)
+	wheel=$$(echo $(DIST)/*.whl) && \
+		$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt "$$wheel[demo]" pytest hypothesis
 	touch $@
 
 census: $(INSTALLED)  ## Compare every model type of transformers with what the running model multiplies.
@@ -76,4 +108,4 @@ readme: $(INSTALLED)  ## Write the generated parts of the READMEs.
 	PYTHONPATH=tests $(BIN)/python tests/support/readme.py
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) $(LOWEST) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build *.egg-info
+	rm -rf $(VENV) $(LOWEST) .venv-* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build *.egg-info

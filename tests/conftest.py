@@ -26,6 +26,8 @@ from support.forks import Forks, start_forks
 # found again without a database.
 hypothesis.settings.register_profile("attngeo", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("attngeo")
+# `make explore`: the examples follow from --hypothesis-seed.
+hypothesis.settings.register_profile("explore", hypothesis.settings.get_profile("attngeo"), derandomize=False)
 
 ROOT = Path(__file__).parents[1]
 # What is tested is the installed package, not the folder that pytest happens to run in.

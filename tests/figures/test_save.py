@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
+from support.browser import needs_browser
 
 from attngeo.errors import OutputError
 from attngeo.figures.save import save_figure
 from attngeo.reporting.plots import plot
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)")
 STARTS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
 
 

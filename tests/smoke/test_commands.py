@@ -1,6 +1,7 @@
-"""Each command once, with few asserts: `make lowest` runs this with the lowest versions of the libraries.
+"""Each command once, with few asserts: `make lowest` runs this with the lowest versions of the libraries and the wheel.
 
-Together the tests use each library of pyproject.toml. The other tests say whether results are right in detail.
+Together the tests use each library of pyproject.toml and the data files of the package. The other tests say whether
+results are right in detail.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import Command
+from support.browser import needs_browser
 from support.runs import write_config
 from support.runs import write_text as write_training_text
 from support.vectors import checkpoint, planted, sentence_piece, write_questions, write_text
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 RECIPE = """
 title = "Smoke"
 
@@ -105,6 +106,12 @@ def test_a_table_of_ones_own(attngeo: Command, tmp_path: Path) -> None:
     assert [line.split(",")[1] for line in predicted.stdout.splitlines()[1:5]] == ["1", "1", "2", "2"]
 
 
+def test_an_experiment_on_sequences(attngeo: Command) -> None:
+    rows = pd.DataFrame(run_json(attngeo, "efa", "run", "synthetic", "--epochs", 1, "--direction", "bi"))
+    assert {"bayes", "efa", "fm"} <= set(rows["model"])
+    assert rows["value"].notna().all()
+
+
 def test_the_statements_of_a_theory(attngeo: Command) -> None:
     rows = run_json(attngeo, "theory", "lemma-1", "theorem-2")
     assert len(rows) == 4
@@ -122,7 +129,7 @@ def test_figures_and_a_report(attngeo: Command, tmp_path: Path) -> None:
     assert "<em>one</em>" in (tmp_path / "report" / "index.html").read_text("utf-8")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)")
+@needs_browser
 def test_an_image(attngeo: Command, tmp_path: Path) -> None:
     picture = tmp_path / "figure.png"
     done = attngeo("plot", "layers", "demo:encoder", "-o", picture, "-q")

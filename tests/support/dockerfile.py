@@ -39,7 +39,7 @@ def main() -> None:
                     copy(ROOT / source, place / "src" / target / (source if target == "./" else ""))
             elif name == "RUN":
                 command = MOUNT.sub("", arguments).replace("/opt/attngeo", str(place / "venv"))
-                command = command.replace(' --extra-index-url "$TORCH_INDEX"', "").replace(
+                command = command.replace(' --index-url "$TORCH_INDEX"', "").replace(
                     "python -m venv", f"{sys.executable} -m venv"
                 )
                 environment = {"PATH": f"{place / 'venv/bin'}:/usr/bin:/bin", "HOME": folder}
