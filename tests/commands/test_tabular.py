@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import Command
-from support.data import DATA, needs
+from support.data import make_cars, write_uci
 from support.messages import assert_fails, assert_states
 
+from attngeo.tabular import auto_mpg
 from attngeo.tabular.experiments import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
 
 TINY = ["--rows", "60", "--classes", "3", "--features", "3", "--methods", "lr", "--settings", "1,0,0.9"]
@@ -56,15 +57,17 @@ def test_the_same_command_resumes(inside: Command) -> None:
     assert (again.stdout, again.stderr) == (more.stdout, "")
 
 
-@needs("auto-mpg.csv")
-def test_auto_mpg_is_a_table_of_methods(inside: Command, tmp_path: Path) -> None:
-    data = DATA / "auto-mpg.csv"
+def test_auto_mpg_is_a_table_of_methods(inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cars, data = make_cars(90), tmp_path / "auto-mpg.data"
+    monkeypatch.setattr(auto_mpg, "DIGEST", auto_mpg.digest_cars(cars))
+    data.write_text(write_uci(cars))
     run = inside("tabular", "auto-mpg", "--data", data, "--methods", "lr", "--seeds", "2", "--format", "json")
     rows = pd.DataFrame(json.loads(run.stdout))
     assert tuple(rows.columns) == AUTO_MPG_COLUMNS
-    assert rows["accuracy"].tolist() == pytest.approx([0.657142857] * 2)
+    assert rows["published_accuracy"].tolist() == pytest.approx([0.657142857] * 2)
+    assert rows["accuracy"].between(0, 1).all()
     changed = tmp_path / "cars.csv"
-    changed.write_text(data.read_text().replace("chevrolet chevelle malibu", "x").replace("18,8,307", "19,8,307"))
+    changed.write_text(write_uci([cars[0] | {"mpg": 9.0}, *cars[1:]]))
     run = inside("tabular", "auto-mpg", "--data", changed, "--methods", "lr", "--seeds", "1", "--format", "json")
     assert json.loads(run.stdout)[0]["published_accuracy"] is None
     assert_states(run.stderr, changed, "UCI")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from support.data import DATA, needs
+from support.data import DATA, needs, write_instacart, write_movielens, write_temperatures
 from support.messages import refuses
 from support.other_code import changed_code
 
@@ -27,6 +28,7 @@ PLACES = {
     "movielens-sequence": "movielens", "movielens-ratings": "movielens", "instacart": "instacart",
     "temperature": "temperature",
 }  # fmt: skip
+WRITERS = {"movielens": write_movielens, "instacart": write_instacart, "temperature": write_temperatures}
 
 
 @pytest.fixture(autouse=True)
@@ -102,10 +104,7 @@ def test_fitted_models_are_saved_and_a_missing_one_is_fitted_again(tmp_path: Pat
 
 def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
     """Names that two items would share are left out."""
-    baskets = [[1 + (order + at) % 12 for at in range(10)] for order in range(40)]
-    for part, orders in {"train": range(30), "test": range(30, 40)}.items():
-        rows = [f"{order},{item},{rank}" for order in orders for rank, item in enumerate(baskets[order], 1)]
-        (tmp_path / f"data_{part}_final.csv").write_text("\n".join(["order_id,product_id,rank", *rows]))
+    write_instacart(tmp_path)
     (tmp_path / "items.csv").write_text("item,name\n1,Limes\n2,Milk\n3,Milk\n99,Unknown\n")
     options = {"epochs": 1, "direction": "bi", "model": "efa", "baselines": False, "data": str(tmp_path)}
     rows = run("instacart", **options, save=str(tmp_path / "models"))
@@ -124,20 +123,28 @@ def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
     assert steps == []  # the training has not begun
 
 
-@pytest.mark.parametrize("experiment", PLACES)
-def test_each_experiment_runs_on_its_data(experiment: str) -> None:
-    place = PLACES[experiment]
-    if not (DATA / place).exists():
-        pytest.skip(f"needs {place} in the folder that ATTNGEO_DATA names, which cannot be shipped")
+@pytest.mark.parametrize(
+    ("experiment", "write"),
+    [
+        *((name, WRITERS[place]) for name, place in PLACES.items()),
+        *(pytest.param(name, None, marks=needs(place)) for name, place in PLACES.items()),
+    ],
+)
+def test_each_experiment_runs_on_its_data(
+    experiment: str, write: Callable[[Path], None] | None, tmp_path: Path
+) -> None:
+    folder = tmp_path if write else DATA / PLACES[experiment]
+    if write:
+        write(folder)
     more = {"neighbours": 3} if experiment == "temperature" else {}
-    rows = run(experiment, data=str(DATA / place), epochs=1, model="fm", **more)
+    rows = run(experiment, data=str(folder), epochs=1, model="fm", **more)
     assert rows["value"].notna().all()
     assert set(rows["model"]) == {"fm", *SETTINGS[experiment].trivial}
 
 
-@needs("temperature")
-def test_layers_and_earlier_days_are_settings() -> None:
-    runs = plan_runs("temperature", RunOptions(model="efa", data=str(DATA / "temperature")))
+def test_layers_and_earlier_days_are_settings(tmp_path: Path) -> None:
+    write_temperatures(tmp_path)
+    runs = plan_runs("temperature", RunOptions(model="efa", data=str(tmp_path)))
     names = [each.setting for each in runs if each.model == "efa"]
     assert names == ["1 layer", "2 layers", "4 layers", "4 layers, 1 day", "4 layers, 2 days"]
     runs = plan_runs("temperature", RunOptions(model="efa", layers=1, lags=1, epochs=1, baselines=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,10 @@ import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.data import DATA, needs
 
 from attngeo.errors import UsageError
 from attngeo.tabular.baselines import fit_baseline
+from attngeo.tabular.published import ShiftSetting, simulation_scores
 from attngeo.tabular.simulation import Shift, quantile_codes, seeds_of_data_sets, simulate
 
 MANY = 20_000
@@ -119,22 +118,18 @@ def test_the_seeds_are_those_of_the_published_tables() -> None:
     assert len(set(seeds_of_data_sets(300))) == 300
 
 
-@needs("published/tabular_simulation_means.csv")
 @pytest.mark.parametrize(("n_c", "noise", "corr"), [(1, 0.5, 0.9), (5, 0.0, 0.1)])
 def test_logistic_regression_meets_the_published_means(n_c: int, noise: float, corr: float) -> None:
     """Coefficients are those of the published data sets, so that means differ by much less than their deviations."""
-    with (DATA / "published/tabular_simulation_means.csv").open(newline="") as file:
-        lines = [row for row in csv.DictReader(file) if row["model"] == "lr"]
-    places = [(int(row["n_corefea"]), float(row["x_noise"]), float(row["corr"])) for row in lines]
-    published = lines[places.index((n_c, noise, corr))]
+    published = simulation_scores()[ShiftSetting(n_c, noise, corr), "lr"]
     shift, found = Shift(n_c=n_c, noise=noise, corr=corr, convention="published"), []
     for seed in seeds_of_data_sets(20):
         train, test = simulate(shift, seed)
         predicted = fit_baseline("lr", train.x, train.y, seed=seed).predict(test.x)
         found.append([np.mean(predicted == test.y), np.mean((predicted - test.y) ** 2)])
     accuracy, mse = np.mean(found, axis=0)
-    assert accuracy == pytest.approx(float(published["acc_test"]), abs=0.01)
-    assert mse == pytest.approx(float(published["mse_test"]), abs=0.3)
+    assert accuracy == pytest.approx(published.accuracy, abs=0.01)
+    assert mse == pytest.approx(published.mse, abs=0.3)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.data import DATA, needs
+from support.data import DATA, needs, write_table
 from support.messages import refuses
 
 from attngeo.efa.datasets import read_temperatures, split_temperatures
@@ -32,11 +31,6 @@ def make_days(years: Sequence[int], cities: int = len(CITIES)) -> Days:
 def write_coordinates(folder: Path, cities: Sequence[str] = CITIES) -> None:
     rows = [(*city.split("|"), 30 + at, -90 - at) for at, city in enumerate(cities)]
     write_table(folder / COORDINATES, ["State", "City", "Latitude", "Longitude"], rows)
-
-
-def write_table(path: Path, header: Sequence[object], rows: Sequence[Sequence[object]]) -> None:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
 
 
 def write_wide(folder: Path, days: Days, cities: Sequence[str] = CITIES) -> None:
