@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import entry_points, version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from support.lowest import FIXED, LEFT_TO_PIP, lowest_versions, normalise, read_constraints
 
@@ -167,6 +169,31 @@ def test_versions_that_are_tested_are_allowed() -> None:
         assert lowest[name] == (newest[name] if name in FIXED else bound), each
     assert set(LEFT_TO_PIP) <= set(newest)
     assert not set(LEFT_TO_PIP) & set(lowest)
+
+
+def workflows() -> dict[str, dict[str, Any]]:
+    return {path.name: yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml")}
+
+
+def test_supported_versions_of_python_are_tested() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    listed = [name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if name.startswith(prefix)]
+    assert PROJECT["project"]["requires-python"] == f">={listed[0]}"
+    assert [job["python"] for job in workflows()["test.yml"]["jobs"]["test"]["strategy"]["matrix"]["include"]] == listed
+    assert f"PYTHONS ?= {' '.join(listed[1:])}\n" in (ROOT / "Makefile").read_text("utf-8")
+
+
+def test_workflows_name_commits_and_keep_tokens_apart() -> None:
+    jobs = [(file, name, job) for file, flow in workflows().items() for name, job in flow["jobs"].items()]
+    assert len(jobs) >= 4
+    for *where, job in jobs:
+        for step in job["steps"]:
+            action = step.get("uses", "")
+            assert re.fullmatch(r"([\w/.-]+@[0-9a-f]{40})?", action), (where, action)
+            assert not action.startswith("actions/checkout@") or step["with"]["persist-credentials"] is False, where
+        rights = set((job.get("permissions") or {"contents": "read"}).items()) - {("contents", "read")}
+        assert not rights or not any("run" in step and "make" in step["run"] for step in job["steps"]), where
+        assert not rights or "secrets." not in str(job), where
 
 
 def test_bounds_that_security_and_private_names_require() -> None:
