@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import golden_models
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
@@ -69,6 +70,11 @@ def test_a_loaded_model_says_the_same(kind: str, tmp_path: Path) -> None:
     again = tmp_path / "again"
     loaded.save(again)
     assert load_file(again / WEIGHTS).keys() == load_file(tmp_path / "m" / WEIGHTS).keys()
+
+
+@pytest.mark.parametrize("name", golden_models.EFA)
+def test_a_model_of_an_earlier_version_says_what_it_said(name: str) -> None:
+    golden_models.assert_golden(name)
 
 
 @pytest.mark.parametrize(("direction", "stack"), [("bi", "encoder"), ("uni", "decoder")])

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 from sklearn.exceptions import NotFittedError
+from support import golden_models
 from support.messages import refuses
 from torch import nn
 
@@ -60,6 +61,10 @@ def test_a_loaded_model_says_the_same(vocabulary: str, tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(model)).partial_fit(ROWS, LABELS)
     loaded.partial_fit(ROWS, LABELS)
     np.testing.assert_array_equal(loaded.predict_proba(ROWS), again.predict_proba(ROWS))
+
+
+def test_a_model_of_an_earlier_version_says_what_it_said() -> None:
+    golden_models.assert_golden(golden_models.TABULAR)
 
 
 def test_a_model_of_an_array_and_of_numbers_as_labels(tmp_path: Path) -> None:
