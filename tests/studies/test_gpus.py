@@ -18,7 +18,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.
     """A machine with three GPUs."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.setenv(VISIBLE, "")  # so that it is restored, also if it is not set
+    monkeypatch.delenv(VISIBLE)
     gpus._list_gpus.cache_clear()
     yield monkeypatch
     gpus._list_gpus.cache_clear()

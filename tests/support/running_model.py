@@ -81,10 +81,13 @@ class _Recorder(TorchDispatchMode):
 
 def record(model: torch.nn.Module, inputs: dict[str, Any]) -> dict[str, Attended]:
     """Run `model` on `inputs` and return what each module saw, by the module's name."""
+    recorder, is_fast = _Recorder(model), torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    recorder = _Recorder(model)
-    with torch.no_grad(), recorder, recorder.hooked(model):
-        model(**inputs)
+    try:
+        with torch.no_grad(), recorder, recorder.hooked(model):
+            model(**inputs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(is_fast)
     return recorder.seen
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,7 @@ def test_a_pretrained_model_agrees_and_reports_its_progress() -> None:
 
 
 def test_a_model_in_memory_is_left_as_it_was(built: Build) -> None:
-    model = built("bert")
-    model.train()
+    model = deepcopy(built("bert")).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = torch.random.get_rng_state()
     assert set(attngeo.verify(model)["verdict"]) == {"agrees"}
@@ -129,7 +129,6 @@ def test_a_model_in_memory_is_left_as_it_was(built: Build) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(torch.random.get_rng_state(), state)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    model.eval()
 
 
 def test_a_model_in_half_precision_is_compared_as_a_copy(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
