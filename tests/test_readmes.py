@@ -20,6 +20,7 @@ from attngeo.scores.scoring import score_columns
 PARTS = [(path, name) for path in readmes() for name, _ in parts_of(path)]
 IDS = [f"{path.parent.name}-{name}" for path, name in PARTS]
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+LINES = re.compile("[\u2500-\u259f]+")
 FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OWN_FILE = re.compile(r"https://(?:github|raw\.githubusercontent)\.com/attngeo/attngeo/(?:blob/|tree/)?main/(.+)")
@@ -32,6 +33,11 @@ def text_of(path: Path, name: str) -> str:
 
 def numbers(text: str) -> list[float]:
     return [float(found.replace(",", "")) for found in NUMBER.findall(text)]
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, with # for each number, and without lines and bars, whose lengths follow from numbers."""
+    return LINES.sub(" ", NUMBER.sub(" # ", text)).split()
 
 
 def blocks(reference: str) -> dict[str, set[str]]:
@@ -49,6 +55,7 @@ def test_generated_parts_agree_with_the_code(path: Path, name: str, attngeo: Com
         first_cells = [{line.split("|")[1] for line in text.splitlines()} for text in (written, made)]
         assert first_cells[0] == first_cells[1], "run `make readme`"
     else:
+        assert words(written) == words(made), "run `make readme`"
         assert numbers(written) == pytest.approx(numbers(made), rel=0.02, abs=0.002), "run `make readme`"
 
 

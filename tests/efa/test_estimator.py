@@ -13,6 +13,9 @@ import pandas as pd
 import pytest
 import torch
 from pyarrow import parquet
+from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import softmax
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, family_names, load_model, register_family
@@ -53,6 +56,42 @@ def draw_table(values: list[float] | None = None) -> pd.DataFrame:
 
 def fit(frame: Any, **options: Any) -> ExponentialFamilyAttention:
     return ExponentialFamilyAttention(**SMALL | options).fit(frame)
+
+
+def density(of_mean: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
+    """The logarithm of a density of SciPy at the rows of a table, by the predicted mean and the value."""
+    return lambda model, frame: of_mean(model.predict(frame)["mean"].to_numpy(), frame["value"].to_numpy())
+
+
+def normal_density(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> np.ndarray:
+    deviation = float(model.model_.family.variance_as(torch.zeros(())).detach()) ** 0.5
+    found: np.ndarray = stats.norm.logpdf(frame["value"], model.predict(frame)["mean"], deviation)
+    return found
+
+
+def ordinal_density(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> np.ndarray:
+    """Log softmax(η·k + b)_y, with the η whose mean is the predicted one."""
+    levels, weights = np.arange(3), model.model_.family.weights.detach().double().numpy()
+    chances = [
+        softmax(
+            brentq(lambda eta, mean=mean: softmax(eta * levels + weights) @ levels - mean, -50, 50) * levels + weights
+        )
+        for mean in model.predict(frame)["mean"]
+    ]
+    found: np.ndarray = np.log(np.array(chances)[range(len(frame)), frame["value"].astype(int)])
+    return found
+
+
+DENSITIES: dict[str, Callable[[ExponentialFamilyAttention, pd.DataFrame], np.ndarray]] = {
+    "gaussian": normal_density,
+    "poisson": density(lambda mean, value: stats.poisson.logpmf(value, mean)),
+    "poisson-from-1": density(lambda mean, value: stats.poisson.logpmf(value - 1, mean - 1)),
+    "bernoulli": density(lambda mean, value: stats.bernoulli.logpmf(value, mean)),
+    "binomial": density(lambda mean, value: stats.binom.logpmf(value, 4, mean / 4)),
+    "negative-binomial": density(lambda mean, value: stats.nbinom.logpmf(value, 2, 2 / (2 + mean))),
+    "gamma": density(lambda mean, value: stats.gamma.logpdf(value, 2, scale=mean / 2)),
+    "ordinal": ordinal_density,
+}
 
 
 def randomise(model: ExponentialFamilyAttention) -> ExponentialFamilyAttention:
@@ -98,7 +137,8 @@ def test_items_that_follow_each_other_are_learned(direction: str) -> None:
 def test_each_family_is_fitted_and_drawn_from(name: str, model: str) -> None:
     frame = draw_table(FAMILIES[name])
     fitted = fit(frame, family=name, model=model)
-    assert np.isfinite(fitted.log_prob(frame)).all()
+    expected = DENSITIES[name.partition(":")[0]](fitted, frame)
+    np.testing.assert_allclose(fitted.log_prob(frame), expected, rtol=1e-4, atol=1e-4)
     with torch.no_grad():  # counts that raise each other would grow without limit
         for weight in fitted.model_.network.parameters():
             weight.mul_(0.1)
@@ -172,7 +212,13 @@ def test_a_family_of_ones_own_has_a_name(tmp_path: Path) -> None:
 def test_values_as_numbers_need_no_other_heads() -> None:
     frame = draw_table([0.0, 1.0])
     model = fit(frame, family="bernoulli", embedding="identity")  # a token has one number more than its two vectors
-    assert np.isfinite(model.log_prob(frame)).all()
+    shape = model.model_.attention.shape
+    assert (shape.width, shape.heads, shape.size) == (9, 2, 4)
+    randomise(model)
+    other = frame.assign(value=frame["value"].where(frame.index != 0, 1 - frame["value"]))
+    changed = model.predict(other)["mean"] != model.predict(frame)["mean"]
+    rest = frame["sequence"] == frame["sequence"][0]
+    assert changed.tolist() == [row != 0 and bool(same) for row, same in enumerate(rest)]
 
 
 @pytest.mark.parametrize("part", ["items", "values"])

@@ -37,7 +37,8 @@ def test_scores_are_those_of_scikit_learn() -> None:
     sizes = np.histogram(confidence, edges)[0]
     assert found["calibration_error"] == pytest.approx(np.sum(np.abs(right - mean) * sizes[sizes > 0]) / 500)
     assert found["calibration_error"] < 0.1
-    assert measure_chances(np.array(["a", "b"]), truth, chances)["mse"] is not None
+    ordered = measure_chances(np.array(["a", "b"]), truth, chances, is_ordered=True)["mse"]
+    assert ordered == pytest.approx(mean_squared_error(truth, chances.argmax(1)))
     assert np.isnan(measure_chances(np.array(["a", "b"]), truth, chances)["mse"])
     assert measure_chances(np.array([0, 1]), truth, np.eye(2)[1 - truth] * 0.98 + 0.01)["calibration_error"] > 0.9
 
