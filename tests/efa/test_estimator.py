@@ -94,37 +94,40 @@ DENSITIES: dict[str, Callable[[ExponentialFamilyAttention, pd.DataFrame], np.nda
 }
 
 
-def randomise(model: ExponentialFamilyAttention) -> ExponentialFamilyAttention:
-    """Large parameters, so that what a position sees matters."""
+def randomise(model: ExponentialFamilyAttention, size: float = 1) -> ExponentialFamilyAttention:
+    """Parameters of the size that keeps numbers near 1, or larger, so that what a position sees matters."""
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in model.model_.network.parameters():
-            weight.copy_(torch.randn_like(weight))
+            weight.copy_(size * torch.randn_like(weight) / weight.shape[-1] ** 0.5)
     return model
 
 
 @pytest.mark.parametrize("direction", ["bi", "uni"])
 def test_values_are_learned_from_their_context(direction: str) -> None:
+    """The exact means are known. The error is a fifth, or less, of that of a mean for each item."""
     data = synthetic_ratings(600)
     train, test = data[data["sequence"] < 450], data[data["sequence"] >= 450]
     model = ExponentialFamilyAttention(direction=direction, epochs=15, learning_rate=0.003).fit(train)
-    error = float(((model.predict(test)["mean"] - test["value"]) ** 2).mean())
-    per_movie = test["item"].map(train.groupby("item")["value"].mean())
-    truth = float(((test["value"] - test["mean"]) ** 2).mean())
-    assert truth < error < (truth + float(((test["value"] - per_movie) ** 2).mean())) / 2
+    per_item = test["item"].map(train.groupby("item")["value"].mean())
+    error, of_items = (((found - test["mean"]) ** 2).mean() for found in (model.predict(test)["mean"], per_item))
+    assert error < of_items / 2
     assert model.score(test) == pytest.approx(float(model.log_prob(test).mean()))
 
 
 @pytest.mark.parametrize("direction", ["bi", "uni"])
 def test_items_that_follow_each_other_are_learned(direction: str) -> None:
+    """An item has probability 1 if one before it is known. If another one is as probable, −log p is at least log 2."""
     starts = np.random.default_rng(0).integers(0, 5, 80)
     rows = [{"sequence": n, "item": (start + k) % 5} for n, start in enumerate(starts) for k in range(4)]
     frame = pd.DataFrame(rows)
-    options: dict[str, Any] = {"epochs": 80, "learning_rate": 0.01, "patience": 0, "order": True}
+    options: dict[str, Any] = {"epochs": 40, "learning_rate": 0.02, "batch_size": 20, "patience": 0, "order": True}
     model = ExponentialFamilyAttention(direction=direction, **options).fit(frame)
     later = frame.groupby("sequence").cumcount() > 0
+    loss = -float(model.log_prob(frame)[later].mean())
+    assert loss < 0.05
     found = model.predict(frame)
-    assert (found["item"] == frame["item"])[later].mean() > 0.95
+    assert (found["item"] != frame["item"])[later].mean() <= loss / np.log(2)
     chances = model.predict_proba(frame)
     assert chances.columns.tolist() == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)
@@ -192,7 +195,7 @@ def test_a_family_of_ones_own_has_a_name(tmp_path: Path) -> None:
     assert model.model_.family.slowest == 0.01
     rate = 1 / torch.tensor(model.predict(rows)["mean"].to_numpy())
     expected = torch.distributions.Exponential(rate).log_prob(torch.tensor(rows["value"].to_numpy()))
-    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-4)
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
     assert model.measure_fit()["train"].without_context < 0
     model.save(tmp_path / "m")
     pd.testing.assert_series_equal(load_model(tmp_path / "m").log_prob(rows), model.log_prob(rows))
@@ -234,17 +237,20 @@ def test_a_row_is_predicted_from_the_rows_that_its_position_sees(part: str, dire
         else:
             changed.loc[row, "value"] += 5
         after = model.predict_proba(changed).to_numpy() if part == "items" else model.predict(changed).to_numpy()
-        differs = np.abs(after - before).max(axis=1) > 1e-6
+        differs = np.abs(after - before).max(axis=1)
         same = (frame["sequence"] == frame["sequence"][row]).to_numpy() & (np.arange(len(frame)) != row)
         expected = same & (np.arange(len(frame)) > row) if direction == "uni" else same
-        np.testing.assert_array_equal(differs, expected)
+        assert (differs[expected] > 1e-3).all()  # numbers are near 1, and products in single precision
+        assert (differs[~expected] < 1e-5).all()
 
 
 def test_rows_may_come_in_any_order_and_have_any_index() -> None:
     frame = draw_table([0.0, 1.0]).assign(position=lambda each: each.groupby("sequence").cumcount())
     model = randomise(fit(frame, position="position"))
     shuffled = frame.sample(frac=1, random_state=1)
-    np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-5)
+    np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-5, atol=1e-5)
+    reversed_ones = frame.assign(position=-frame["position"])
+    assert not np.allclose(model.log_prob(reversed_ones), model.log_prob(frame), atol=0.01)
 
 
 @pytest.mark.parametrize("options", [{}, {"order": False}])
@@ -252,7 +258,7 @@ def test_a_set_without_an_order_gives_the_same_numbers_in_each_order(options: di
     frame = draw_table([0.0, 1.0])
     model = randomise(fit(frame, **options))
     shuffled = frame.sample(frac=1, random_state=1)
-    np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-4)
+    np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-5, atol=1e-5)
     longer = pd.concat([frame, frame], ignore_index=True)
     assert np.isfinite(model.log_prob(longer)).all()
 
@@ -284,7 +290,7 @@ def test_coordinates_and_earlier_values_enter() -> None:
     model = randomise(fit(frame, coordinates=("x", "y"), lags="before", item_vectors=False))
     for column in ("x", "before"):
         moved = frame.assign(**{column: frame[column] + 1})
-        assert not np.allclose(model.predict(moved), model.predict(frame))
+        assert not np.allclose(model.predict(moved), model.predict(frame), atol=1e-3)
     assert np.allclose(model.predict(frame.assign(item="milk")), model.predict(frame))
 
 
@@ -295,7 +301,7 @@ def test_scaling_inside_the_model_does_not_change_what_units_mean() -> None:
     assert celsius_model.model_.shape.value_scale[1] * 9 / 5 == pytest.approx(other.model_.shape.value_scale[1])
     other.model_.load_state_dict(randomise(celsius_model).model_.state_dict())
     expected = celsius_model.predict(frame)["mean"] * 9 / 5 + 32
-    np.testing.assert_allclose(other.predict(fahrenheit)["mean"], expected, rtol=1e-4)
+    np.testing.assert_allclose(other.predict(fahrenheit)["mean"], expected, rtol=1e-5, atol=1e-3)  # units of 20
 
 
 @pytest.mark.parametrize("direction", ["bi", "uni"])
@@ -350,21 +356,22 @@ def test_vectors_of_items_are_those_of_the_first_layer() -> None:
     assert all(each.index.tolist() == ["bread", "jam", "milk", "tea"] for each in found.values())
     layer = model.model_.network.attention.layers[0]
     wanted = found["context"].to_numpy() @ layer.key.weight.detach().numpy().T + layer.key.bias.detach().numpy()
-    np.testing.assert_allclose(found["key"], wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["key"], wanted, rtol=1e-5, atol=1e-5)
     assert list(fit(draw_table(), model="fm").embeddings()) == ["context", "center"]
 
 
 def test_drawn_sequences_have_the_distribution_of_the_model() -> None:
-    """Pairs drawn in order, against the products of the model's own conditional probabilities."""
+    """Pairs drawn in order, against the products of the model's own conditional probabilities: five standard errors."""
     frame = pd.DataFrame({"sequence": [1, 1, 2, 2], "item": ["a", "b", "b", "a"]})
-    model = randomise(fit(frame, direction="uni"))
+    model = randomise(fit(frame, direction="uni"), size=1.25)  # the second item depends on the first
     drawn = model.sample(4000, 2, seed=5)
     pairs = drawn.pivot(index="sequence", columns="position", values="item")
     for first in "ab":
         for second in "ab":
             pair = pd.DataFrame({"sequence": 1, "item": [first, second]})
             share = ((pairs[0] == first) & (pairs[1] == second)).mean()
-            assert share == pytest.approx(np.exp(model.log_prob(pair).sum()), abs=0.03)
+            chance = np.exp(model.log_prob(pair).sum())
+            assert share == pytest.approx(chance, abs=5 * np.sqrt(chance * (1 - chance) / 4000))
 
 
 def test_values_that_grow_without_limit_are_not_drawn() -> None:
@@ -378,9 +385,10 @@ def test_values_that_grow_without_limit_are_not_drawn() -> None:
 
 
 def test_gibbs_sampling_finds_items_that_go_together() -> None:
+    """Each item of a pair has probability 1 given the other."""
     frame = pd.DataFrame({"sequence": np.repeat(range(60), 2), "item": ["a", "b", "c", "d"] * 30})
-    model = ExponentialFamilyAttention(epochs=60, learning_rate=0.02, validation_fraction=0, width=8, order=True)
-    model.fit(frame)
+    model = fit(frame, epochs=20, learning_rate=0.02, width=8, batch_size=20, order=True)
+    assert model.log_prob(frame).min() > np.log(0.99)
     drawn = model.sample(50, 2, seed=1).groupby("sequence")["item"].agg("".join)
     assert drawn.isin(["ab", "cd"]).mean() > 0.8
 
@@ -437,11 +445,12 @@ def test_a_fit_that_fails_or_is_interrupted_leaves_the_model_as_it_was(part: str
 
 
 def test_mixed_precision_changes_the_numbers_a_little() -> None:
+    """Products have eight bits, so that they differ by 0.4% and less."""
     frame = draw_table([0.0, 3.0])
     for part in ("items", "values"):
         exact, mixed = (fit(frame, part=part, precision=precision, epochs=5) for precision in ("fp32", "bf16"))
         assert mixed.score(frame) != exact.score(frame)
-        assert mixed.score(frame) == pytest.approx(exact.score(frame), rel=0.02)
+        assert mixed.score(frame) == pytest.approx(exact.score(frame), rel=0.01)
 
 
 def test_held_out_sequences_stop_the_training_and_seeds_give_the_same_numbers() -> None:
@@ -543,9 +552,9 @@ def test_values_far_from_one_are_learned_in_few_epochs(family: str) -> None:
     values = np.ceil(5000 * np.exp(level) * draw.gamma(2, 0.5, len(level)))
     frame = pd.DataFrame({"sequence": np.arange(len(level)) // 4, "item": list("abcd") * 120, "value": values})
     name = "poisson-from-1" if family == "shifted" else family
-    model = fit(frame, family=name, epochs=30, learning_rate=0.01, batch_size=30)
+    model = fit(frame, family=name, epochs=10, batch_size=30)
     measured = model.measure(frame, frame)
-    assert measured.log_prob > measured.without_context
+    assert measured.log_prob > measured.without_context + 0.3  # by 0.7 nats and more
     first = fit(frame, family=name, epochs=1).predict(frame)["mean"]
     assert first.mean() == pytest.approx(values.mean(), rel=0.5)
 
@@ -565,20 +574,23 @@ def write_parquet(frame: pd.DataFrame, folder: Any, rows: int = 7) -> Any:
 def test_a_file_that_is_read_in_parts_gives_the_model_of_the_whole_table(
     part: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One batch of all sequences has the same gradient, wherever the parts end."""
+    """One batch of all sequences has the same gradient, but for the order of sums. If each part is a batch, an epoch has
+    more steps.
+    """
     frame = draw_table([10.0, 30.0])
     file = write_parquet(frame, tmp_path)
     options: dict[str, Any] = {"part": part, "batch_size": 100, "epochs": 3}
     in_memory = fit(frame, **options)
     whole = fit(file, **options)
-    np.testing.assert_allclose(whole.log_prob(frame), in_memory.log_prob(frame), rtol=1e-5)
-    assert whole.measure(file, file) == pytest.approx(in_memory.measure(frame, frame), nan_ok=True)
+    np.testing.assert_allclose(whole.log_prob(frame), in_memory.log_prob(frame), rtol=1e-5, atol=1e-5)
+    assert whole.measure(file, file) == pytest.approx(in_memory.measure(frame, frame), nan_ok=True, rel=1e-5, abs=1e-5)
     monkeypatch.setattr("attngeo.efa.stores.ROWS_AT_ONCE", 5)
     parts = fit(file, **options)
     assert parts.model_.shape == whole.model_.shape
     assert parts.items_ == whole.items_
     assert parts.measure(file, file).rows == len(frame)
-    assert parts.score(frame) == pytest.approx(in_memory.score(frame), abs=0.5)
+    more = fit(frame, **options | {"epochs": 30})
+    assert in_memory.score(frame) < parts.score(frame) < more.score(frame)
     again = fit(file, **options)
     assert again.log_prob(frame).equals(parts.log_prob(frame))
 

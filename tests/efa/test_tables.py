@@ -28,7 +28,7 @@ from attngeo.errors import CorruptCheckpointError, TableError, TrainingError, Us
 from attngeo.tables.own import read_own_table
 from attngeo.tables.parts import write_parts
 
-SMALL: dict[str, Any] = {"width": 4, "epochs": 2, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
+SMALL: dict[str, Any] = {"width": 4, "epochs": 1, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
 ITEMS = ["bread", "jam", "milk", "tea"]
 
 
@@ -43,6 +43,8 @@ def draw_rows(lengths: list[int], seed: int = 0) -> pd.DataFrame:
 
 
 ROWS = draw_rows([2, 3, 4, 2, 3])
+# Numbers in single precision that are near 1, of other batches; files have other types of columns.
+NEAR: dict[str, Any] = {"check_dtype": False, "check_column_type": False, "rtol": 1e-5, "atol": 1e-5}
 KINDS: dict[str, dict[str, Any]] = {
     "items": {"part": "items"},
     "items, uni": {"part": "items", "direction": "uni"},
@@ -55,13 +57,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def fit(rows: pd.DataFrame = ROWS, **options: Any) -> ExponentialFamilyAttention:
-    """A model with large parameters, so that what a position sees matters."""
+def fit(rows: pd.DataFrame = ROWS, *, size: float = 1, **options: Any) -> ExponentialFamilyAttention:
+    """A model with parameters of the size that keeps numbers near 1, or larger, so that what a position sees matters."""
     model = ExponentialFamilyAttention(**SMALL | options).fit(rows)
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in model.model_.network.parameters():
-            weight.copy_(torch.randn_like(weight))
+            weight.copy_(size * torch.randn_like(weight) / weight.shape[-1] ** 0.5)
     return model
 
 
@@ -90,9 +92,9 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
     rows = pd.concat([ROWS, long], ignore_index=True)
     model = fit(rows, **KINDS[kind])
     expected = pd.concat([model.log_prob(ROWS), model.log_prob(long)], ignore_index=True)
-    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=2e-4, atol=1e-4)
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
     monkeypatch.setattr("attngeo.efa.reading.LARGEST", 1)
-    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=2e-4, atol=1e-4)
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,22 +106,23 @@ def test_one_position_has_the_numbers_that_it_has_among_all(kind: str) -> None:
     for position in range(known.shape[1]):
         rows = known[:, position]
         one = model.model_.natural_at(position, *tensors)
-        torch.testing.assert_close(one[rows], every[rows, position], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one[rows], every[rows, position], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("model", ["efa", "fm"])
 def test_sequences_are_drawn_as_often_as_they_are_probable(model: str) -> None:
-    """All sequences of three items: their probabilities sum to 1, and are those of draws."""
+    """All sequences of three items: their probabilities sum to 1, and are those of draws but for five standard errors."""
     fitted = fit(ROWS.assign(item=ROWS["item"].replace({"milk": "jam", "tea": "bread"})), model=model, part="items",
-                 direction="uni", longest=4)  # fmt: skip
+                 direction="uni", longest=4, size=1.25)  # fmt: skip
     table = pd.DataFrame(itertools.product(["bread", "jam"], repeat=3)).stack().rename("item").reset_index()
-    chances = fitted.log_prob(table.rename(columns={"level_0": "sequence"})).groupby(table["level_0"]).sum()
-    assert np.exp(chances).sum() == pytest.approx(1, abs=1e-5)
+    log_prob = fitted.log_prob(table.rename(columns={"level_0": "sequence"}))
+    chances = np.exp(log_prob.groupby(table["level_0"]).sum().to_numpy())
+    assert chances.sum() == pytest.approx(1, abs=1e-5)
     drawn = fitted.sample(4000, 3)
     counts = Counter(tuple(part) for _, part in drawn.groupby("sequence")["item"])
     names = [tuple(part) for _, part in table.groupby("level_0")["item"]]
     found = np.array([counts[name] for name in names]) / 4000
-    assert np.abs(found - np.exp(chances).to_numpy()).max() < 0.03
+    assert (np.abs(found - chances) <= 5 * np.sqrt(chances * (1 - chances) / 4000)).all()
 
 
 def test_values_of_earlier_times_are_not_seen_before_their_position() -> None:
@@ -132,7 +135,7 @@ def test_values_of_earlier_times_are_not_seen_before_their_position() -> None:
     changed.loc[last, "before"] += 5
     kept = rows.index.difference(last)
     pd.testing.assert_series_equal(model.log_prob(changed)[kept], model.log_prob(rows)[kept])
-    assert not np.allclose(model.log_prob(changed)[last], model.log_prob(rows)[last])
+    assert not np.allclose(model.log_prob(changed)[last], model.log_prob(rows)[last], atol=1e-3)
     weights = model.attention_weights(rows)
     assert (weights["other_position"] <= weights["position"]).all()
     assert weights["lag"].max() == 1
@@ -220,13 +223,13 @@ def test_places_in_single_precision_are_the_same_places() -> None:
     rows[["x", "y"]] = np.tile(np.random.default_rng(0).uniform(20, 120, (3, 2)), (3, 1))
     model = fit(rows, model="fm", item_vectors=False, coordinates=("x", "y"), distance="euclidean")
     single = rows.astype({"x": "float32", "y": "float32"})
-    np.testing.assert_allclose(model.log_prob(single), model.log_prob(rows), rtol=1e-5)
+    np.testing.assert_allclose(model.log_prob(single), model.log_prob(rows), rtol=1e-5, atol=1e-5)
     holes = rows.assign(value=rows["value"].where(rows.index != 4))
     found = predict_own_rows(model, holes)
     assert found["predicted_mean"].isna().tolist() == [each in (3, 5) for each in range(9)]  # they would need row 4
     assert found["log_prob"].isna().tolist() == [each in (3, 4, 5) for each in range(9)]
     own = model.predict(rows)["mean"]  # no value is predicted from itself
-    np.testing.assert_allclose(found["predicted_mean"][4], own[4], rtol=1e-5)
+    np.testing.assert_allclose(found["predicted_mean"][4], own[4], rtol=1e-5, atol=1e-5)
     with refuses(TableError, "sequence 1", "2 missing", "efa"):
         model.predict(rows.assign(value=rows["value"].where(~rows.index.isin([3, 4]))))
 
@@ -260,7 +263,7 @@ def test_more_rows_may_be_asked_for_than_a_sequence_has_positions() -> None:
     found = model.predict(asked)["mean"]
     for row in (2, 3, 4):
         own = model.predict(asked.iloc[[0, 1, row]])["mean"]
-        assert found[row] == pytest.approx(own[row], rel=1e-4)
+        assert found[row] == pytest.approx(own[row], rel=1e-5, abs=1e-5)
     unseen = asked.assign(item=list("abcad"))
     with refuses(TableError, "row 5", "'d'"):
         model.predict(unseen)
@@ -304,7 +307,7 @@ def test_a_large_file_is_predicted_in_parts(part: str, tmp_path: Path, monkeypat
     assert predict_large_file(tmp_path / "m", str(tmp_path / "large.parquet"), outputs) == 14
     readers = (pd.read_parquet, pd.read_csv, partial(pd.read_json, lines=True))
     for reader, output in zip(readers, outputs, strict=True):
-        pd.testing.assert_frame_equal(reader(output), expected, check_dtype=False, check_column_type=False, rtol=1e-5)
+        pd.testing.assert_frame_equal(reader(output), expected, **NEAR)
     kinds = pd.read_parquet(outputs[0]).dtypes
     assert kinds["x"] == rows["x"].dtype
     assert pd.api.types.is_string_dtype(kinds["note"])
@@ -318,8 +321,7 @@ def predict_in_parts(model: ExponentialFamilyAttention, rows: pd.DataFrame, fold
     expected = predict_file(folder / "m", path, chosen)
     assert predict_large_file(folder / "m", path, [folder / "found.parquet", folder / "found.csv"], chosen) == len(rows)
     found = parquet.read_table(folder / "found.parquet").to_pandas(types_mapper={pyarrow.int64(): pd.Int64Dtype()}.get)
-    same = {"check_dtype": False, "check_column_type": False, "rtol": 1e-5}
-    pd.testing.assert_frame_equal(found, expected.reset_index(drop=True), **same)  # type: ignore[call-overload]
+    pd.testing.assert_frame_equal(found, expected.reset_index(drop=True), **NEAR)
     assert pd.read_csv(folder / "found.csv", dtype=str).columns.tolist() == expected.columns.tolist()
 
 
@@ -519,11 +521,11 @@ def test_what_is_missing_is_predicted_from_what_is_there(
         moved = at_places(model, places[others].tolist())
         for other in ("tea", "jam") if column == "item" else (0.0, 9.0):
             expected = moved.predict(rows[others].fillna({column: other})).loc[rows.index[asked]]
-            pd.testing.assert_frame_equal(found[asked], expected, rtol=1e-4, atol=1e-5)
+            pd.testing.assert_frame_equal(found[asked], expected, rtol=1e-5, atol=1e-5)
     for _, own in rows[there].groupby("sequence"):
         moved = at_places(model, places[own.index].tolist())
-        pd.testing.assert_frame_equal(found.loc[own.index], moved.predict(own), rtol=1e-4)
-        np.testing.assert_allclose(filled["log_prob"][own.index], moved.log_prob(own), rtol=1e-4)
+        pd.testing.assert_frame_equal(found.loc[own.index], moved.predict(own), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(filled["log_prob"][own.index], moved.log_prob(own), rtol=1e-5, atol=1e-5)
     assert filled["log_prob"].isna().tolist() == rows[column].isna().tolist()
     if column == "item":
         assert model.predict_proba(rows).sum(axis=1).to_numpy() == pytest.approx(1)
@@ -543,8 +545,8 @@ def test_rows_that_are_asked_for_keep_their_position_or_share_one(direction: str
     found = model.predict(asked)["mean"]
     for row, places in ((0, [0, 1, 2]), (3, [0, 1, 3]), (4, [0, 1, 3])):
         own = asked.iloc[[2, 1, row]].fillna({"value": 5.0})
-        assert found[row] == pytest.approx(at_places(model, places).predict(own)["mean"][row], rel=1e-4)
-    assert found[3] != pytest.approx(found[4], rel=1e-3)
+        assert found[row] == pytest.approx(at_places(model, places).predict(own)["mean"][row], abs=1e-5)
+    assert found[3] != pytest.approx(found[4], abs=1e-3)
     with refuses(TableError, "row 3", "earlier row"):
         model.predict(asked.assign(position=[7, 5, 7, 9, 9]))
     with refuses(TableError, "sequence 1 has 5 positions", "at most 4", "share a position"):
