@@ -63,14 +63,14 @@ def fit(model: Regression, folder: Path | None = None, **options: Any) -> Histor
 
 
 def test_a_convex_problem_ends_at_its_solution() -> None:
-    x, y = draw_data()
-    model = Regression()
-    history = train(model, TensorBatches((x, y), ROWS), epochs=2000, learning_rate=0.05)
+    x, y = (part.double() for part in draw_data())
+    model = Regression().double()
+    history = train(model, TensorBatches((x, y), ROWS), epochs=500, learning_rate=0.1)
     solution, residual, *_ = np.linalg.lstsq(x.numpy(), y.numpy(), rcond=None)
-    np.testing.assert_allclose(model.weight.detach().numpy(), solution, atol=1e-4)
-    assert history.train[-1] == pytest.approx(residual[0] / ROWS, rel=1e-4)
+    np.testing.assert_allclose(model.weight.detach().numpy(), solution, atol=1e-6)
+    assert history.train[-1] == pytest.approx(residual[0] / ROWS, rel=1e-9)
     assert history.validation.shape == (0,)
-    assert history.best_epoch.tolist() == [1999]
+    assert history.best_epoch.tolist() == [499]
 
 
 def test_an_epoch_has_each_example_once_in_another_order_than_the_epoch_before() -> None:
@@ -117,19 +117,24 @@ def test_training_stops_without_improvement_and_keeps_the_best_weights() -> None
     assert len(history.validation) == best + 4 < 500
     assert best == history.validation.argmin()
     x, y = draw_data(20, seed=1)
-    assert (x @ model.weight - y).square().mean().item() == pytest.approx(history.validation[best], rel=1e-6)
+    loss = (x.double() @ model.weight.double() - y.double()).square().mean().item()
+    assert loss == pytest.approx(history.validation[best], rel=1e-5)  # which is of products in single precision
+    assert np.abs(np.delete(history.validation, best) / loss - 1).min() > 1e-4  # no other epoch has this loss
 
 
 def test_a_batch_of_models_ends_as_each_one_alone() -> None:
-    """Also if they stop at different epochs."""
-    data, held_out = [draw_data(seed=seed) for seed in (0, 5)], [draw_data(20, seed=seed) for seed in (1, 6)]
-    alone = [Regression(seed=seed) for seed in (0, 1)]
+    """Also if they stop at different epochs. In double precision, no two losses are as near as rounding moves them."""
+    data, held_out = (
+        [[part.double() for part in draw_data(rows, seed)] for seed in seeds]
+        for rows, seeds in ((ROWS, (0, 5)), (20, (1, 6)))
+    )
+    alone = [Regression(seed=seed).double() for seed in (0, 1)]
     options = TrainingOptions(epochs=200, learning_rate=0.05, patience=2)
     histories = [
         train(model, TensorBatches(own, 8), options=options, validation=TensorBatches(other, 20))
         for model, own, other in zip(alone, data, held_out, strict=True)
     ]
-    together = Regressions([Regression(seed=seed) for seed in (0, 1)])
+    together = Regressions([Regression(seed=seed) for seed in (0, 1)]).double()
     stacked, stacked_out = ([torch.stack(each, 1) for each in zip(*pairs, strict=True)] for pairs in (data, held_out))
     history = train(together, TensorBatches(stacked, 8), options=options, validation=TensorBatches(stacked_out, 20))
     ends = [len(each.train) for each in histories]
@@ -260,9 +265,10 @@ def test_two_processes_train_the_same_model_as_one(tmp_path: Path) -> None:
         "from training.test_loop import Regression, draw_data\n"
         "from attngeo.training import TensorBatches, train\n"
         "import torch\n"
-        "model = Regression()\n"
-        "train(model, TensorBatches(draw_data(), 7, seed=1), epochs=5, learning_rate=0.1, device='cpu',\n"
-        "      validation=TensorBatches(draw_data(20, seed=1), 20))\n"
+        "model = Regression().double()\n"
+        "data, held_out = ([part.double() for part in draw_data(rows, seed=rows)] for rows in (50, 20))\n"
+        "train(model, TensorBatches(data, 7, seed=1), epochs=5, learning_rate=0.1, device='cpu',\n"
+        "      validation=TensorBatches(held_out, 20))\n"
         "import os; torch.save(model.weight.detach(), sys.argv[2] + os.environ.get('RANK', '0'))\n"
     )
     ends = []
