@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,11 +58,11 @@ def test_a_model_of_values_is_fitted_saved_and_used(inside: Command, baskets: Pa
     assert rows["sequences"].tolist() == [16, 4, 20]
     parts = rows.set_index("data")
     assert (parts["log_prob"] * parts["rows"])[["train", "held-out"]].sum() / parts["rows"]["test"] == pytest.approx(
-        parts["log_prob"]["test"]
-    )
+        parts["log_prob"]["test"], rel=1e-5
+    )  # of other batches, in single precision
     assert (rows["without_context"] < 0).all()
     predicted = pd.DataFrame(json.loads(inside("efa", "predict", model, baskets, "--format", "json").stdout))
-    assert predicted["log_prob"].mean() == pytest.approx(parts["log_prob"]["test"])
+    assert predicted["log_prob"].mean() == pytest.approx(parts["log_prob"]["test"], rel=1e-5)
     assert predicted["predicted_mean"].gt(0).all()
     drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--given", baskets, "--format", "json").stdout))
     assert drawn["item"].tolist() == pd.read_csv(baskets)["item"].tolist()
@@ -147,18 +148,22 @@ def test_names_that_look_like_markup_are_shown(inside: Command, tmp_path: Path) 
 def test_wide_tables_keep_their_numbers_whole(inside: Command, tmp_path: Path) -> None:
     """Of a long sequence, the largest weights; of many columns, those that are the answer."""
     draw, model, table = np.random.default_rng(0), tmp_path / "model", tmp_path / "rows.csv"
-    rows = pd.DataFrame({"sequence": np.arange(90) // 30, "item": [f"item {number}" for number in range(30)] * 3})
-    given = {f"earlier_temperature_{number}": draw.normal(size=90) for number in range(6)}
-    rows.assign(value=draw.normal(size=90), **given).to_csv(table, index=False)
+    rows = pd.DataFrame({"sequence": np.arange(45) // 15, "item": [f"item {number}" for number in range(15)] * 3})
+    given = {f"earlier_temperature_{number}": draw.normal(size=45) for number in range(6)}
+    rows.assign(value=draw.normal(size=45), **given).to_csv(table, index=False)
     inside("efa", "fit", table, *SMALL, *(f"--lags={name}" for name in given), "--save", model, "-q")
     weights = pd.DataFrame(json.loads(inside("efa", "attention", model, table, "--format", "json").stdout))
     mean = weights.query("sequence == 0 and layer == 0 and row == 0").groupby(["lag", "other"])["weight"].mean()
     shown = inside("efa", "attention", model, table).stdout
     first = next(line for line in shown.splitlines() if line.strip().startswith("1 item 0"))
-    lag, other = mean.idxmax()
-    assert_shows(first, f"{other + 1} item {other}{f' t-{lag}' if lag else ''}: {mean.max():.2f}")
+    found = re.findall(r"(\d+) item \d+(?: t-(\d))?: (\d\.\d\d)", first)
+    listed = [(mean[int(lag or 0), int(number) - 1], float(weight)) for number, lag, weight in found]
+    assert len(listed) >= 2
+    assert all(abs(weight - text) < 0.0051 for weight, text in listed)  # as a text, to two digits
+    largest = mean.nlargest(len(listed))  # those that are equal but for rounding may be listed for each other
+    np.testing.assert_allclose([weight for weight, _ in listed], largest, rtol=1e-5)
     predicted = inside("efa", "predict", model, table).stdout
-    assert_shows(predicted, "log prob", "predicted mean", "item 29")
+    assert_shows(predicted, "log prob", "predicted mean", "item 14")
     assert "…" not in predicted + shown
     assert max(map(len, (predicted + shown).splitlines())) <= 80
 
