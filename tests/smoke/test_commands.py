@@ -18,6 +18,8 @@ from support.runs import write_config
 from support.runs import write_text as write_training_text
 from support.vectors import checkpoint, planted, sentence_piece, write_questions, write_text
 
+import attngeo
+
 RECIPE = """
 title = "Smoke"
 
@@ -42,6 +44,13 @@ def run_json(attngeo: Command, *arguments: object) -> object:
     done = attngeo(*arguments, "--format", "json", "-q")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
+
+
+def test_the_installed_package_has_every_file() -> None:
+    source, installed = Path(__file__).parents[2] / "attngeo", Path(attngeo.__file__).parent
+    files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    missing = {path for path in files if not (installed / path).is_file() and path.suffix not in (".md", ".pyc")}
+    assert missing == set()
 
 
 def test_score_and_every_file_format(attngeo: Command, tmp_path: Path) -> None:
