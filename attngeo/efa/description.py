@@ -137,13 +137,14 @@ def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[P
 
 def _find_raw(family: ExponentialFamily, mean: float) -> float:
     """The number of a network for which the family has a mean; 0 if none has, and for a Gaussian, which has units."""
-    from scipy.optimize import brentq
 
     def above(raw: float) -> float:
         return float(family.mean(family.natural(torch.tensor(raw, dtype=torch.float64))).detach()) - mean
 
     if isinstance(family, Gaussian) or not above(-FARTHEST) < 0 < above(FARTHEST):
         return 0.0
+    from scipy.optimize import brentq
+
     return float(brentq(above, -FARTHEST, FARTHEST))
 
 

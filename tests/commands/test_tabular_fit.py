@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import Command
 from support.messages import assert_fails, assert_states
+
+from attngeo.tabular.baselines import BASELINES
 
 
 @pytest.fixture
@@ -25,8 +29,8 @@ def table(tmp_path: Path) -> Path:
 FAST = ["--target", "y", "--epochs", "30", "--lr", "0.02", "--device", "cpu"]
 
 
-def test_fit_save_predict(attngeo: Command, inside: Command, table: Path, tmp_path: Path) -> None:
-    run = attngeo("tabular", "fit", table, *FAST, "--methods", "atn,lr", "--save", "model", "-o", "s.csv", cwd=tmp_path)
+def test_fit_save_predict(inside: Command, table: Path, tmp_path: Path) -> None:
+    run = inside("tabular", "fit", table, *FAST, "--methods", "atn,lr", "--save", "model", "-o", "s.csv", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert max(map(len, run.stdout.splitlines())) <= 80
     assert_states(run.stderr, "model", "predict")
@@ -181,7 +185,12 @@ def test_what_cannot_be_held_out_or_saved_is_refused_before_the_fit(
     assert not (tmp_path / "m").exists()
 
 
-def test_rare_classes_are_fitted_without_a_warning(inside: Command, tmp_path: Path) -> None:
+def test_rare_classes_are_fitted_without_a_warning(
+    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search divides the rows of each class into five parts."""
+    grid: dict[str, Any] = {"n_estimators": (2,), "max_depth": (1, None)}
+    monkeypatch.setitem(BASELINES, "rf", dataclasses.replace(BASELINES["rf"], grid=grid))
     rows = tmp_path / "t.csv"
     rows.write_text("a,y\n" + "1,u\n2,v\n" * 15 + "1,w\n")
     run = inside("tabular", "fit", rows, *FAST, "--methods", "rf", "-q")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from support.messages import refuses
 from support.other_code import changed_code
 
 from attngeo.efa import load_model
+from attngeo.efa.datasets import synthetic_ratings
 from attngeo.efa.embeddings import rank_similar
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.efa.experiments import COLUMNS, build_frame, compare_models, plan_runs, run_planned
 from attngeo.efa.published import published_results
-from attngeo.efa.runs import is_outdated, perform
+from attngeo.efa.runs import is_outdated, load_split, perform
 from attngeo.efa.settings import SETTINGS
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.progress import Progress
@@ -34,6 +36,15 @@ WRITERS = {"movielens": write_movielens, "instacart": write_instacart, "temperat
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _few_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Synthetic ratings of 400 users: tests are of the runs, not of their numbers."""
+    monkeypatch.setattr("attngeo.efa.datasets.catalogue.synthetic_ratings", partial(synthetic_ratings, 400))
+    load_split.cache_clear()
+    yield
+    load_split.cache_clear()
 
 
 def run(experiment: str, **options: Any) -> Any:

@@ -58,7 +58,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def fit(rows: pd.DataFrame = ROWS, *, size: float = 1, **options: Any) -> ExponentialFamilyAttention:
-    """A model whose parameters keep numbers near 1, or are larger, so that what a position sees matters."""
+    """Parameters of the size that keeps numbers near 1, or larger, so that what a position sees matters."""
     model = ExponentialFamilyAttention(**SMALL | options).fit(rows)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -111,7 +111,7 @@ def test_one_position_has_the_numbers_that_it_has_among_all(kind: str) -> None:
 
 @pytest.mark.parametrize("model", ["efa", "fm"])
 def test_sequences_are_drawn_as_often_as_they_are_probable(model: str) -> None:
-    """All sequences of three items: their probabilities sum to 1, and are those of draws within five standard errors."""
+    """All sequences of three items: their probabilities sum to 1, and are those of draws: five standard errors."""
     fitted = fit(ROWS.assign(item=ROWS["item"].replace({"milk": "jam", "tea": "bread"})), model=model, part="items",
                  direction="uni", longest=4, size=1.25)  # fmt: skip
     table = pd.DataFrame(itertools.product(["bread", "jam"], repeat=3)).stack().rename("item").reset_index()
