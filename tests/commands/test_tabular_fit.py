@@ -50,7 +50,7 @@ def test_fit_save_predict(inside: Command, table: Path, tmp_path: Path) -> None:
     # The size decides the label. It has 0.97 and more, far from the 0.5 at which rounding could decide.
     assert rows.loc[known, "probability"].min() > 0.9
     assert rows.loc[known, "prediction"].tolist() == truth.loc[known, "y"].tolist()
-    np.testing.assert_allclose(rows["p(1)"] + rows["p(2)"], 1, rtol=1e-6)
+    np.testing.assert_allclose(rows["p(1)"] + rows["p(2)"], 1)
     assert len(predicted.stdout.splitlines()) == 121
     shown = inside("tabular", "predict", "model", table, cwd=tmp_path).stdout
     assert_states(shown.splitlines()[3], "1", rows["prediction"][0], f"{rows['probability'][0]:.3f}")

@@ -108,7 +108,8 @@ def test_values_are_learned_from_their_context(direction: str) -> None:
     """The exact means are known. The error is a fifth, or less, of that of a mean for each item."""
     data = synthetic_ratings(600)
     train, test = data[data["sequence"] < 450], data[data["sequence"] >= 450]
-    model = ExponentialFamilyAttention(direction=direction, epochs=15, learning_rate=0.003).fit(train)
+    options: dict[str, Any] = {"epochs": 8, "learning_rate": 0.005, "batch_size": 64}
+    model = ExponentialFamilyAttention(direction=direction, **options).fit(train)
     per_item = test["item"].map(train.groupby("item")["value"].mean())
     error, of_items = (((found - test["mean"]) ** 2).mean() for found in (model.predict(test)["mean"], per_item))
     assert error < of_items / 2
