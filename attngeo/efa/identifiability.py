@@ -159,7 +159,8 @@ def _transform(model: ItemAttention) -> ItemAttention:
 def _draw_basis() -> Tensor:
     """A change of basis [K, K] of a condition below 4: one near a singular matrix would lose the digits of float64."""
     turn = torch.linalg.qr(torch.randn(SIZE, SIZE, dtype=torch.float64)).Q
-    return turn * (0.5 + 1.5 * torch.rand(SIZE, dtype=torch.float64))
+    basis: Tensor = turn * (0.5 + 1.5 * torch.rand(SIZE, dtype=torch.float64))
+    return basis
 
 
 def _describe(model: ItemAttention, items: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
