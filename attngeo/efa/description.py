@@ -65,7 +65,7 @@ class _Moments:
     sums: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     def add(self, numbers: Tensor, known: Tensor) -> None:
-        """Count the numbers of known positions; numbers: [B, I] or [B, I, n]."""
+        """Count the numbers of known places; numbers: [P] or [P, n]."""
         rows = numbers[known].double().reshape(int(known.sum()), -1)
         if not self.count:
             self.around = rows.mean(0)
@@ -101,7 +101,7 @@ def describe_data(options: ModelOptions, part: str, items: int, data: Sequence[P
     is_spatial = part == "values" and options.model == "fm" and not items
     for table, parts in enumerate(data):
         for each in parts():
-            longest = max(longest, int(each.known.sum(1).max()))
+            longest = max(longest, int(each.lengths.max()))
             if is_spatial:
                 places = places or _list_places(each)
                 check_places(each, places)
@@ -152,7 +152,7 @@ def _list_places(sequences: Sequences) -> tuple[tuple[float, ...], ...]:
     """The coordinates of the positions of the first sequence."""
     if sequences.coordinates is None:
         raise UsageError("a factor model of values requires items or coordinates; name their columns")
-    return tuple(tuple(map(float, place)) for place in sequences.coordinates[0])
+    return tuple(tuple(map(float, place)) for place in sequences.coordinates[: sequences.starts[1]])
 
 
 def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -> None:
@@ -162,8 +162,8 @@ def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) ->
     near = SAME_PLACE * wanted.abs().amax(0)  # in single precision they differ by less
     if (
         found is None
-        or found.shape[1:] != wanted.shape
-        or not (sequences.known.all() and bool(((found - wanted).abs() <= near).all()))
+        or (sequences.lengths != len(places)).any()
+        or not (sequences.known.all() and bool(((found.reshape(-1, *wanted.shape) - wanted).abs() <= near).all()))
     ):
         raise TableError(
             f"{TABLE}: a factor model of places requires its {len(places)} places in each sequence, in one order; give "

@@ -251,7 +251,7 @@ class ExponentialFamilyAttention:
         model, causal = self._fitted.cpu().eval(), self.options.direction == "uni"
         known = self.reader_.read(given.assign(**{self.options.value: 0.0}), drawn=True)
         values = draw_values(model, model.tensors(known), causal=causal, sweeps=sweeps, seed=seed)
-        found: pd.Series[Any] = self._as_rows(given, known, values, self.options.value)
+        found: pd.Series[Any] = self._as_rows(given, known, values[known.at], self.options.value)
         if model.family.is_of_counts:
             found = found.astype("Int64" if found.isna().any() else "int64")
         return given.assign(**{self.options.value: found})
@@ -267,7 +267,9 @@ class ExponentialFamilyAttention:
         model = self.model_.cpu().eval()
         causal = self.options.direction == "uni"
         parts = []
-        for chunk in split_sequences(sequences):
+        shape = model.attention.shape
+        costs = shape.layers * shape.heads * (1 + model.shape.lags) * sequences.lengths**2
+        for chunk in split_sequences(sequences, costs):
             weights = read_weights(model.attention, model.embed(*model.tensors(chunk)), causal=causal)
             parts.append(tabulate_weights(chunk, weights.numpy(), causal=causal))
         found = pd.concat(parts, ignore_index=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ import numpy as np
 import torch
 
 from attngeo.efa.options import EfaOptions
-from attngeo.efa.reading import count_together
+from attngeo.efa.reading import batch_similar
 from attngeo.errors import TableError
 from attngeo.training import History, TrainingOptions, draw_generator, train
+from attngeo.training.batches import Batch
 
 if TYPE_CHECKING:
     from attngeo.efa.modelling import PartModel
@@ -36,6 +38,27 @@ def hold_out(store: SequenceStore, reading: TableReading, options: EfaOptions) -
     return [store.take(np.sort(some), reading) for some in (order[count:], order[:count])]
 
 
+@dataclass(frozen=True)
+class HeldOutBatches:
+    """Batches of sequences of about one length, so that a long one is read with few others, and without an order."""
+
+    store: SequenceStore
+    reading: TableReading
+    model: PartModel
+    options: EfaOptions
+    example_dim = 0
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.epoch(0))
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The same batches in each epoch, without the first `start` ones."""
+        del number
+        parts = self.store.parts(self.reading)
+        batches = (batch for part in parts for _, batch in batch_similar(self.model, part, self.options))
+        return islice(batches, start, None)
+
+
 def train_model(
     model: PartModel,
     stores: Sequence[SequenceStore],
@@ -50,8 +73,7 @@ def train_model(
     folder, progress, and what it raises: as in `attngeo.training.train`.
     """
     batches = stores[0].batches(reading, model, options.batch_size, options.seed)
-    together = count_together(model.shape.trained, model.shape.items, options)
-    held_out = stores[1].batches(reading, model, together, None) if len(stores) > 1 else None
+    held_out = HeldOutBatches(stores[1], reading, model, options) if len(stores) > 1 else None
     own = {each.name: getattr(options, each.name) for each in fields(TrainingOptions)}
     about = [repr(replace(options, device="cpu")), *(each.fingerprint(reading) for each in stores)]
     return train(

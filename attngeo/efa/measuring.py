@@ -11,10 +11,13 @@ from attngeo.efa.columns import TABLE, TRAINING
 from attngeo.efa.marginal import measure_baselines
 from attngeo.efa.modelling import PartModel
 from attngeo.efa.options import EfaOptions
-from attngeo.efa.reading import read_all
+from attngeo.efa.reading import read_all, split_sequences
 from attngeo.efa.sequences import NO_SEQUENCE, TableReading
 from attngeo.efa.stores import SequenceStore
 from attngeo.errors import TableError
+
+# Sequences that are read at once for the baselines, and the numbers of each position while they are.
+MOST, COPIES = 2**16, 8
 
 
 class Measured(NamedTuple):
@@ -45,11 +48,10 @@ def measure_rows(
     if not rows:
         raise TableError(f"{TABLE} {NO_SEQUENCE}")
 
-    def read_train() -> Iterator[tuple[Tensor, ...]]:
-        for part in train.parts(reading):
-            model.check(part, options.value, TRAINING)
-            yield model.tensors(part)
+    def read(store: SequenceStore, source: str) -> Iterator[tuple[Tensor, ...]]:
+        for part in store.parts(reading):
+            model.check(part, options.value, source)
+            yield from map(model.tensors, split_sequences(part, COPIES * part.lengths, MOST))
 
-    shown = (model.tensors(part) for part in data.parts(reading))
-    baselines = measure_baselines(model, read_train(), shown, causal=options.direction == "uni")
+    baselines = measure_baselines(model, read(train, TRAINING), read(data, TABLE), causal=options.direction == "uni")
     return Measured(sequences, rows, total / rows, *baselines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ NO_ATTENTION = "a factor model has no attention; fit one with model efa"
 # What a batch of each part is made of, in this order; those that the data lack are left out.
 ITEM_FIELDS = ("items", "known")
 VALUE_FIELDS = ("values", "known", "items", "coordinates", "lagged")
+# Positions of a batch that may be padding.
+PADDED = 2**12
 
 
 class PartModel(nn.Module):
@@ -64,18 +66,11 @@ class PartModel(nn.Module):
             check_places(sequences, self.shape.places)
 
     def tensors(self, sequences: Sequences) -> tuple[Tensor, ...]:
-        """What a batch of these sequences is made of; numbers in single precision."""
-        found = (getattr(sequences, name) for name in self.fields)
-        return tuple(each.float() if each.is_floating_point() else each for each in found)
-
-    def trim(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The tensors of a batch without the positions at the end that none of its sequences has."""
-        known = tensors[self.fields.index("known")]
-        length = int(measure_lengths(known).max()) if len(known) else 1
-        return tuple(
-            each[:, :, :length] if name == "lagged" else each[:, :length]
-            for name, each in zip(self.fields, tensors, strict=True)
-        )
+        """What a batch of these sequences is made of, padded to the longest one; numbers in single precision."""
+        padded = {name: sequences.pad(getattr(sequences, name)) for name in self.fields}
+        if "lagged" in padded:
+            padded["lagged"] = padded["lagged"].transpose(1, 2)
+        return tuple(each.float() if each.is_floating_point() else each for each in padded.values())
 
     def natural(self, *tensors: Tensor) -> Tensor:
         """The natural parameter at each position, [B, I]; for items, their logits, [B, I, D]."""
@@ -113,7 +108,28 @@ class PartModel(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of −log p, and the number of observations."""
-        return -self.log_prob(*tensors).sum(), tensors[self.fields.index("known")].sum().float()
+        total = -torch.stack([self.log_prob(*some).sum() for some in self._part_lengths(tensors)]).sum()
+        return total, tensors[self.fields.index("known")].sum().float()
+
+    def _part_lengths(self, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
+        """The tensors of a batch; those less than half as long as the longest one apart, if there is much padding."""
+        known = tensors[self.fields.index("known")]
+        if known.numel() <= PADDED:  # without a look at the numbers, for which a GPU would be waited for
+            yield tensors
+            return
+        found, order = measure_lengths(known).sort(descending=True, stable=True)
+        lengths = found.tolist()
+        while lengths:
+            longest, count = lengths[0], len(lengths)
+            shorter = [at for at in range(count) if 2 * lengths[at] < longest]
+            if shorter and (count - shorter[0]) * (longest - lengths[shorter[0]]) > PADDED:
+                count = shorter[0]
+            some = (each[order[:count]] for each in tensors)
+            yield tuple(
+                each[:, :, :longest] if name == "lagged" else each[:, :longest]
+                for name, each in zip(self.fields, some, strict=True)
+            )
+            lengths, order = lengths[count:], order[count:]
 
     @property
     def attention(self) -> MaskedAttention:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attngeo.devices import explain_memory, pick_device
-from attngeo.efa.attention import measure_lengths
 from attngeo.efa.modelling import PartModel
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.sequences import Sequences
@@ -23,13 +22,13 @@ SMALLER = "give shorter sequences, or fit with layers 1 or direction uni"
 @torch.no_grad()
 @explain_memory(SMALLER)
 def read_all(model: PartModel, sequences: Sequences, function: Callable[..., Tensor], options: EfaOptions) -> Tensor:
-    """A function of batches of tensors, such as `model.mean`, at all positions: [N, I, …]; 0 at unknown ones."""
+    """A function of batches of tensors, such as `model.mean`, at all places: [P, …]; 0 at unknown ones."""
     found: Tensor | None = None
-    for rows, batch in _batches(model, sequences, options):
-        read = function(*batch).cpu()
+    for some, batch in _batches(model, sequences, options):
+        read = function(*batch).cpu()[sequences.take(some).at]
         if found is None:
-            found = torch.zeros(*sequences.known.shape, *read.shape[2:], dtype=read.dtype)
-        found[rows, : read.shape[1]] = read
+            found = torch.zeros(len(sequences.rows), *read.shape[1:], dtype=read.dtype)
+        found[sequences.find_places(some)] = read
     assert found is not None
     return found
 
@@ -39,19 +38,20 @@ def read_all(model: PartModel, sequences: Sequences, function: Callable[..., Ten
 def read_one(
     model: PartModel, sequences: Sequences, function: Callable[..., Tensor], asked: np.ndarray, options: EfaOptions
 ) -> Tensor:
-    """A function such as `model.mean_at` at one position of each sequence, [N, I, …]; 0 at the others.
+    """A function such as `model.mean_at` at one place of each sequence, [P, …]; 0 at the others.
 
-    asked: which position, [N, I].
+    asked: whether it is this place, [P].
     """
-    positions = asked.argmax(1)
+    places = np.flatnonzero(asked)
+    positions = places - sequences.starts[:-1]
     found: Tensor | None = None
     for position in np.unique(positions):
         own = np.flatnonzero(positions == position)
-        for rows, batch in _batches(model, sequences.take(own), options):
+        for some, batch in _batches(model, sequences.take(own), options):
             read = function(int(position), *batch).cpu()
             if found is None:
-                found = torch.zeros(*asked.shape, *read.shape[1:], dtype=read.dtype)
-            found[own[rows.numpy()], position] = read
+                found = torch.zeros(len(asked), *read.shape[1:], dtype=read.dtype)
+            found[places[own[some]]] = read
     assert found is not None
     return found
 
@@ -67,27 +67,42 @@ def find_best(means: Tensor) -> Tensor:
     return torch.stack([each.cpu().double() for each in best], -1)  # not every device has double precision
 
 
-def split_sequences(sequences: Sequences) -> Iterator[Sequences]:
-    """Some sequences at a time, in their order."""
-    for at in range(0, len(sequences), CHUNK):
-        yield sequences.take(np.arange(at, min(at + CHUNK, len(sequences))))
+def split_sequences(sequences: Sequences, costs: np.ndarray, most: int = CHUNK) -> Iterator[Sequences]:
+    """Some sequences at a time, in their order: as many as there is memory for when they are padded, at most `most`.
+
+    costs: the numbers that a sequence of each length needs, [N].
+    """
+    at = 0
+    while at < len(sequences):
+        padded = np.maximum.accumulate(costs[at : at + most]) * np.arange(1, len(costs[at : at + most]) + 1)
+        count = max(1, int((padded <= LARGEST).sum()))
+        yield sequences.take(np.arange(at, at + count))
+        at += count
+
+
+def batch_similar(
+    model: PartModel, sequences: Sequences, options: EfaOptions
+) -> Iterator[tuple[np.ndarray, tuple[Tensor, ...]]]:
+    """Numbers of sequences, and their tensors; long ones first, each with those that are at least half as long."""
+    lengths = sequences.lengths
+    order = np.argsort(-lengths, kind="stable")
+    at = 0
+    while at < len(order):
+        longest = int(lengths[order[at]])
+        some = order[at : at + count_together(longest, model.shape.items, options)]
+        some = some[2 * lengths[some] >= longest]
+        yield some, model.tensors(sequences.take(some))
+        at += len(some)
 
 
 def _batches(
     model: PartModel, sequences: Sequences, options: EfaOptions
-) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
-    """Numbers of sequences, and their tensors on the device of the options, where the model is moved; long ones first,
-    so that sequences of about one length are read together.
-    """
+) -> Iterator[tuple[np.ndarray, tuple[Tensor, ...]]]:
+    """`batch_similar` on the device of the options, where the model is moved."""
     device = pick_device(options.device)
     model.to(device).eval()
-    lengths, order = measure_lengths(sequences.known).sort(descending=True, stable=True)
-    at = 0
-    while at < len(order):
-        rows = order[at : at + count_together(int(lengths[at]), model.shape.items, options)]
-        batch = model.trim(model.tensors(sequences.take(rows.numpy())))
-        yield rows, tuple(each.to(device) for each in batch)
-        at += len(rows)
+    for some, batch in batch_similar(model, sequences, options):
+        yield some, tuple(each.to(device) for each in batch)
 
 
 def count_together(length: int, items: int, options: EfaOptions) -> int:

@@ -1,13 +1,14 @@
-"""Tidy tables as padded tensors: one row of a table is an item of a sequence, its value, or both.
+"""Tidy tables as tensors: one row of a table is an item of a sequence, its value, or both.
 
-Shapes: N sequences of up to I positions; unknown positions, `known` = False, are at the end of each, or where a row has
-no value or no item.
+Shapes: N sequences with P places in all, one sequence after the other; padded, N sequences of up to I positions. A
+place that is not known, `known` = False, is that of a row without a value or an item, or is padding at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -36,14 +37,16 @@ NO_SEQUENCE = "has no sequence of two or more rows, expected some"
 
 @dataclass(frozen=True)
 class Sequences:
-    """The rows of a table, by sequence.
+    """The rows of a table, by sequence, without padding: one long sequence does not make the others larger.
 
-    names: of the sequences, [N]. rows: the row of the table at each position, [N, I], or −1. known: [N, I]. items:
-    their numbers, [N, I]. values: [N, I]. coordinates: [N, I, dimensions]. lagged: values at earlier times, the latest
-    first, [N, lags, I]. None is what the table lacks; numbers at unknown positions are 0.
+    names: of the sequences, [N]. starts: the first place of each, and the number of places, [N + 1]. rows: the row of
+    the table at each place, [P], or −1. known: [P]. items: their numbers, [P]. values: [P]. coordinates: [P,
+    dimensions]. lagged: values at earlier times, the latest first, [P, lags]. None is what the table lacks; numbers at
+    unknown places are 0.
     """
 
     names: np.ndarray
+    starts: np.ndarray
     rows: np.ndarray
     known: Tensor
     items: Tensor | None = None
@@ -54,18 +57,44 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of places of each sequence, [N]."""
+        return np.diff(self.starts)
+
     def take(self, which: np.ndarray) -> Self:
         """Some of the sequences."""
+        at = torch.as_tensor(self.find_places(which))
         parts = (self.items, self.values, self.coordinates, self.lagged)
-        at = torch.as_tensor(which)
+        starts = np.concatenate([[0], self.lengths[which].cumsum()])
         return type(self)(
-            self.names[which], self.rows[which], self.known[at], *(None if each is None else each[at] for each in parts)
-        )
+            self.names[which], starts, self.rows[at.numpy()], self.known[at],
+            *(None if each is None else each[at] for each in parts),
+        )  # fmt: skip
+
+    def find_places(self, which: np.ndarray) -> np.ndarray:
+        """The places of some of the sequences, one after the other."""
+        lengths = self.lengths[which]
+        before = lengths.cumsum() - lengths
+        places: np.ndarray = np.repeat(self.starts[which] - before, lengths) + np.arange(lengths.sum())
+        return places
+
+    @cached_property
+    def at(self) -> tuple[Tensor, Tensor]:
+        """The sequence and the position of each place, [P] each."""
+        sequence = np.repeat(np.arange(len(self)), self.lengths)
+        return torch.as_tensor(sequence), torch.as_tensor(np.arange(len(self.rows)) - self.starts[sequence])
+
+    def pad(self, numbers: Tensor) -> Tensor:
+        """Numbers of places, [P, …], as those of positions, [N, I, …]; 0 at those that a sequence does not have."""
+        wide = numbers.new_zeros(len(self), int(self.lengths.max(initial=1)), *numbers.shape[1:])
+        wide[self.at] = numbers
+        return wide
 
     def scatter(self, found: Tensor, rows: int) -> np.ndarray:
-        """Numbers at each position, [N, I, …], as those of each row of the table, [rows, …]."""
+        """Numbers at each place, [P, …], as those of each row of the table, [rows, …]."""
         known = self.known.numpy()
-        spread = np.full((rows, *found.shape[2:]), np.nan)
+        spread = np.full((rows, *found.shape[1:]), np.nan)
         spread[self.rows[known]] = found.double().numpy()[known]
         return spread
 
@@ -129,26 +158,28 @@ class TableReading:
         present, sequence = np.unique(sequence, return_inverse=True)
         if not len(order):
             raise TableError(f"{source} {NO_SEQUENCE}")
-        length = int(where.max()) + 1
         self._check_longest(where, labels[present[sequence]], source)
-        rows = np.full((len(present), length), -1)
-        rows[sequence, where] = frame.index.to_numpy()[order]
-        known = torch.as_tensor(rows >= 0)
+        lengths = np.zeros(len(present), np.int64)
+        np.maximum.at(lengths, sequence, where + 1)
+        starts = np.concatenate([[0], lengths.cumsum()])
+        place = starts[sequence] + where
+        rows = np.full(starts[-1], -1)
+        rows[place] = frame.index.to_numpy()[order]
 
         def spread(values: np.ndarray) -> Tensor:
-            wide = np.zeros((*rows.shape, *values.shape[1:]), values.dtype)
-            wide[sequence, where] = values[order]
-            return torch.as_tensor(wide)
+            found = np.zeros((len(rows), *values.shape[1:]), values.dtype)
+            found[place] = values[order]
+            return torch.as_tensor(found)
 
         def read_all(wanted: Iterable[str]) -> np.ndarray:
             return np.stack([read_numbers(frame, name, kept=order, source=source) for name in wanted], 1)
 
         return Sequences(
-            labels[present], rows, known,
+            labels[present], starts, rows, torch.as_tensor(rows >= 0),
             items=spread(self._read_items(frame, order, source)) if self.items is not None else None,
             values=spread(read_all([columns.value])[:, 0]) if self.has_values else None,
             coordinates=spread(read_all(columns.coordinate_names)) if columns.coordinates else None,
-            lagged=spread(read_all(columns.lag_names)).transpose(1, 2).contiguous() if columns.lags else None,
+            lagged=spread(read_all(columns.lag_names)) if columns.lags else None,
         )  # fmt: skip
 
     def place_rows(self, frame: pd.DataFrame, missing: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,8 +46,8 @@ class SequenceStore(Protocol):
     def count(self, reading: TableReading) -> int:
         """The number of sequences."""
 
-    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int | None) -> Batches:
-        """Batches of tensors; without a seed, in order."""
+    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int) -> Batches:
+        """Batches of tensors, in an order of the seed."""
 
     def fingerprint(self, reading: TableReading) -> str:
         """What tells these data from others."""
@@ -85,7 +85,7 @@ class MemoryStore:
         """The number of sequences."""
         return len(next(self.parts(reading)))
 
-    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int | None) -> Batches:
+    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int) -> Batches:
         """Batches of tensors in memory."""
         return SequenceBatches(model, next(self.parts(reading)), size, seed)
 
@@ -93,7 +93,8 @@ class MemoryStore:
         """The SHA-256 of the tensors."""
         found = next(self.parts(reading))
         digest = hashlib.sha256()
-        for each in (found.known, found.items, found.values, found.coordinates, found.lagged):
+        parts = (found.known, found.items, found.values, found.coordinates, found.lagged)
+        for each in (torch.as_tensor(found.starts), *parts):
             digest.update(b"" if each is None else each.numpy().tobytes())
         return digest.hexdigest()
 
@@ -176,7 +177,7 @@ class ParquetStore:
         """The number of sequences that are used."""
         return int(self._used(reading).sum())
 
-    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int | None) -> Batches:
+    def batches(self, reading: TableReading, model: PartModel, size: int, seed: int) -> Batches:
         """Batches of the file: parts in a random order, and the sequences of each part."""
         used = self._used(reading)
         counts = [int(used[first:last].sum()) for first, last in self._ranges()]
@@ -227,13 +228,14 @@ class ParquetStore:
 class SequenceBatches(TensorBatches):
     """Batches of sequences in memory, each as long as its longest one."""
 
-    def __init__(self, model: PartModel, sequences: Sequences, size: int, seed: int | None) -> None:
-        super().__init__(model.tensors(sequences), size, seed)
-        self._model = model
+    def __init__(self, model: PartModel, sequences: Sequences, size: int, seed: int) -> None:
+        super().__init__((torch.arange(len(sequences)),), size, seed)
+        self._model, self._sequences = model, sequences
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
         """The batches of an epoch, from 0, without the first `start` ones."""
-        return map(self._model.trim, super().epoch(number, start))
+        for (which,) in super().epoch(number, start):
+            yield self._model.tensors(self._sequences.take(which.numpy()))
 
 
 class ParquetBatches:
@@ -247,7 +249,7 @@ class ParquetBatches:
         reading: TableReading,
         model: PartModel,
         size: int,
-        seed: int | None,
+        seed: int,
         counts: Sequence[int],
     ) -> None:
         self._store, self._reading, self._model = store, reading, model
@@ -258,17 +260,14 @@ class ParquetBatches:
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
         """The batches of an epoch, from 0, without the first `start` ones; parts that are skipped are not read."""
-        order: Iterable[int] = range(len(self._counts))
-        if self._seed is not None:
-            order = torch.randperm(len(self._counts), generator=draw_generator(self._seed, number)).tolist()
         left = start
-        for part in order:
+        for part in torch.randperm(len(self._counts), generator=draw_generator(self._seed, number)).tolist():
             batches = -(-self._counts[part] // self._size)
             if left >= batches:  # also a part without any
                 left -= batches
                 continue
             sequences = self._store._part(part, self._reading)
-            seed = None if self._seed is None else int(np.random.SeedSequence([self._seed, part]).generate_state(1)[0])
+            seed = int(np.random.SeedSequence([self._seed, part]).generate_state(1)[0])
             yield from SequenceBatches(self._model, sequences, self._size, seed).epoch(number, left)
             left = 0
 

@@ -29,7 +29,7 @@ def read_weights(attention: MaskedAttention, given: Tokens, *, causal: bool) -> 
 
 def tabulate_weights(sequences: Sequences, weights: np.ndarray, *, causal: bool) -> pd.DataFrame:
     """The weights [B, layers, H, I, J] of pairs of known positions, as rows."""
-    known = sequences.known.numpy()
+    known, rows = (sequences.pad(each).numpy() for each in (sequences.known, torch.as_tensor(sequences.rows)))
     positions = known.shape[1]
     others = np.tile(known, weights.shape[-1] // positions)
     pairs = known[:, :, None] & others[:, None]
@@ -38,8 +38,8 @@ def tabulate_weights(sequences: Sequences, weights: np.ndarray, *, causal: bool)
     at, layer, head, i, j = np.nonzero(np.broadcast_to(pairs[:, None, None], weights.shape))
     return pd.DataFrame(
         {
-            "sequence": sequences.names[at], "layer": layer, "head": head, "row": sequences.rows[at, i],
-            "other": sequences.rows[at, j % positions], "position": i, "other_position": j % positions,
+            "sequence": sequences.names[at], "layer": layer, "head": head, "row": rows[at, i],
+            "other": rows[at, j % positions], "position": i, "other_position": j % positions,
             "lag": j // positions, "weight": weights[at, layer, head, i, j],
         }
     )  # fmt: skip

@@ -670,7 +670,7 @@ def test_earlier_values_are_read_in_the_order_of_their_names() -> None:
     frame = pd.DataFrame({"sequence": 1, "item": ["a", "b"], "two": [3.0, 4.0], "one": [1.0, 2.0]})
     found = TableReading(EfaOptions(lags=("one", "two"))).read(frame).lagged
     assert found is not None
-    assert found.tolist() == [[[1.0, 2.0], [3.0, 4.0]]]
+    assert found.tolist() == [[1.0, 3.0], [2.0, 4.0]]
 
 
 def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from pyarrow import parquet
 from scipy import stats
+from support.measure import LargestTensor
 from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
@@ -95,6 +96,34 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
     monkeypatch.setattr("attngeo.efa.reading.LARGEST", 1)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_with_a_long_sequence_has_one_loss_and_gradient(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short ones are computed apart, where padding would be long."""
+    rows = pd.concat([ROWS, draw_rows([40]).assign(sequence=9)], ignore_index=True)
+    model = ExponentialFamilyAttention(**SMALL | KINDS[kind]).fit(rows)
+    network = model.model_
+    tensors = network.tensors(model.reader_.read(rows))
+    found = []
+    for padded in (10**6, 0):
+        monkeypatch.setattr("attngeo.efa.modelling.PADDED", padded)
+        assert len([*network._part_lengths(tensors)]) == (1 if padded else 2)
+        network.zero_grad()
+        loss, count = network(*tensors)
+        loss.backward()
+        found.append([loss, count, *(each.grad for each in network.parameters() if each.grad is not None)])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def test_a_long_sequence_does_not_make_all_others_as_long() -> None:
+    rows = draw_rows([3] * 700 + [200])
+    options = {"part": "items", "layers": 1, "direction": "uni", "epochs": 1, "batch_size": 100}
+    with LargestTensor() as largest:
+        model = ExponentialFamilyAttention(**SMALL | options | {"validation_fraction": 0.2}).fit(rows)
+        model.log_prob(rows)
+        model.predict(rows)
+    assert largest.numbers <= 2 * 200**2  # the weights of the long sequence, of two heads
 
 
 @pytest.mark.parametrize("kind", KINDS)

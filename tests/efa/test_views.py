@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from conftest import Command
+from support.measure import LargestTensor
 from support.messages import assert_fails, refuses
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import attngeo
 from attngeo.efa import ExponentialFamilyAttention
@@ -70,17 +68,9 @@ def test_vectors_of_heads_are_parts_of_the_projected_embeddings(items: Exponenti
 
 
 def test_similar_items_are_found_without_the_products_of_all_pairs(items: ExponentialFamilyAttention) -> None:
-    class Largest(TorchDispatchMode):
-        numbers = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found = func(*args, **kwargs or {})
-            self.numbers = max(self.numbers, found.numel()) if isinstance(found, torch.Tensor) else self.numbers
-            return found
-
     many = pd.DataFrame({"sequence": np.arange(200) // 2, "item": np.arange(200)})
     model = ExponentialFamilyAttention(width=4, epochs=1, validation_fraction=0).fit(many)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         rank_similar(model.model_, model.items_, 7)
     assert 0 < largest.numbers <= 201 * 4  # the vectors, with that of [MASK]
     vectors = items.embeddings()

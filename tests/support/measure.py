@@ -1,4 +1,4 @@
-"""Times and memory for the benchmarks."""
+"""Times and memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -52,3 +56,15 @@ def forget(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most numbers of a tensor that is computed in the block."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        found = func(*args, **kwargs or {})
+        self.numbers = max(self.numbers, found.numel()) if isinstance(found, torch.Tensor) else self.numbers
+        return found
