@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # one worker for each core: more threads would only wait for each other
+    # One worker for each core: more threads would only wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest

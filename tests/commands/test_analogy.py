@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import Command
 from support.messages import assert_fails, assert_states
 from support.vectors import checkpoint, keyed, planted, word_piece, words, write_questions, write_text
@@ -44,11 +45,29 @@ def every_twelfth(path: Path, folder: Path) -> Path:
     return sample
 
 
-def gensims(path: Path) -> dict[str, tuple[int, int]]:
-    """Category → right and known, by gensim's own evaluation of MiniLM's embeddings."""
+Section = list[tuple[str, str, str, str]]
+
+
+def gensims(path: Path) -> dict[str, tuple[Section, Section]]:
+    """Category → the questions that are right and wrong, by gensim's own evaluation of MiniLM's embeddings."""
     embedding = open_embedding("demo:minilm")
     _, sections = keyed(embedding.labels, embedding.matrix).evaluate_word_analogies(str(path))
-    return {s["section"]: (len(s["correct"]), len(s["correct"]) + len(s["incorrect"])) for s in sections}
+    return {section["section"]: (section["correct"], section["incorrect"]) for section in sections}
+
+
+def close_calls(questions: Section) -> set[tuple[str, ...]]:
+    """The questions of which gensim's float32 cannot tell whether the answer is the best one; float64 says so."""
+    embedding = open_embedding("demo:minilm")
+    units = torch.nn.functional.normalize(embedding.matrix.double())
+    rows = {label.upper(): row for row, label in reversed(list(enumerate(embedding.labels)))}
+    terms = torch.tensor([[rows[word] for word in question] for question in questions])
+    a, b, c = units[terms[:, :3]].unbind(1)
+    close = []
+    for target, row in zip((b + c - a).split(500), terms.split(500), strict=True):
+        scores = torch.nn.functional.normalize(target) @ units.T
+        answers = scores.gather(1, row[:, 3:])
+        close += (scores.scatter_(1, row, -2).amax(1) - answers[:, 0]).abs().lt(2e-6).tolist()
+    return {question for question, is_close in zip(questions, close, strict=True) if is_close}
 
 
 @pytest.mark.parametrize("sample", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["sample", "all"])
@@ -61,12 +80,17 @@ def test_minilm_is_right_where_gensim_says_so(sample: bool, attngeo: Command, tm
     rows = pd.DataFrame(json.loads(run.stdout)).set_index("name")
     expected = gensims(path)
     expected["overall"] = expected.pop("Total accuracy")
-    assert {name: (round(rows.accuracy[name] * rows.known[name]), rows.known[name]) for name in expected} == expected
+    close = close_calls([question for answers in expected["overall"] for question in answers])
+    assert len(close) < 20  # of thousands
+    for name, (right, wrong) in expected.items():
+        assert rows.known[name] == len(right) + len(wrong)
+        doubts = len(close.intersection([*right, *wrong]))
+        assert abs(round(rows.accuracy[name] * rows.known[name]) - len(right)) <= doubts, name
     if sample:
         assert rows.known["overall"] > 1000
     else:
         assert rows.known["overall"] == 12154
-        assert rows.accuracy["overall"] == pytest.approx(0.75457, abs=5e-6)
+        assert rows.accuracy["overall"] == pytest.approx(0.75457, abs=5e-6 + len(close) / 12154)
 
 
 @pytest.mark.slow

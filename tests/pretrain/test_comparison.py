@@ -66,9 +66,9 @@ def test_every_combination_is_run_with_the_same_start_but_for_wq_and_wk(comparis
     curve = comparison.curves.drop_duplicates(["objective", "init", "seed", "step"])
     assert len(curve) == 8 * 3
     first = curve[curve["step"] == 5].set_index(["objective", "seed", "init"])["loss"].unstack()
-    # The same sequences and masks: only a little apart after five steps.
-    assert (first["default"] - first["symmetric"]).abs().max() < 0.1
-    assert not (first["default"] == first["symmetric"]).any()
+    # The same sequences and masks: after five steps much less apart than the losses of two seeds.
+    between = first["default"].unstack("seed").diff(axis=1)[1].abs().min()
+    assert (first["default"] - first["symmetric"]).abs().max() < 0.1 * between
 
 
 def test_the_rows_say_who_was_first(comparison: Comparison) -> None:

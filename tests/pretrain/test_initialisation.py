@@ -81,8 +81,8 @@ def scores_of(model: Any, **options: Any) -> pd.DataFrame:
 
 
 def assert_symmetric(model: Any) -> None:
-    """Every layer and head has a score, and it is 1."""
-    assert ((scores_of(model).symmetry - 1).abs() < 1e-6).all()
+    """Every layer and head has a score, and it is 1, up to the rounding of sums in float32."""
+    assert ((scores_of(model).symmetry - 1).abs() < 1e-5).all()
 
 
 def form(wq: Tensor, wk: Tensor, head: int) -> Tensor:
@@ -271,9 +271,9 @@ def test_latent_queries_of_any_rank(query_rank: int) -> None:
     assert any("kv_b" in name for name in written) == (query_rank < 14)
     assert_symmetric(model)
     for (_, wq, wk), old in zip(attngeo.attention_sites(model), keys, strict=True):
-        assert torch.allclose(wq, wk, atol=1e-5)
+        assert (wq - wk).norm() < 1e-5 * wk.norm()
         assert torch.equal(wk, old) == (query_rank >= 14)
-        assert torch.linalg.matrix_rank(wk[0]) == min(10, query_rank)
+        assert torch.linalg.matrix_rank(wk[0], rtol=1e-4) == min(10, query_rank)
     for layer in (0, 1):
         name = f"model.layers.{layer}.self_attn.kv_b_proj.weight"
         assert torch.equal(model.state_dict()[name].reshape(4, 11, 10)[:, 6:], before[name].reshape(4, 11, 10)[:, 6:])

@@ -103,17 +103,18 @@ def _read(texts: list[str], number: int, pipe: int) -> None:
 
 
 @contextlib.contextmanager
-def start_forks() -> Iterator[Forks]:
+def start_forks(environment: Mapping[str, str] | None = None) -> Iterator[Forks]:
     """A process that runs commands; it ends with the block.
 
+    environment: all variables of the process, which libraries read when they are loaded; by default those of this one.
     huggingface_hub reads its environment when it is imported. A command with other variables HF_… than this process is
     for a second process, whose commands have no libraries in common that import it.
     """
     asked, answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    variables = {"OMP_NUM_THREADS": "1", **(os.environ if environment is None else environment), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__, str(answers.fileno())]
     with asked, subprocess.Popen(
-        command, pass_fds=[answers.fileno()], stdin=subprocess.DEVNULL, env=environment
+        command, pass_fds=[answers.fileno()], stdin=subprocess.DEVNULL, env=variables
     ) as process:  # fmt: skip
         answers.close()
         yield Forks(asked)

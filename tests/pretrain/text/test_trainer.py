@@ -43,9 +43,11 @@ def test_logits_of_masked_tokens_alone_give_the_same_loss_and_gradient(kind: str
     loss = trainer.compute_loss(model, {"input_ids": ids, "labels": labels})
     loss.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    # As a share of the whole gradient: that of a key's bias is 0 but for rounding.
+    size = torch.nn.utils.get_total_norm(gradients.values())
     for name, parameter in model.named_parameters():
         if name in gradients:
-            assert torch.allclose(parameter.grad, gradients[name], atol=1e-6), name
+            assert (parameter.grad - gradients[name]).norm() < 1e-5 * size, name
     # Outside training steps the model answers for every token, as it always did.
     assert model(input_ids=ids).logits.shape == (3, 8, model.config.vocab_size)
 

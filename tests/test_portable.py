@@ -1,0 +1,116 @@
+"""What a user sees on another processor: the same commands with other kernels, other threads and another rounding."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.forks import start_forks
+from support.rounding import VARIABLE
+
+from attngeo.analogies.questions import google_path
+
+pytestmark = pytest.mark.slow
+
+# Variables that the libraries read when they are loaded.
+SETTINGS = {
+    "AVX2": {"MKL_CBWR": "AVX2"},
+    "COMPATIBLE": {"MKL_CBWR": "COMPATIBLE"},
+    "default": {"ATEN_CPU_CAPABILITY": "default"},
+    "two-threads": {"OMP_NUM_THREADS": "2"},
+    "seed-1": {VARIABLE: "1"},
+    "seed-2": {VARIABLE: "2"},
+}
+BASELINE = {"OMP_NUM_THREADS": "1"}
+GOLDEN = Path(__file__).parent / "golden" / "minilm.csv"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """scores: per layer and head. answers: of each question. fits: of a classifier, and of a model of baskets."""
+
+    scores: pd.DataFrame
+    published: pd.DataFrame
+    answers: pd.DataFrame
+    classified: pd.DataFrame
+    predicted: pd.DataFrame
+    fitted: pd.DataFrame
+
+
+def write_inputs(folder: Path) -> None:
+    """Every twelfth question, a table whose label a model can learn in part, and baskets of two tastes."""
+    draw = random.Random(0)
+    lines = google_path().read_text("utf-8").splitlines()
+    (folder / "q.txt").write_text("\n".join(line for n, line in enumerate(lines) if line[0] == ":" or n % 12 == 0))
+    rows = [(draw.choice("abcde"), draw.choice("vwxyz"), round(draw.gauss(0, 1), 3)) for _ in range(600)]
+    table = [f"{a},{b},{x},{int((a < b[0]) ^ (x > 0.5) ^ (draw.random() < 0.2))}" for a, b, x in rows]
+    (folder / "rows.csv").write_text("\n".join(["first,second,x,y", *table]))
+    baskets = []
+    for number in range(200):
+        taste = "abcdef" if draw.random() < 0.5 else "efghij"
+        baskets += [f"{number},{item}" for item in draw.sample(taste, draw.randint(2, 5))]
+    (folder / "baskets.csv").write_text("\n".join(["sequence,item", *baskets]))
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
+    """The outputs of the commands with one of the SETTINGS, or with BASELINE."""
+
+    @cache
+    def run(name: str) -> Seen:
+        folder = tmp_path_factory.mktemp(name)
+        write_inputs(folder)
+        taken = {VARIABLE, *(variable for setting in SETTINGS.values() for variable in setting)}
+        kept = {variable: value for variable, value in os.environ.items() if variable not in taken}
+        environment = {**kept, **BASELINE, **SETTINGS.get(name, {})}
+        commands = [
+            "score demo:minilm --per-head -o scores.csv",
+            "score demo:minilm --convention published -o published.csv",
+            "analogy demo:minilm --questions q.txt --draws 0 --questions-output answers.csv",
+            "tabular fit rows.csv --target y --methods atn --device cpu --save model -o classified.csv",
+            "tabular predict model rows.csv -o predicted.csv",
+            "efa fit baskets.csv --part items --width 8 --epochs 20 --device cpu -o fitted.csv",
+        ]
+        with start_forks(environment) as forks:
+            for command in commands:
+                (done,) = forks.run(command.split(), cwd=folder, environment=environment)
+                assert done.returncode == 0, done.stderr
+        names = ("scores", "published", "answers", "classified", "predicted", "fitted")
+        return Seen(*(pd.read_csv(folder / f"{each}.csv") for each in names))
+
+    return run
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_scores_and_answers_are_the_same(name: str, seen: Callable[[str], Seen]) -> None:
+    here, other = seen("baseline"), seen(name)
+    for column in ("symmetry", "directionality"):
+        assert other.scores[column].tolist() == pytest.approx(here.scores[column].tolist(), abs=1e-6)
+    golden = pd.read_csv(GOLDEN, comment="#")
+    assert other.published["symmetry"].tolist() == pytest.approx(golden["symmetry"].tolist(), abs=2e-6)
+    assert other.published["directionality"].tolist() == pytest.approx(
+        golden["directionality_published"].tolist(), abs=2e-6
+    )
+    assert other.answers["known"].sum() > 900
+    pd.testing.assert_frame_equal(other.answers, here.answers, rtol=0, atol=1e-9)  # equal ranks and words, too
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_fits_differ_less_than_their_tables_say(name: str, seen: Callable[[str], Seen]) -> None:
+    """Training magnifies rounding; the READMEs of both estimators say how much of it is left."""
+    here, other = seen("baseline"), seen(name)
+    assert other.classified["log_loss"].item() == pytest.approx(here.classified["log_loss"].item(), abs=0.002)
+    assert other.predicted["p(1)"].tolist() == pytest.approx(here.predicted["p(1)"].tolist(), abs=0.02)
+    sure = (here.predicted["p(1)"] - 0.5).abs() > 0.02
+    assert sure.mean() > 0.9
+    assert other.predicted["prediction"][sure].equals(here.predicted["prediction"][sure])
+    assert other.classified["log_loss"].item() < math.log(2) - 0.1  # it has learned something
+    assert other.fitted["log_prob"].tolist() == pytest.approx(here.fitted["log_prob"].tolist(), abs=1e-4)
+    assert (other.fitted["log_prob"] > other.fitted["without_context"]).all()
