@@ -56,7 +56,7 @@ slow: $(INSTALLED)  ## Run the slow tests.
 
 portable: $(INSTALLED)  ## Run the tests that compute under other kernels, threads and roundings, as on other processors.
 	@set -e; for settings in \
-		"MKL_CBWR=AVX2 OMP_NUM_THREADS=2 ROUNDING=1" \
+		"MKL_CBWR=AVX2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE ROUNDING=1" \
 		"MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=1 ROUNDING=2" \
 		"ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 ROUNDING="; \
 	do \
