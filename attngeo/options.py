@@ -154,7 +154,7 @@ def select_given(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any
 
 def type_of(kind: type[Options], name: str) -> Any:
     """The type of an option, resolved."""
-    return _resolve_types(kind)[name]  # type: ignore[arg-type]  # a class has a hash, even if its instances have none
+    return _resolve_types(kind)[name]  # type: ignore[arg-type]  # for mypy, a class has the hash of its instances
 
 
 @cache

@@ -575,9 +575,7 @@ def write_parquet(frame: pd.DataFrame, folder: Any, rows: int = 7) -> Any:
 def test_a_file_that_is_read_in_parts_gives_the_model_of_the_whole_table(
     part: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One batch of all sequences has the same gradient, but for rounding. If each part is a batch, an epoch has
-    more steps.
-    """
+    """One batch of all sequences has the same gradient, but for the order of sums; parts take more steps."""
     frame = draw_table([10.0, 30.0])
     file = write_parquet(frame, tmp_path)
     options: dict[str, Any] = {"part": part, "batch_size": 100, "epochs": 3}
