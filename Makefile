@@ -13,12 +13,9 @@ WORKERS ?= 3
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 DIST := build/dist
-# Tests whose numbers come from products of torch: more than one in ten of a folder's tests computes one.
-COMPUTING := $(addprefix tests/,analogies efa geometry pretrain scores tabular theory training verification \
-	commands/test_analogy.py commands/test_efa.py commands/test_score.py commands/test_tabular_fit.py)
 SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help demo report test test-pythons slow portable explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures readme clean
+.PHONY: help demo report test test-pythons slow explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -53,17 +50,6 @@ test-pythons:  ## Run them with the versions of Python in PYTHONS, each in its o
 
 slow: $(INSTALLED)  ## Run the slow tests.
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not gpu"
-
-portable: $(INSTALLED)  ## Run the tests that compute under other kernels, threads and roundings, as on other processors.
-	@set -e; for settings in \
-		"MKL_CBWR=AVX2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE ROUNDING=1" \
-		"MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=1 ROUNDING=2" \
-		"ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 ROUNDING="; \
-	do \
-		echo "$$settings"; \
-		env $$settings sh -c '$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" \
-			$${ROUNDING:+--rounding $$ROUNDING} $(COMPUTING)' || { echo "failed under $$settings"; exit 1; }; \
-	done
 
 explore: $(INSTALLED)  ## Run all tests with other numbers and examples than usual. SEED repeats a run.
 	@echo "make explore SEED=$(SEED)"
