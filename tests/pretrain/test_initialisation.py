@@ -81,8 +81,12 @@ def scores_of(model: Any, **options: Any) -> pd.DataFrame:
 
 
 def assert_symmetric(model: Any) -> None:
-    """Every layer and head has a score, and it is 1, up to the rounding of sums in float32."""
+    """Every layer and head has a score, which is 1; each form is symmetric up to the rounding of its weights."""
     assert ((scores_of(model).symmetry - 1).abs() < 1e-5).all()
+    for site, wq, wk in attngeo.attention_sites(model, dtype=torch.float64):
+        if site.d_model == site.key_width:
+            m = wq @ wk.repeat_interleave(len(wq) // len(wk), 0).mT
+            assert (m - m.mT).norm() < 1e-5 * m.norm(), site.module
 
 
 def form(wq: Tensor, wk: Tensor, head: int) -> Tensor:
