@@ -15,7 +15,11 @@ INSTALLED := $(VENV)/.installed
 DIST := build/dist
 SEED := $(or $(SEED),$(shell date +%s))
 
-.PHONY: help demo report test test-pythons slow explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures readme clean
+# Folders and files whose tests multiply tensors, as `tests/support/rounding.py` counts it; see CONTRIBUTING.md.
+COMPUTING := $(addprefix tests/, analogies efa geometry layouts pretrain scores tabular theory training verification \
+	commands/test_analogy.py commands/test_efa.py commands/test_tabular_fit.py)
+
+.PHONY: help demo report test test-pythons slow portable explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -50,6 +54,19 @@ test-pythons:  ## Run them with the versions of Python in PYTHONS, each in its o
 
 slow: $(INSTALLED)  ## Run the slow tests.
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not gpu"
+
+portable: $(INSTALLED)  ## Run the tests that compute with other kernels, threads and roundings of the processor.
+	$(call computing,MKL_CBWR=AVX2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE,--rounding 1)
+	$(call computing,MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=1,--rounding 2)
+	$(call computing,ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1,)
+	$(BIN)/python -m pytest -n 2 tests/test_portable.py
+
+# Settings of the processor, which libraries read when they are loaded, and options of pytest.
+define computing
+	@echo "== $(strip $(1) $(2))"
+	@$(1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not gpu" $(2) $(COMPUTING) \
+		|| { echo "make portable: failed with $(strip $(1) $(2))"; exit 1; }
+endef
 
 explore: $(INSTALLED)  ## Run all tests with other numbers and examples than usual. SEED repeats a run.
 	@echo "make explore SEED=$(SEED)"
