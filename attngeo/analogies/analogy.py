@@ -229,7 +229,10 @@ def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
     """Refuse arguments that contradict each other, before any file is read."""
     if not references:
         raise UsageError("models is empty, expected at least one model")
-    names = [(str(each), 0) if isinstance(each, str | Path) else (type(each).__name__, id(each)) for each in references]
+    names = [
+        (str(model), 0) if isinstance(model, str | Path) else (getattr(model, "ref", type(model).__name__), id(model))
+        for model in references
+    ]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{repeated[0][0]} is named twice, expected different models")
     if options.published and options.questions != GOOGLE:

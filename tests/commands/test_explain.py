@@ -88,8 +88,8 @@ def test_wrong_usage(inside: Command, corpus: Path, arguments: list[str], code: 
 def test_a_figure_of_something_else_is_refused(inside: Command, corpus: Path, tmp_path: Path) -> None:
     run = inside("plot", "paraphrases", "demo:minilm", "-o", tmp_path / "a.html")
     assert_fails(run, 2, "paraphrases", "demo:minilm", "--explain")
-    run = inside("plot", "paraphrases", corpus, "-o", tmp_path / "a.html")
-    assert_fails(run, 2, "paraphrases", corpus, "--explain")
+    run = inside("plot", "paraphrases", corpus.name, "-o", tmp_path / "a.html", cwd=corpus.parent)
+    assert_fails(run, 2, "paraphrases", corpus.name, "--explain")
     (tmp_path / "scores.csv").write_text("model,layer,symmetry\nm,0,0.5\n")
     run = inside("plot", "paraphrases", tmp_path / "scores.csv", "-o", tmp_path / "a.html")
     assert_fails(run, 4, tmp_path / "scores.csv", "symmetry", "--explain")
