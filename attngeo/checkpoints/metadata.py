@@ -86,7 +86,7 @@ def read_index(path: Path, ref: str) -> Index:
     for file in set(weight_map.values()):
         if PurePosixPath(file).name != file or "\\" in file or file in ("", ".", "..") or len(file) > LONGEST_NAME:
             raise CorruptCheckpointError(
-                f"{ref}: {path.name} points to {file!r}, outside its folder; expected plain file names"
+                f"{ref}: {path.name} points to {file!r:.80}, outside its folder; expected plain file names"
             )
         require_format(file, f"{ref}: {path.name}")
     metadata = index.get("metadata")
