@@ -112,7 +112,9 @@ def _read_positive(
                 stated_as_null = stated_as_null or source is section
                 continue
             if type(value) is not int or value < 1:
-                raise CorruptCheckpointError(f"{ref}: config.json has {name} = {value!r:.80}, expected a positive integer")
+                raise CorruptCheckpointError(
+                    f"{ref}: config.json has {name} = {value!r:.80}, expected a positive integer"
+                )
             return value
     return None
 
