@@ -19,7 +19,8 @@ SHOULD_BE = re.compile(r"\w+ should (?:be|have) (?:a valid (?P<kind>\w+)|(?P<res
 LONGEST_TEXT, LONGEST_KEY = 200, 60
 
 # A table has no other keys than those of its class, and no value is converted.
-STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+# Older versions of pydantic warn about names such as model_type, unless they are told that no name is theirs.
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
 class Table(BaseModel):
