@@ -15,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 DIST := build/dist
 SEED := $(or $(SEED),$(shell date +%s))
 
-# Folders and files whose tests multiply tensors, as `tests/support/rounding.py` counts it; see CONTRIBUTING.md.
+# Most of the tests that multiply tensors; see CONTRIBUTING.md.
 COMPUTING := $(addprefix tests/, analogies efa geometry layouts pretrain scores tabular theory training verification \
 	commands/test_analogy.py commands/test_efa.py commands/test_tabular_fit.py)
 

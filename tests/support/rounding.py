@@ -1,4 +1,4 @@
-"""Another processor, as far as its rounding goes: a plugin of pytest, for `--rounding SEED`.
+"""Another processor, as far as its rounding goes: for pytest's `--rounding SEED`.
 
 Processors and libraries of linear algebra add the terms of a product in different orders, so that its last digits
 differ. Here each product of torch is moved by -1 to 2 units in the last place, by a hash of its bits and the seed:
