@@ -23,10 +23,10 @@ def software() -> dict[str, str]:
 
 
 @cache
-def digest_code(*folders: str) -> str:
-    """The SHA-256 of the files of these folders of the package: it changes if any of them does."""
+def digest_code() -> str:
+    """The SHA-256 of the code and the tables of the package: results of minutes are computed again if any changes."""
     digest, package = hashlib.sha256(), Path(__file__).parent
-    for path in sorted(path for folder in folders for path in (package / folder).rglob("*")):
+    for path in sorted(package.rglob("*")):
         if path.suffix in SOURCES and not path.name.startswith(".") and path.is_file():
             digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

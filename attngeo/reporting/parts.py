@@ -122,7 +122,7 @@ def _prepare_theory(request: TheoryRequest, place: Workplace) -> ResultsPart:
 
         return check_statements(request.statements, progress=place.progress, **request.options)
 
-    return ResultsPart(_fingerprint(request, digest_code("theory", "geometry", "efa", "training")), make)
+    return ResultsPart(_fingerprint(request, digest_code()), make)
 
 
 def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
-CODE = ("checkpoints", "geometry", "layouts", "scores", "studies")
-VERSION = {"code": digest_code(*CODE), **{name: software()[name] for name in ("attngeo", "torch")}}
+VERSION = {"code": digest_code(), **{name: software()[name] for name in ("attngeo", "torch")}}
 # What is kept about scores for the store alone: the `attrs` of a table are without it.
 OWN_ENTRIES = ("made", "layers", "options", "content", "version")
 
