@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.bounds.escape import list_names
 from attngeo.errors import TableError, UsageError
+from attngeo.estimators.shared.files import list_missing, list_texts, read_own_table
 from attngeo.options import COMPUTATION, INPUT, OPTIMISATION, Options, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tables.own import list_missing, list_texts, read_own_table
 from attngeo.tabular.experiment_options import check_methods, methods_of_table_1, methods_option
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.options import ClassifierOptions, Unseen

@@ -21,9 +21,7 @@ from torch import Tensor
 from attngeo import __version__
 from attngeo.devices import usable_device
 from attngeo.errors import CorruptCheckpointError, TableError
-from attngeo.options import OPTIMISATION, Options, option
-from attngeo.schemas import OptionsOf, Table
-from attngeo.tables.saved import (
+from attngeo.estimators.shared.saving import (
     ADVICE,
     CONFIG,
     PLAIN,
@@ -36,6 +34,8 @@ from attngeo.tables.saved import (
     read_tensors,
     write_model,
 )
+from attngeo.options import OPTIMISATION, Options, option
+from attngeo.schemas import OptionsOf, Table
 from attngeo.tabular.classifier import AttentionClassifier
 from attngeo.tabular.encoding import ColumnCoding, TableCoding
 from attngeo.tabular.network import CellLayout, TableAttention, list_weights

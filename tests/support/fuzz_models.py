@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
 from attngeo.errors import AttnGeoError
-from attngeo.tables.saved import CONFIG, WEIGHTS
+from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
 from attngeo.tabular import AttentionClassifier
 from attngeo.tabular.saving import load_classifier, save_classifier
 from support.mutate import choose_junk, mutate_bytes, mutate_json

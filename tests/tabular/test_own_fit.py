@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss, mean_squared_error
 from support.messages import refuses
 
 from attngeo.errors import DataUnavailableError, TableError, UsageError
-from attngeo.tables.own import read_own_table
+from attngeo.estimators.shared.files import read_own_table
 from attngeo.tabular.own_fit import FitOptions, fit_own_table, measure_chances, read_tables
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 import torch
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError
@@ -50,6 +51,18 @@ class SavedModel(Table):
 
 
 Schema = TypeVar("Schema", bound=SavedModel)
+
+
+def list_plain(values: Iterable[Any], where: str) -> list[Any]:
+    """Values as a saved model keeps them; those of NumPy as those of Python.
+
+    where: begins a message, such as "column 'size' has a". Raises TableError for a value that JSON lacks.
+    """
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    for value in plain:
+        if not isinstance(value, PLAIN):
+            raise TableError(f"{where} {type(value).__name__}, which a saved model cannot keep; use texts or numbers")
+    return plain
 
 
 def write_model(folder: Path, about: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:

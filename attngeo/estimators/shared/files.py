@@ -70,9 +70,9 @@ def read_own_table(
     return frame
 
 
-def list_missing(given: Iterable[str] | None) -> list[str]:
-    """The texts that are missing cells: those that are given, and the empty one; without any, MISSING_TEXTS."""
-    return list(dict.fromkeys(["", *(given or MISSING_TEXTS)]))
+def list_missing(texts: Iterable[str] | None) -> list[str]:
+    """The texts of missing cells: these and the empty one; without any, MISSING_TEXTS."""
+    return list(dict.fromkeys(["", *(texts or MISSING_TEXTS)]))
 
 
 def list_texts(frame: pd.DataFrame) -> list[str]:
@@ -80,6 +80,15 @@ def list_texts(frame: pd.DataFrame) -> list[str]:
     import pandas as pd
 
     return [name for name in frame.columns if pd.api.types.is_string_dtype(frame[name].dtype)]
+
+
+def sort_values(values: Iterable[Any]) -> list[Any]:
+    """The values sorted; those of different kinds by the name of the kind first. Raises TypeError if they have no order."""
+    values = list(values)
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=lambda value: (type(value).__name__, value))
 
 
 def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:

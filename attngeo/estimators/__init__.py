@@ -1,0 +1,1 @@
+"""Models that are fitted to tables and sequences of a user, as estimators of scikit-learn."""
