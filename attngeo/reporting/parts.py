@@ -118,7 +118,7 @@ def _prepare_analogies(request: AnalogyRequest, place: Workplace) -> ResultsPart
 
 def _prepare_theory(request: TheoryRequest, place: Workplace) -> ResultsPart:
     def make() -> pd.DataFrame:
-        from attngeo.theory.statements import check_statements
+        from attngeo.papers.statements import check_statements
 
         return check_statements(request.statements, progress=place.progress, **request.options)
 

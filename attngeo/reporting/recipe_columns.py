@@ -71,7 +71,7 @@ def columns_of(request: Request) -> tuple[str, ...] | None:
 
             return (*RUN_COLUMNS, *geometry_columns())
         case TheoryRequest():
-            from attngeo.theory.statements import COLUMNS as THEORY_COLUMNS
+            from attngeo.papers.statements import COLUMNS as THEORY_COLUMNS
 
             return THEORY_COLUMNS
         case SimulateRequest():

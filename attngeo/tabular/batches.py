@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attngeo.tabular.network import CellLayout
 from attngeo.training import draw_generator
-from attngeo.training.batches import Batch
+from attngeo.training.loop import Batch
 
 # Batches that are prepared at once.
 CHUNK = 32

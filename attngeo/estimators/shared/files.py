@@ -83,7 +83,7 @@ def list_texts(frame: pd.DataFrame) -> list[str]:
 
 
 def sort_values(values: Iterable[Any]) -> list[Any]:
-    """The values sorted; those of different kinds by the name of the kind first. Raises TypeError if they have no order."""
+    """The values sorted, those of different kinds by the name of the kind first. Raises TypeError if none is less."""
     values = list(values)
     try:
         return sorted(values)

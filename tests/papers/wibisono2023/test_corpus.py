@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from support.messages import refuses
 
 from attngeo.errors import DataError, UsageError
-from attngeo.theory import toy_corpus
-from attngeo.theory.corpus import ADJECTIVES, SUBJECTS, WORDS, build_corpus, count_pairs, examples_of
+from attngeo.papers.wibisono2023.corpus import (
+    ADJECTIVES,
+    SUBJECTS,
+    WORDS,
+    build_corpus,
+    count_pairs,
+    examples_of,
+    toy_corpus,
+)
 
 SENTENCES = st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=5), min_size=1, max_size=8).filter(
     lambda sentences: any(len(sentence) > 1 for sentence in sentences)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import pkgutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,10 +14,18 @@ import pytest
 from support.messages import refuses
 
 from attngeo.errors import UsageError
-from attngeo.theory import residuals, statements
-from attngeo.theory.residuals import Residuals, difference, shortfall
-from attngeo.theory.statements import COLUMNS, STATEMENTS, check_statements, select_statements
-from attngeo.theory.table import PAPERS
+from attngeo.papers.statements import (
+    COLUMNS,
+    DECLARED,
+    PAPERS,
+    STATEMENTS,
+    Residuals,
+    check_statements,
+    difference,
+    load_statement,
+    select_statements,
+    shortfall,
+)
 
 TRAINED = ["proposition-9", "proposition-14-trained", "efa-theorem-1-fits", "efa-theorem-2"]
 QUICK = [name for name in STATEMENTS if name not in TRAINED]
@@ -29,13 +36,16 @@ WRONG_AS_PRINTED = {
 }  # fmt: skip
 
 
-def test_every_statement_of_the_table_has_a_documented_function() -> None:
-    for name, statement in STATEMENTS.items():
-        function = pkgutil.resolve_name(f"attngeo.{statement.function}")
+def test_the_list_has_the_statements_that_its_modules_declare() -> None:
+    for name in STATEMENTS:
+        statement = load_statement(name)
+        function = inspect.unwrap(statement.function)
+        assert name == statement.name == name.lower()
+        assert function.__module__ == STATEMENTS[name]
         assert function.__doc__, name
         assert {"seed", *statement.arguments} <= set(inspect.signature(function).parameters), name
         assert statement.paper in PAPERS
-        assert name == statement.name == name.lower()
+    assert set(DECLARED) == set(STATEMENTS)
 
 
 def test_all_but_the_trained_ones_hold() -> None:
@@ -52,7 +62,7 @@ def test_all_but_the_trained_ones_hold() -> None:
 def test_no_seed_draws_matrices_that_lose_the_digits(seed: int) -> None:
     """Of the statements whose residuals grow with the condition of random matrices."""
     for name in ("proposition-12", "proposition-16", "remark-s1.6", "efa-theorem-1-items", "efa-theorem-1-values"):
-        assert STATEMENTS[name].evaluate(seed).worst < 0.1 * STATEMENTS[name].tolerance, name
+        assert load_statement(name).evaluate(seed).worst < 0.1 * load_statement(name).tolerance, name
 
 
 @pytest.mark.slow
@@ -88,9 +98,12 @@ def test_a_row_hides_nothing(
     errors: tuple[float, ...], printed: tuple[float, ...], expected: tuple[float, bool, bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    made = replace(STATEMENTS["lemma-1"], name="made", tolerance=0.2, function="theory.residuals:made")
-    monkeypatch.setitem(STATEMENTS, "made", made)
-    monkeypatch.setattr(residuals, "made", lambda seed: Residuals(f"seed {seed}", errors, printed), raising=False)
+    made = replace(
+        load_statement("lemma-1"), name="made", tolerance=0.2,
+        function=lambda seed: Residuals(f"seed {seed}", errors, printed),
+    )  # fmt: skip
+    monkeypatch.setitem(STATEMENTS, "made", __name__)
+    monkeypatch.setitem(DECLARED, "made", made)
     row = check_statements(["made"], seed=9).iloc[0]
     assert (row["residual"], row["holds"], row["as_printed"]) == pytest.approx(expected, nan_ok=True)
     assert row["computed"] == f"{made.claim}: seed 9"
@@ -98,7 +111,7 @@ def test_a_row_hides_nothing(
 
 def test_names_select_all_forms_in_the_order_of_the_table() -> None:
     def selected(*names: str) -> list[str]:
-        return [each.name for each in select_statements(names)]
+        return select_statements(names)
 
     assert selected() == list(STATEMENTS)
     assert selected("theorem-2") == [
@@ -135,10 +148,6 @@ def test_differences_are_relative_to_large_numbers_only() -> None:
 
 
 def test_the_table_imports_nothing_heavy() -> None:
-    code = "import sys, attngeo.theory.statements; print({'torch', 'numpy', 'scipy', 'pandas'} & set(sys.modules))"
+    code = "import sys, attngeo.papers.statements; print({'torch', 'numpy', 'scipy', 'pandas'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "set()\n"
-
-
-def test_the_statement_module_is_where_functions_are_looked_up() -> None:
-    assert statements.STATEMENTS["lemma-1"].evaluate(1).worst < 1e-10

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attngeo.theory import experts
-from attngeo.theory.models import AttentionLayer, BidirectionalAttention, seeded
-from attngeo.theory.residuals import difference
+from attngeo.papers.statements import difference
+from attngeo.papers.wibisono2023 import experts
+from attngeo.papers.wibisono2023.experts import AttentionLayer, BidirectionalAttention, seeded
 
 # Of float64, as a share of the largest number: a thousand times what is measured.
 ROUNDING = 1e-12

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.theory.models import seeded
-from attngeo.theory.residuals import Residuals, difference
+from attngeo.papers.statements import SAPONATI, Residuals, difference, statement
+from attngeo.training import seeded
 
 TOKENS, DIMENSIONS, WORDS, TRIALS = 6, 5, 9, 5
 
@@ -116,6 +116,7 @@ def update_by_autograd(sequence: TokenSequence, *, softmax: bool, part: Tensor |
     return gradient
 
 
+@statement("proposition-2.1-linear", SAPONATI, "Proposition 2.1, linear attention", "Σ β·K = gradient by autograd")
 def check_proposition_2_1(seed: int = 0, *, trials: int = TRIALS, **sizes: int) -> Residuals:
     """Proposition 2.1 for linear attention, as the proof has it: Σ β_ij·K_ij against autograd, in both groupings."""
     errors = []
@@ -126,6 +127,12 @@ def check_proposition_2_1(seed: int = 0, *, trials: int = TRIALS, **sizes: int) 
     return Residuals(f"gradients of {2 * trials} sequences, autoregressive and bidirectional", tuple(errors))
 
 
+@statement(
+    "proposition-2.1-softmax",
+    SAPONATI,
+    "Proposition 2.1, equation (1)",
+    "Σ β·K with the softmax's derivative in β = gradient by autograd",
+)
 def check_proposition_2_1_softmax(seed: int = 0, *, trials: int = TRIALS, **sizes: int) -> Residuals:
     """Proposition 2.1 for equation (1), which has a softmax: β gets its derivative. Printed: the proof's β."""
     errors, printed = [], []
@@ -139,6 +146,7 @@ def check_proposition_2_1_softmax(seed: int = 0, *, trials: int = TRIALS, **size
     return Residuals(found, tuple(errors), tuple(printed))
 
 
+@statement("remark-s1.6", SAPONATI, "Remark S1.6", "change of Wq·Wkᵀ by a step = η(G·Wk·Wkᵀ + Wq·Wqᵀ·G) + O(η²)")
 def check_remark_s1_6(seed: int = 0, *, trials: int = TRIALS, rank: int = 2, **sizes: int) -> Residuals:
     """Remark S1.6: a step of Wq and Wk changes M by η(G·Wk·Wkᵀ + Wq·Wqᵀ·G) + η²·G·Wk·Wqᵀ·G. Printed: ∝ G = Σ β·K."""
     errors, printed, step = [], [], 1e-2
@@ -158,6 +166,7 @@ def check_remark_s1_6(seed: int = 0, *, trials: int = TRIALS, rank: int = 2, **s
     return Residuals(found, tuple(errors), tuple(printed))
 
 
+@statement("proposition-2.2", SAPONATI, "Proposition 2.2", "columns and rows (13) to (16) = parts of the gradient")
 def check_proposition_2_2(seed: int = 0, *, trials: int = TRIALS, **sizes: int) -> Residuals:
     """Proposition 2.2: columns and rows of the update by one token as context, and as prediction (13 to 16).
 

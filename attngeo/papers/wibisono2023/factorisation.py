@@ -12,10 +12,18 @@ import numpy as np
 import torch
 from scipy.stats import pearsonr, spearmanr
 
-from attngeo.theory.corpus import Array, Examples, count_pairs, examples_of, toy_corpus
-from attngeo.theory.fitting import fit
-from attngeo.theory.models import ContinuousBag, WordAttention, seeded
-from attngeo.theory.residuals import Residuals, difference, shortfall
+from attngeo.papers.statements import WIBISONO, Residuals, difference, shortfall, statement
+from attngeo.papers.wibisono2023.corpus import (
+    Array,
+    ContinuousBag,
+    Examples,
+    WordAttention,
+    count_pairs,
+    examples_of,
+    fit,
+    toy_corpus,
+)
+from attngeo.training import seeded
 
 # Proposition 9 on the toy corpus, as published: dimension → Spearman, Pearson.
 PUBLISHED = {30: (0.74, 0.67), 100: (0.77, 0.71), 300: (0.77, 0.70), 900: (0.77, 0.71)}
@@ -98,6 +106,13 @@ def surrogate_loss(products: torch.Tensor, examples: Examples, tau: Array, lengt
     return loss.sum()
 
 
+@statement(
+    "proposition-9",
+    WIBISONO,
+    "Propositions 3 and 9",
+    "correlations of w·c with p(w,c)/p(c), CBOW on the toy corpus: distance below the published ones",
+    0.06,
+)
 def check_proposition_9(
     seed: int = 0, *, dimensions: tuple[int, ...] = tuple(PUBLISHED), starts: int = STARTS, sentences: int = 10_000
 ) -> Residuals:
@@ -123,6 +138,12 @@ def check_proposition_9(
     )
 
 
+@statement(
+    "proposition-14-minimum",
+    WIBISONO,
+    "Propositions 6 and 14",
+    "derivative of the approximate loss at equation (2) = 0",
+)
 def check_proposition_14(seed: int = 0, *, sentences: int = 500) -> Residuals:
     """Proposition 14, derived: the gradient of the approximate loss is 0 at Equation (2), for random τ."""
     corpus = toy_corpus(sentences, seed)
@@ -135,6 +156,9 @@ def check_proposition_14(seed: int = 0, *, sentences: int = 500) -> Residuals:
     return Residuals(f"largest derivative by one of {matrix.size} products", (error,))
 
 
+@statement(
+    "proposition-14-constant", WIBISONO, "Propositions 6 and 14, constant τ", "equation (2) = |V|·p(w,c)/p(c) − 1"
+)
 def check_proposition_14_constant(seed: int = 0, *, sentences: int = 500) -> Residuals:
     """Proposition 14 if τ is constant: Equation (2) is |V|·p(w_i, c_j)/p(c_j) − 1, as for CBOW."""
     corpus = toy_corpus(sentences, seed)
@@ -146,6 +170,13 @@ def check_proposition_14_constant(seed: int = 0, *, sentences: int = 500) -> Res
     return Residuals(f"{expected.size} entries, all gamma = 1/{length}", (error,))
 
 
+@statement(
+    "proposition-14-trained",
+    WIBISONO,
+    "Propositions 6 and 14, measured",
+    "correlation of w·c with equation (2), attention on the toy corpus: distance below that of CBOW",
+    0.06,
+)
 def check_proposition_14_trained(seed: int = 0, *, dimensions: int = 100, sentences: int = 10_000) -> Residuals:
     """Proposition 14 as measured: Spearman of w_i·c_j with Equation (2), for attention trained on the toy corpus.
 

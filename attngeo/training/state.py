@@ -28,17 +28,17 @@ def save_state(folder: Path, groups: Mapping[str, Mapping[str, Tensor]], about: 
     }
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / FILE) as path:
-        save_file(_own(tensors), path, metadata={KEY: json.dumps(about)})
+        save_file(_part(tensors), path, metadata={KEY: json.dumps(about)})
 
 
-def _own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _part(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Tensors that share no memory, as safetensors requires."""
     seen: set[int] = set()
-    own = {}
+    parted = {}
     for name, tensor in tensors.items():
-        own[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-        seen.add(own[name].data_ptr())
-    return own
+        parted[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(parted[name].data_ptr())
+    return parted
 
 
 def load_state(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:

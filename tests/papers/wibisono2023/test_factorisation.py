@@ -10,9 +10,20 @@ import torch
 from support.messages import refuses
 
 from attngeo.errors import TrainingError
-from attngeo.theory import factorisation
-from attngeo.theory.corpus import Examples, build_corpus, count_pairs, examples_of, toy_corpus
-from attngeo.theory.factorisation import (
+from attngeo.papers.wibisono2023 import factorisation
+from attngeo.papers.wibisono2023.corpus import (
+    ContinuousBag,
+    Examples,
+    WordAttention,
+    build_corpus,
+    corpus_loss,
+    count_pairs,
+    examples_of,
+    fit,
+    seeded,
+    toy_corpus,
+)
+from attngeo.papers.wibisono2023.factorisation import (
     AttentionSums,
     attention_matrix,
     check_proposition_9,
@@ -23,8 +34,6 @@ from attngeo.theory.factorisation import (
     shifted_log_ratios,
     sum_attention,
 )
-from attngeo.theory.fitting import corpus_loss, fit
-from attngeo.theory.models import ContinuousBag, WordAttention, seeded
 
 ROUNDING = 1e-12
 

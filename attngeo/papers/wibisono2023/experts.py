@@ -1,7 +1,8 @@
 """Bidirectional attention as a mixture of word experts: Lemma 1 and Theorem 2, written from the statements.
 
+|V| words, the mask is one more token; S positions; embeddings of p dimensions; H heads of d_w dimensions.
 The right-hand sides take weights from a `BidirectionalAttention` and use none of its layers.
-Source: Wibisono and Wang 2023 (arXiv 2307.04057), Lemma 1, Theorem 2 and appendix C.
+Source: Wibisono and Wang 2023 (arXiv 2307.04057), Lemma 1, Theorem 2, appendices B and C.
 """
 
 from __future__ import annotations
@@ -11,12 +12,65 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from attngeo.theory.models import AttentionLayer, BidirectionalAttention, seeded
-from attngeo.theory.residuals import Residuals, difference
+from attngeo.papers.statements import WIBISONO, Residuals, difference, statement
+from attngeo.training import seeded
 
 WORDS, LENGTH, DIMENSIONS, SENTENCES = 11, 6, 8, 4
+
+
+class AttentionLayer(nn.Module):
+    """Attention and a linear layer, each with a residual connection: steps 2 to 6 of appendix B.
+
+    query.weight, key.weight: W^Q and W^K of all heads, [H·d_w, p]. value.weight: W^V, [H·d_w, p]. output.weight:
+    (W^O)ᵀ, [p, H·d_w]. linear.weight: W′, [p, p].
+    """
+
+    def __init__(self, dimensions: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim
+        self.query, self.key, self.value = (
+            nn.Linear(dimensions, heads * head_dim, bias=False, dtype=torch.float64) for _ in range(3)
+        )
+        self.output = nn.Linear(heads * head_dim, dimensions, bias=False, dtype=torch.float64)
+        self.linear = nn.Linear(dimensions, dimensions, bias=False, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The representations after the layer, [n, S, p], from those before it."""
+        q, k, v = (
+            part(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )  # [n, H, S, d_w]
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # [n, S, H·d_w]
+        x = x + self.output(mixed)
+        after: Tensor = x + self.linear(x)
+        return after
+
+
+class BidirectionalAttention(nn.Module):
+    """Bidirectional attention: tokens and positions, one or several layers, and a linear layer to logits (appendix B).
+
+    tokens.weight: C, [|V| + 1, p], the mask last. positions.weight: P, [S, p]. last.weight: W″, [|V|, p].
+    """
+
+    def __init__(
+        self, words: int, length: int, dimensions: int, *, heads: int = 1, head_dim: int = 4, layers: int = 1
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(words + 1, dimensions, dtype=torch.float64)
+        self.positions = nn.Embedding(length, dimensions, dtype=torch.float64)
+        self.layers = nn.ModuleList(AttentionLayer(dimensions, heads, head_dim) for _ in range(layers))
+        self.last = nn.Linear(dimensions, words, bias=False, dtype=torch.float64)
+
+    def forward(self, sentences: Tensor) -> Tensor:
+        """Logits [n, S, |V|] of the word in each position, from the numbers of the tokens, [n, S]."""
+        x = self.tokens(sentences) + self.positions.weight
+        for layer in self.layers:
+            x = layer(x)
+        logits: Tensor = self.last(x)
+        return logits
 
 
 class ExpertWeights(NamedTuple):
@@ -46,9 +100,9 @@ def expert_weights(model: BidirectionalAttention) -> ExpertWeights:
 def _heads(layer: AttentionLayer) -> Iterator[tuple[Tensor, Tensor]]:
     """(W^K)ᵀW^Q/√d_w and (W^O)ᵀW^V of each head, each [p, p]."""
     for head in range(layer.heads):
-        own = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
-        key_query = layer.key.weight[own].T @ layer.query.weight[own] / math.sqrt(layer.head_dim)
-        yield key_query, layer.output.weight[:, own] @ layer.value.weight[own]
+        rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
+        key_query = layer.key.weight[rows].T @ layer.query.weight[rows] / math.sqrt(layer.head_dim)
+        yield key_query, layer.output.weight[:, rows] @ layer.value.weight[rows]
 
 
 def lemma_1_losses(model: BidirectionalAttention, sentence: Tensor, place: int) -> Tensor:
@@ -99,6 +153,7 @@ def _mix(layer: AttentionLayer, z: list[Tensor], middle: Tensor) -> Tensor:
     return total
 
 
+@statement("lemma-1", WIBISONO, "Lemma 1", "loss by θ and χ = cross-entropy of the attention layer")
 def check_lemma_1(seed: int = 0, **sizes: int) -> Residuals:
     """Lemma 1: L_MLM(m, b) by θ and χ against the cross-entropy of the attention layer, for every m and b."""
     errors = []
@@ -108,6 +163,10 @@ def check_lemma_1(seed: int = 0, **sizes: int) -> Residuals:
     return Residuals(f"losses of {len(errors)} masked positions, every word", tuple(errors))
 
 
+@statement("theorem-2-one-head", WIBISONO, "Theorem 2", "mixture of word experts = logits of attention")
+@statement(
+    "theorem-2-several-heads", WIBISONO, "Theorem 2, several heads", "stacked mixtures = logits of attention", heads=3
+)
 def check_theorem_2(seed: int = 0, *, heads: int = 1, **sizes: int) -> Residuals:
     """Theorem 2: F(X̄) against the logits of one layer of attention with any number of heads."""
     errors = [
@@ -119,6 +178,9 @@ def check_theorem_2(seed: int = 0, *, heads: int = 1, **sizes: int) -> Residuals
     )
 
 
+@statement(
+    "theorem-2-several-layers", WIBISONO, "Theorem 2, several layers", "mixture of mixtures = logits of attention"
+)
 def check_theorem_2_layers(seed: int = 0, *, layers: int = 3, heads: int = 2, **sizes: int) -> Residuals:
     """Theorem 2 for several layers: the mixture of mixtures against the logits of the stacked layers."""
     errors = [

@@ -15,9 +15,8 @@ import torch
 
 from attngeo.geometry.directionality import directionality
 from attngeo.geometry.symmetry import symmetry
-from attngeo.theory.corpus import Array
-from attngeo.theory.objectives import USUAL, Effect, measure
-from attngeo.theory.residuals import Residuals, difference, shortfall
+from attngeo.papers.saponati2025.objectives import USUAL, Array, Effect, measure
+from attngeo.papers.statements import INTERVAL, SAPONATI, Residuals, difference, shortfall, statement
 
 GAMMA = 2.0
 SIZES, MATRICES = (3, 10, 40), 20
@@ -55,6 +54,7 @@ def dense_directionality(matrix: Array, gamma: float = GAMMA) -> float:
     return (rows - columns) / (rows + columns) if rows + columns else 0.0
 
 
+@statement("definition-3.1", SAPONATI, "Definition 3.1", "s without the factor 2 = tr(MM)/‖M‖², ±1 for M = ±Mᵀ")
 def check_definition_3_1(seed: int = 0) -> Residuals:
     """Definition 3.1 without its factor 2: tr(MM)/‖M‖², 1 for symmetric and −1 for skew M. Printed: with the factor."""
     errors, printed = [], []
@@ -68,6 +68,9 @@ def check_definition_3_1(seed: int = 0) -> Residuals:
     return Residuals(f"{len(printed)} random matrices; printed: 2 for symmetric ones", tuple(errors), tuple(printed))
 
 
+@statement(
+    "proposition-s1.15-range", SAPONATI, "Proposition S1.15 (1, 2)", "1 − s = 2‖M_n‖²/‖M‖², 1 + s = 2‖M_s‖²/‖M‖²"
+)
 def check_proposition_s1_15_range(seed: int = 0) -> Residuals:
     """Proposition S1.15 (1, 2): 1 − s = 2‖M_n‖²/‖M‖² and 1 + s = 2‖M_s‖²/‖M‖², so s is in [−1, 1], with ±1 as said."""
     errors = []
@@ -79,6 +82,7 @@ def check_proposition_s1_15_range(seed: int = 0) -> Residuals:
     return Residuals(f"{len(errors) // 3} random matrices", tuple(errors))
 
 
+@statement("proposition-s1.15-chance", SAPONATI, "Proposition S1.15 (3)", "mean s of random matrices = 1/n", INTERVAL)
 def check_proposition_s1_15_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS) -> Residuals:
     """Proposition S1.15 (3): the mean of s over random matrices is 1/n. Printed: 8/n."""
     random = np.random.default_rng(seed)
@@ -94,6 +98,9 @@ def check_proposition_s1_15_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS) 
     )
 
 
+@statement(
+    "proposition-s1.16-range", SAPONATI, "Proposition S1.16 (1, 2)", "d in [−1, 1], ±1 if only rows or columns exceed"
+)
 def check_proposition_s1_16_range(seed: int = 0) -> Residuals:
     """Proposition S1.16 (1, 2): d is in [−1, 1], ±1 if only rows or only columns are outliers; d(Mᵀ) = −d(M)."""
     errors, seen = [], []
@@ -108,6 +115,13 @@ def check_proposition_s1_16_range(seed: int = 0) -> Residuals:
     return Residuals(f"{len(seen)} matrices, {ends}", tuple(errors))
 
 
+@statement(
+    "proposition-s1.16-chance",
+    SAPONATI,
+    "Proposition S1.16 (3)",
+    "mean d of random matrices = 0, spread falls with n",
+    INTERVAL,
+)
 def check_proposition_s1_16_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS // 5) -> Residuals:
     """Proposition S1.16 (3): over random matrices d has the mean 0, and its deviation falls as n grows."""
     random = np.random.default_rng(seed)
@@ -125,12 +139,16 @@ def check_proposition_s1_16_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS /
     )
 
 
+@statement("symmetry-from-factors", SAPONATI, "Definition 3.1, from Wq and Wk", "s without forming M = dense s", 1e-05)
 def check_cheap_symmetry(seed: int = 0) -> Residuals:
     """tr(MM) and ‖M‖² from the factors in float32, against the dense definition in float64."""
     errors = [abs(float(symmetry(wq, wk)) - dense_symmetry(_multiply(wq, wk))) for wq, wk in _draw_factors(seed)]
     return Residuals(f"{len(errors)} pairs of factors, {_describe_forms()}", tuple(errors))
 
 
+@statement(
+    "directionality-from-factors", SAPONATI, "Definition 3.2, from Wq and Wk", "d without forming M = dense d", 1e-05
+)
 def check_cheap_directionality(seed: int = 0) -> Residuals:
     """Row and column norms from the factors in float32, against the dense definition in float64."""
     errors = [

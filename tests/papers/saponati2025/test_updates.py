@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attngeo.theory import updates
+from attngeo.papers.saponati2025 import updates
 
 CHECKS = [
     updates.check_proposition_2_1, updates.check_proposition_2_1_softmax, updates.check_remark_s1_6,

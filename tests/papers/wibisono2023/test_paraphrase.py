@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attngeo.theory import paraphrase
-from attngeo.theory.factorisation import shifted_log_ratios
-from attngeo.theory.paraphrase import assumption_errors, combine, paraphrase_errors
+from attngeo.papers.wibisono2023 import paraphrase
+from attngeo.papers.wibisono2023.factorisation import shifted_log_ratios
+from attngeo.papers.wibisono2023.paraphrase import assumption_errors, combine, paraphrase_errors
 
 CHECKS = [
     paraphrase.check_lemma_11,

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from attngeo.theory.corpus import Array, Corpus
-from attngeo.theory.factorisation import AttentionSums, attention_matrix, shifted_log_ratios
-from attngeo.theory.residuals import Residuals, difference
+from attngeo.papers.statements import WIBISONO, Residuals, difference, statement
+from attngeo.papers.wibisono2023.corpus import Array, Corpus
+from attngeo.papers.wibisono2023.factorisation import AttentionSums, attention_matrix, shifted_log_ratios
 
 WORDS = 7
 TRIALS = 20
@@ -98,12 +98,14 @@ def combine(terms: ParaphraseErrors) -> tuple[Array, Array]:
     return terms.rho + between + terms.delta, terms.xi + between
 
 
+@statement("lemma-11", WIBISONO, "Lemma 11", "sum of rows of M = ρ + σ − σ* + δ = ξ + σ − σ*")
 def check_lemma_11(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
     """Lemma 11: both right-hand sides against Σ_W* M_i − Σ_W M_i, for word sets of one, two and three words."""
     random = np.random.default_rng(seed)
     return _check_sums(random, lambda: _draw_words(random, words), words, trials)
 
 
+@statement("lemma-15", WIBISONO, "Lemma 15", "Lemma 11 for the weighted p̄, and w·c̃ = |V|·p̄(w,c)/p̄(c) − 1")
 def check_lemma_15(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
     """Lemma 15, which is Lemma 11 for p̄. Also w_i·c̃_j = |V|·p̄(w_i, c_j)/p̄(c_j) − 1, from Equation (2)."""
     random = np.random.default_rng(seed)
@@ -135,12 +137,14 @@ def _scaled_products_error(sums: AttentionSums, length: int) -> float:
     return difference(attention_matrix(sums, length) * (length * sums.zeta), expected)
 
 
+@statement("proposition-12", WIBISONO, "Propositions 4 and 12", "w_b* = w_a* − w_a + w_b + C†·(error terms)")
 def check_proposition_12(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
     """Proposition 12: w_b* = w_a* − w_a + w_b + C†(…), for embeddings with W·Cᵀ = M exactly."""
     random = np.random.default_rng(seed)
     return _check_analogies(random, lambda: _draw_words(random, words), words, trials)
 
 
+@statement("proposition-16", WIBISONO, "Propositions 7 and 16", "Proposition 12 for p̄ and c̃")
 def check_proposition_16(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
     """Proposition 16: the same for p̄ and c̃."""
     random = np.random.default_rng(seed)
@@ -168,11 +172,17 @@ def _factorise(random: np.random.Generator, matrix: Array) -> tuple[Array, Array
     return context, np.linalg.solve(context, matrix.T).T
 
 
+@statement(
+    "proposition-13", WIBISONO, "Propositions 5 and 13", "error of c_r + c_s ≈ c_t + c_u as a share of its bound", 1.0
+)
 def check_proposition_13(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
     """Proposition 13: ‖c_r + c_s − c_t − c_u‖ against its bound by the errors of the assumptions."""
     return _check_conclusions(np.random.default_rng(seed), words, trials, asymmetry=0.0)
 
 
+@statement(
+    "proposition-17", WIBISONO, "Propositions 8 and 17", "error of c̃_r + c̃_s ≈ c̃_t + c̃_u as a share of its bound", 1.0
+)
 def check_proposition_17(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
     """Proposition 17: the same for c̃ and p̄, with the asymmetry of p̄ as one more error."""
     return _check_conclusions(np.random.default_rng(seed), words, trials, asymmetry=1.0)

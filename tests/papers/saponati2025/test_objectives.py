@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attngeo.theory import objectives
-from attngeo.theory.objectives import DIMENSIONS, LENGTH, MASKED, SEQUENCES, draw_updates, embedding_variances, measure
+from attngeo.papers.saponati2025 import objectives
+from attngeo.papers.saponati2025.objectives import (
+    DIMENSIONS,
+    LENGTH,
+    MASKED,
+    SEQUENCES,
+    draw_updates,
+    embedding_variances,
+    measure,
+)
 
 
 def expected_counts(bidirectional: bool) -> tuple[float, float]:

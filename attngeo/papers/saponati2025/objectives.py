@@ -8,14 +8,15 @@ Source: Saponati et al. 2025 (arXiv 2502.10927), section 2.4, appendices S1.5.2 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from attngeo.theory.corpus import Array
-from attngeo.theory.residuals import Residuals, difference, shortfall
-from attngeo.theory.updates import contributions, draw_sequence, update_by_autograd
+from attngeo.papers.saponati2025.updates import contributions, draw_sequence, update_by_autograd
+from attngeo.papers.statements import INTERVAL, SAPONATI, Residuals, difference, shortfall, statement
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 DIMENSIONS, LENGTH, SEQUENCES, DRAWS = 16, 10, 8, 6000
 # Variances of the embeddings' coordinates: a quarter of them is large, the others spread over the small ones.
@@ -94,6 +95,13 @@ def draw_updates(
     return updates
 
 
+@statement(
+    "theorem-2.3-norms",
+    SAPONATI,
+    "Theorem 2.3, (17)",
+    "autoregressive: E‖Δw_·k‖² > E‖Δw_k·‖² if Σ_kk < tr Σ/d",
+    INTERVAL,
+)
 def check_theorem_2_3_norms(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
     """Theorem 2.3 (17): E‖Δw_·k‖² > E‖Δw_k·‖² if Σ_kk < tr Σ/d. Printed: > E‖Δw_m·‖² for any k."""
     updates = draw_updates(np.random.default_rng(seed), bidirectional=False, draws=draws)
@@ -109,6 +117,13 @@ def check_theorem_2_3_norms(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
     )
 
 
+@statement(
+    "theorem-2.3-tails",
+    SAPONATI,
+    "Theorem 2.3, (18)",
+    "autoregressive: column k more often large than row k, same k",
+    INTERVAL,
+)
 def check_theorem_2_3_tails(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
     """Theorem 2.3 (18): column k is more often large than row k, if Σ_kk < tr Σ/d. Printed: any of them.
 
@@ -132,6 +147,7 @@ def check_theorem_2_3_tails(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
     )
 
 
+@statement("corollary-s1.12", SAPONATI, "Corollary S1.12", "bidirectional: E‖Δw_·k‖² = E‖Δw_k·‖²", INTERVAL)
 def check_corollary_s1_12(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
     """Corollary S1.12: under the bidirectional objective E‖Δw_·k‖² = E‖Δw_k·‖². Printed: Var of any row and column."""
     updates = draw_updates(np.random.default_rng(seed), bidirectional=True, draws=draws)
@@ -152,6 +168,7 @@ def _square_deviations(values: Array) -> Array:
     return deviations
 
 
+@statement("theorem-2.4-pairs", SAPONATI, "Theorem 2.4, (19, 20)", "gradient = sum of the parts of pairs")
 def check_theorem_2_4_pairs(seed: int = 0, *, trials: int = 5) -> Residuals:
     """Theorem 2.4 (19, 20): the update is Σ_i<j (β_ij + β_ji)·S_ij + (β_ij − β_ji)·N_ij, by autograd.
 
@@ -171,6 +188,13 @@ def check_theorem_2_4_pairs(seed: int = 0, *, trials: int = 5) -> Residuals:
     return Residuals(f"gradients of {trials} sequences", tuple(errors))
 
 
+@statement(
+    "theorem-2.4-symmetry",
+    SAPONATI,
+    "Theorem 2.4, (21)",
+    "bidirectional update more symmetric than autoregressive one",
+    INTERVAL,
+)
 def check_theorem_2_4_symmetry(seed: int = 0, *, draws: int = DRAWS, correlation: float = 0.9) -> Residuals:
     """Theorem 2.4 (21): with correlated β_ij and β_ji the bidirectional update is more symmetric than the other one.
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attngeo.theory import scores
-from attngeo.theory.scores import dense_directionality, dense_symmetry, outlier_sums
+from attngeo.papers.saponati2025 import scores
+from attngeo.papers.saponati2025.scores import dense_directionality, dense_symmetry, outlier_sums
 
 CHECKS = [
     scores.check_definition_3_1, scores.check_proposition_s1_15_range, scores.check_proposition_s1_16_range,
