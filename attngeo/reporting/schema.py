@@ -17,6 +17,7 @@ from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
 from attngeo.options import options_of
 from attngeo.papers.statements import TheoryOptions, select_statements
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,
@@ -28,7 +29,6 @@ from attngeo.schemas import STRICT, OptionsOf, make_keys
 from attngeo.schemas import as_value_error as _as_value_error
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
-from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
 
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"
 Name = Annotated[str, Field(pattern=NAME)]
