@@ -65,10 +65,15 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
     return chosen
 
 
+def parse_methods(text: str) -> list[str]:
+    """The methods of a text of the command line. Raises UsageError."""
+    return list(check_methods(text))
+
+
 def methods_option(example: str) -> Any:
     """The option `methods` of a command that compares them."""
     return option(
-        None, f"Methods, for example {example}", panel=INPUT, metavar="LIST", parse=check_methods, shown_default="all"
+        None, f"Methods, for example {example}", panel=INPUT, metavar="LIST", parse=parse_methods, shown_default="all"
     )
 
 
