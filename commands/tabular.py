@@ -32,7 +32,7 @@ from attngeo.studies.options import StudyOptions
 
 from .cells import format_number, is_missing
 from .console import Terminal
-from .declare import take_options
+from .declare import with_options
 from .help import Command, Group
 from .messages import say
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
@@ -51,7 +51,7 @@ The paper is Wibisono and Wang 2023 (arXiv 2307.04057), section 3.
 tabular = typer.Typer(name="tabular", help=HELP, cls=Group)
 
 
-@take_options(FitOptions)
+@with_options
 def fit(
     options: FitOptions,
     train: Annotated[str, typer.Argument(metavar="TRAIN", help="Training rows: a .csv, .tsv or .parquet file")],
@@ -126,7 +126,7 @@ def _print_scores(rows: pd.DataFrame) -> None:
     console.print(f"{first['train_rows']:,} rows train, {first['test_rows']:,} test.", highlight=False)
 
 
-@take_options(PredictOptions)
+@with_options
 def predict(
     options: PredictOptions,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")],
@@ -178,9 +178,7 @@ def _print_labels(rows: pd.DataFrame) -> None:
     Terminal().print(table)
 
 
-@take_options(SimulateOptions)
-@take_options(ResultOptions, "results")
-@take_options(StudyOptions, "study")
+@with_options
 def simulate(
     options: SimulateOptions,
     output: Output = None,
@@ -206,9 +204,7 @@ def simulate(
     deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, _print_experiment)
 
 
-@take_options(AutoMpgOptions)
-@take_options(ResultOptions, "results")
-@take_options(StudyOptions, "study")
+@with_options
 def auto_mpg(
     options: AutoMpgOptions,
     output: Output = None,

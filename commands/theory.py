@@ -14,7 +14,7 @@ from attngeo.papers.statements import ROUNDING, STATEMENTS, TheoryOptions, check
 
 from .cells import format_number
 from .console import Terminal, drop_columns
-from .declare import take_options
+from .declare import with_options
 from .messages import say
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, deliver_rows
@@ -31,7 +31,7 @@ def complete_statements(incomplete: str) -> list[str]:
     return [name for name in STATEMENTS if name.startswith(incomplete)]
 
 
-@take_options(TheoryOptions)
+@with_options
 def theory(
     options: TheoryOptions,
     names: Annotated[

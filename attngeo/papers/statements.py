@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, Options, accept_options, option
+from attngeo.options import COMPUTATION, Options, option, takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 
@@ -177,7 +177,6 @@ def select_statements(names: Sequence[str]) -> list[str]:
     return [name for name in STATEMENTS if not names or name in selected]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TheoryOptions(Options):
     """How statements are evaluated. Raises UsageError for a value outside its limits."""
 
@@ -186,7 +185,14 @@ class TheoryOptions(Options):
     )
 
 
-@accept_options(TheoryOptions)
+class TheoryKeywords(TheoryOptions):
+    """The keywords of `check_statements`."""
+
+    options: TheoryOptions | None = None
+    progress: ProgressCallback = ignore_progress
+
+
+@takes(TheoryKeywords)
 def check_statements(
     names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:

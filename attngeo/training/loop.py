@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from attngeo.devices import explain_memory, pick_device
 from attngeo.errors import InterruptedTrainingError, TrainingError
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
 from attngeo.training.state import flatten_optimizer, load_optimizer, load_state, save_state
@@ -143,7 +142,18 @@ class History:
     best_epoch: np.ndarray
 
 
-@accept_options(TrainingOptions)
+class TrainingKeywords(TrainingOptions):
+    """The keywords of `train`."""
+
+    options: TrainingOptions | None = None
+    validation: Batches | None = None
+    folder: str | Path | None = None
+    identity: str = ""
+    optimizer: torch.optim.Optimizer | None = None
+    progress: ProgressCallback = ignore_progress
+
+
+@takes_after_two(TrainingKeywords)
 def train(
     model: nn.Module,
     batches: Batches,
@@ -209,7 +219,7 @@ class _Training:
         self._batches, self._validation, self._options, self._folder = batches, validation, options, folder
         self._optimizer = optimizer
         shapes = {name: list(weight.shape) for name, weight in model.named_parameters()}
-        kept = {name: value for name, value in dataclasses.asdict(options).items() if name not in FREE}
+        kept = {name: value for name, value in options if name not in FREE}
         self._about = {"identity": identity, "options": kept, "shapes": shapes}
         self.epoch = 0
         self._train: list[Tensor] = []

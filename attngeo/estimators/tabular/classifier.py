@@ -363,7 +363,7 @@ class AttentionClassifier(
         CorruptCheckpointError if its files are broken or contradict each other, and NotEnoughMemoryError.
         """
         saved, coding, network = read_classifier(Path(folder))
-        model = cls(**saved.parameters)
+        model = cls(**dict(saved.parameters))
         model.set_params(device=usable_device(model.device))
         model.coding_, model.network_ = coding, network
         model.n_iter_, model.missing_texts = saved.epochs, saved.missing

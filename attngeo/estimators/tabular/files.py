@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,7 +92,7 @@ def fit_table(
     categories, one-hot; a missing cell is a category of its own there. to_save: refuse what a saved model cannot keep.
     Raises TableError and UsageError.
     """
-    parameters = {field.name: getattr(options, field.name) for field in fields(ClassifierOptions)}
+    parameters = {name: getattr(options, name) for name in ClassifierOptions.model_fields}
     model = AttentionClassifier(**parameters, random_state=options.seed)
     model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
     model.missing_texts = tuple(list_missing(options.missing))

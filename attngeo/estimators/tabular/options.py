@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, INPUT, MODEL, OPTIMISATION, Options, device_option, missing_option, option
+from attngeo.options import (
+    COMPUTATION,
+    INPUT,
+    MODEL,
+    OPTIMISATION,
+    Options,
+    as_texts,
+    device_option,
+    missing_option,
+    option,
+)
 
 # The methods for a table, as the paper's tables call them: the baselines, and attention.
 METHOD_LABELS = {"lr": "LR", "rf": "RF", "gb": "GB", "mlp": "MLP", "atn": "ATN"}
@@ -17,7 +26,6 @@ Vocabulary = Literal["column", "shared"]
 Unseen = Literal["error", "mask"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClassifierOptions(Options):
     """Options of `AttentionClassifier`; the defaults are those of the published run."""
 
@@ -45,8 +53,7 @@ class ClassifierOptions(Options):
     )
     device: str = device_option()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.patience is not None and not self.validation_fraction:
             raise UsageError("patience requires held-out rows; set validation_fraction, for example to 0.1")
 
@@ -65,30 +72,27 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
     return chosen
 
 
-def parse_methods(text: str) -> list[str]:
-    """The methods of a text of the command line. Raises UsageError."""
-    return list(check_methods(text))
+def _split_names(names: Any) -> Any:
+    return tuple(names.split(",")) if isinstance(names, str) else as_texts(names)
 
 
 def methods_option(example: str) -> Any:
     """The option `methods` of a command that compares them."""
     return option(
-        None, f"Methods, for example {example}", panel=INPUT, metavar="LIST", parse=parse_methods, shown_default="all"
+        None, f"Methods, for example {example}", panel=INPUT, metavar="LIST", parse=_split_names, shown_default="all"
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class PredictOptions(Options):
     """How the rows of a file are read that a saved model predicts. Raises UsageError."""
 
-    missing: Iterable[str] | None = missing_option("as fitted")
+    missing: Sequence[str] | None = missing_option("as fitted")
     unseen: Unseen | None = option(
         None, "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION,
         shown_default="as fitted",
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class FitOptions(ClassifierOptions):
     """What is fitted to a table, and how it is measured. Raises UsageError."""
 
@@ -98,12 +102,11 @@ class FitOptions(ClassifierOptions):
     test_size: float = option(
         0.25, "Fraction of the rows that are held out to test, without --test", panel=INPUT, least=0.01, most=0.99
     )
-    missing: Iterable[str] | None = missing_option()
-    methods: Iterable[str] | None = methods_option("atn,lr")
+    missing: Sequence[str] | None = missing_option()
+    methods: Sequence[str] | None = methods_option("atn,lr")
     seed: int = option(0, "Seed of everything that is random", panel=OPTIMISATION, least=0, most=2**32 - 1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         object.__setattr__(self, "methods", self.method_names)
 
     @property

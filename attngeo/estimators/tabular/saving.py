@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,8 +34,8 @@ from attngeo.estimators.shared.saving import (
 from attngeo.estimators.tabular.coding import ColumnCoding, TableCoding
 from attngeo.estimators.tabular.network import CellLayout, TableAttention, list_weights
 from attngeo.estimators.tabular.options import ClassifierOptions
-from attngeo.options import OPTIMISATION, Options, option
-from attngeo.schemas import OptionsOf, Table
+from attngeo.options import OPTIMISATION, option
+from attngeo.schemas import Table
 
 MODEL_TYPE = "attngeo_tabular"
 MADE_BY = "attngeo tabular fit --save"
@@ -64,16 +63,10 @@ NAMES = {
 TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _StartOptions(Options):
-    """What a classifier has besides its options."""
+class SavedParameters(ClassifierOptions):
+    """The parameters of a classifier: its options and its seed."""
 
     random_state: int | None = option(None, "Seed", panel=OPTIMISATION, least=0, most=2**32 - 1)
-
-
-def _check_parameters(given: dict[str, Any]) -> None:
-    """Raise UsageError for parameters that contradict each other."""
-    ClassifierOptions(**{name: value for name, value in given.items() if name != "random_state"})
 
 
 class SavedColumn(Table):
@@ -104,7 +97,7 @@ class SavedColumn(Table):
 class SavedClassifier(SavedModel):
     """The configuration of a classifier."""
 
-    parameters: Annotated[dict[str, Any], OptionsOf(ClassifierOptions, _StartOptions, check=_check_parameters)]
+    parameters: SavedParameters
     seed: Count
     data_sets: Annotated[Count, Field(ge=1)]
     columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
@@ -166,7 +159,7 @@ def _describe_column(column: ColumnCoding) -> dict[str, Any]:
 def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAttention]:
     """The configuration, the coding and the network of a folder that `write_classifier` wrote. Raises as `load`."""
     saved = read_config(folder, SavedClassifier, MODEL_TYPE, FORMAT, MADE_BY)
-    options = ClassifierOptions(**{name: saved.parameters[name] for name in saved.parameters if name != "random_state"})
+    options = saved.parameters
     coding = TableCoding(tuple(ColumnCoding(column.name, column.values, column.edges) for column in saved.columns))
     layout = CellLayout(coding.sizes, options.vocabulary == "shared")
     sizes = {"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from attngeo.choices import one_of, real, whole
 from attngeo.errors import UsageError
@@ -136,14 +136,13 @@ def _check_setting(setting: Sequence[float] | str) -> ShiftSetting:
         ) from None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SimulateOptions(Options):
     """Which data sets are simulated, and which methods answer them. Raises UsageError.
 
     settings: texts such as "5,0,0.9", or the three numbers.
     """
 
-    settings: Iterable[str] | None = option(
+    settings: Sequence[Any] | None = option(
         None, "Setting n_c,noise,corr, for example 5,0,0.9; may be repeated", panel=INPUT, metavar="SETTING",
         parse=parse_settings, repeated=True, shown_default="the 12 of Table 1",
     )  # fmt: skip
@@ -151,7 +150,7 @@ class SimulateOptions(Options):
         None, "Data sets of each setting", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS,
         shown_default=str(DATA_SETS),
     )  # fmt: skip
-    methods: Iterable[str] | None = methods_option("lr,gb,atn")
+    methods: Sequence[str] | None = methods_option("lr,gb,atn")
     quick: bool = option(
         False,
         f"Run a part of two minutes: setting {' and '.join(map(str, QUICK_SETTINGS))}, {QUICK_DATA_SETS} data sets, "
@@ -167,8 +166,7 @@ class SimulateOptions(Options):
     )
     rows: int = option(2000, "Number of training rows, and of test rows", panel=COMPUTATION, metavar="N", least=10)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         for name, values in (("settings", self.setting_list), ("methods", self.method_names)):
             object.__setattr__(self, name, values)
         object.__setattr__(self, "datasets", self.data_sets)
@@ -215,7 +213,6 @@ class SimulateOptions(Options):
         )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class AutoMpgOptions(Options):
     """Which methods answer the auto-mpg data, and how often. Raises UsageError."""
 
@@ -226,10 +223,9 @@ class AutoMpgOptions(Options):
     seeds: int = option(
         10, f"Number of seeds, from {FIRST_SEED} on", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS
     )
-    methods: Iterable[str] | None = methods_option("lr,gb,atn")
+    methods: Sequence[str] | None = methods_option("lr,gb,atn")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         object.__setattr__(self, "methods", self.method_names)
 
     @property
