@@ -15,6 +15,7 @@ from attngeo.bounds.escape import printable
 from attngeo.errors import UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
 from attngeo.options import RESULTS
+from attngeo.papers.wibisono2023.data import load_auto_mpg
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.papers.wibisono2023.tables import (
     build_auto_mpg_frame,
@@ -199,7 +200,6 @@ def simulate(
         attngeo tabular simulate --convention published -o table1.csv
     """
     check_outputs(output or [])
-
     outcomes = run_all("simulate", plan_simulation(options), run_methods, results, study, quiet=quiet, verbose=verbose)
     deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, _print_experiment)
 
@@ -225,9 +225,6 @@ def auto_mpg(
         attngeo tabular auto-mpg --data auto-mpg.csv --methods lr,atn -o table2.csv
     """
     check_outputs(output or [], inputs=[options.data] if options.data else [])
-
-    from attngeo.papers.wibisono2023.data import load_auto_mpg
-
     with Bar("auto-mpg", quiet=quiet, verbose=verbose) as progress:
         data = load_auto_mpg(options.data, progress)
     if not data.is_of_paper and not quiet:

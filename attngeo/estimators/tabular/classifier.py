@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -180,7 +181,7 @@ class AttentionClassifier(
             plan = draft._plan(rows, options, training, draft._seed)
             network, optimizer = plan.new_network(), None
         draft._optimizer = optimizer or make_optimizer(network, training)
-        draft._take(fit_plans([plan.going_on(network, draft._optimizer)])[0])
+        draft._take(fit_plans([replace(plan, start=network, optimizer=draft._optimizer)])[0])
         draft._data_sets += 1
         self.__dict__ = draft.__dict__
         return self

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from attngeo.devices import pick_device
 from attngeo.estimators.tabular.network import CellLayout, TableAttention
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import History, TrainingOptions, draw_generator, train
+from attngeo.training import TrainingOptions, draw_generator, train
 from attngeo.training.loop import Batch
 
 # Models that are trained at once: more do not make one faster, and need more memory.
@@ -99,9 +100,9 @@ class MaskedRows:
 class FittingPlan:
     """The training of one table.
 
-    codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the
-    rows. held_out: codes and weights of the rows that early stopping looks at. network: sizes of the block.
-    start: the network that is trained further, in place; a new one if it is None. optimizer: of its weights.
+    codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the rows. held_out: codes
+    and weights of the rows that early stopping looks at. network: sizes of the block. start: the network that is
+    trained further, in place; a new one if it is None. optimizer: of its weights.
     """
 
     layout: CellLayout
@@ -129,13 +130,8 @@ class FittingPlan:
         """A network that is not trained."""
         return TableAttention(self.layout, **self.network, generators=[draw_generator(self.seed)])
 
-    def going_on(self, start: TableAttention, optimizer: torch.optim.Optimizer) -> FittingPlan:
-        """The plan that trains an existing network."""
-        return replace(self, start=start, optimizer=optimizer)
 
-
-@dataclass(frozen=True)
-class FittedTable:
+class FittedTable(NamedTuple):
     """A trained network (a batch of one), and the losses of its training, [epochs]; validation is empty without one."""
 
     network: TableAttention
@@ -177,7 +173,14 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
             network, batches, options=first.options, validation=held_out, optimizer=first.optimizer, progress=progress
         )
     network.cpu()
-    return [_take(network, history, number) for number in range(len(plans))]
+    alone = len(plans) == 1
+    return [
+        FittedTable(
+            network if alone else network.select(number), history.train[:, number],
+            history.validation[:, number] if history.validation.size else history.validation,
+        )
+        for number in range(len(plans))
+    ]  # fmt: skip
 
 
 @contextmanager
@@ -189,12 +192,3 @@ def _limited_threads(numbers: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _take(network: TableAttention, history: History, number: int) -> FittedTable:
-    validation = history.validation[:, number] if history.validation.size else history.validation
-    return FittedTable(
-        network.select(number) if len(history.best_epoch) > 1 else network,
-        history.train[:, number],
-        validation,
-    )

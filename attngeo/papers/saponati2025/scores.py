@@ -139,7 +139,7 @@ def check_proposition_s1_16_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS /
     )
 
 
-@statement("symmetry-from-factors", SAPONATI, "Definition 3.1, from Wq and Wk", "s without forming M = dense s", 1e-05)
+@statement("symmetry-from-factors", SAPONATI, "Definition 3.1, from Wq and Wk", "s without forming M = dense s", 1e-5)
 def check_cheap_symmetry(seed: int = 0) -> Residuals:
     """tr(MM) and ‖M‖² from the factors in float32, against the dense definition in float64."""
     errors = [abs(float(symmetry(wq, wk)) - dense_symmetry(_multiply(wq, wk))) for wq, wk in _draw_factors(seed)]
@@ -147,7 +147,7 @@ def check_cheap_symmetry(seed: int = 0) -> Residuals:
 
 
 @statement(
-    "directionality-from-factors", SAPONATI, "Definition 3.2, from Wq and Wk", "d without forming M = dense d", 1e-05
+    "directionality-from-factors", SAPONATI, "Definition 3.2, from Wq and Wk", "d without forming M = dense d", 1e-5
 )
 def check_cheap_directionality(seed: int = 0) -> Residuals:
     """Row and column norms from the factors in float32, against the dense definition in float64."""

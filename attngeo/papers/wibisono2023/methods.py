@@ -10,17 +10,15 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from attngeo.papers.wibisono2023.data import Rows, ShiftedTable
 from attngeo.papers.wibisono2023.options import Shift, ShiftSetting
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import digest_statements, machine, software
 from attngeo.studies.results import KeptResult, ResultStore
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from attngeo.papers.wibisono2023.data import Rows, ShiftedTable
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +83,7 @@ def answer_by_attention(problems: Sequence[Problem], progress: ProgressCallback)
     models = [
         AttentionClassifier(
             vocabulary="shared", unseen="mask", random_state=seed,
-            n_bins=max(2, *(len(set(column.tolist())) for column in table.train.x.T)),
+            n_bins=max(2, *(len(np.unique(column)) for column in table.train.x.T)),
         )
         for table, seed in problems
     ]  # fmt: skip
@@ -139,7 +137,8 @@ def perform(run: MethodRun, progress: ProgressCallback, *, fresh: bool = False) 
     started = time.perf_counter()
     asked = [problems[at] for at in left]
     for at, answer in zip(left, METHODS[run.method].answer(asked, progress) if left else (), strict=True):
-        rows[at] = scores = _score(problems[at], answer)
+        table = problems[at].table
+        rows[at] = scores = _measure(table.test, answer.test) | _measure(table.train, answer.train, "train_")
         record = records[at]
         if record is not None:
             seconds = (time.perf_counter() - started) / len(left)
@@ -170,32 +169,19 @@ def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_record(run: MethodRun, problem: Problem) -> KeptResult | None:
+    """What is kept of a data set, under its cells and all else that the scores depend on."""
     store = ResultStore.open(KIND, TYPES)
     if store is None:
         return None
+    digest = hashlib.sha256()
+    for values in (*problem.table.train, *problem.table.test):
+        digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
     version = METHODS[run.method].version
-    depends_on = {"rows": _digest(problem.table), "seed": problem.seed, "method": run.method, "version": version}
+    depends_on = {"rows": digest.hexdigest(), "seed": problem.seed, "method": run.method, "version": version}
     return store.record(depends_on, about={"version": version, "method": run.method})
 
 
-def _digest(table: ShiftedTable) -> str:
-    """The SHA-256 of the cells of a data set."""
-    import numpy as np
-
-    digest = hashlib.sha256()
-    for values in (*table.train, *table.test):
-        digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
-    return digest.hexdigest()
-
-
-def _score(problem: Problem, answer: Answer) -> dict[str, float]:
-    (accuracy, mse), (train_accuracy, train_mse) = (
-        _measure(rows, predicted)
-        for rows, predicted in ((problem.table.test, answer.test), (problem.table.train, answer.train))
-    )
-    return {"accuracy": accuracy, "mse": mse, "train_accuracy": train_accuracy, "train_mse": train_mse}
-
-
-def _measure(rows: Rows, predicted: np.ndarray) -> tuple[float, float]:
+def _measure(rows: Rows, predicted: np.ndarray, prefix: str = "") -> dict[str, float]:
     """The share of rows whose class is predicted, and the mean squared error of class numbers."""
-    return float((predicted == rows.y).mean()), float(((predicted - rows.y) ** 2).mean())
+    errors = predicted - rows.y
+    return {f"{prefix}accuracy": float((errors == 0).mean()), f"{prefix}mse": float((errors**2).mean())}

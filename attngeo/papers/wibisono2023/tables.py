@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attngeo.estimators.tabular.options import OURS
+from attngeo.papers.wibisono2023.data import AutoMpg, ShiftedTable, load_auto_mpg, seeds_of_data_sets, simulate
 from attngeo.papers.wibisono2023.methods import METHODS, MethodRun, perform
 from attngeo.papers.wibisono2023.options import (
     FIRST_SEED,
@@ -31,8 +32,6 @@ from attngeo.tables.read import require_columns
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.papers.wibisono2023.data import AutoMpg, ShiftedTable
-
 Outcome = RunOutcome[list[dict[str, Any]]]
 SETTING = ("n_c", "noise", "corr")
 SCORES = ("accuracy", "mse")
@@ -52,8 +51,6 @@ def plan_simulation(options: SimulateOptions) -> list[MethodRun]:
 
     A method that answers data sets together has one run for all of a setting, in the place of its first one.
     """
-    from attngeo.papers.wibisono2023.data import seeds_of_data_sets
-
     seeds = tuple(seeds_of_data_sets(options.data_sets))
     return [
         _plan_run(shift, method, seeds if METHODS[method].together else (seed,))
@@ -65,8 +62,6 @@ def plan_simulation(options: SimulateOptions) -> list[MethodRun]:
 
 
 def _plan_run(shift: Shift, method: str, seeds: tuple[int, ...]) -> MethodRun:
-    from attngeo.papers.wibisono2023.data import simulate
-
     setting = ShiftSetting(shift.n_c, shift.noise, shift.corr)
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} data sets"
     return MethodRun(
@@ -120,8 +115,6 @@ def compare_on_auto_mpg(
     """Table 2: `build_auto_mpg_frame` of all its runs. Raises as `load_auto_mpg`, and the error of the first run that
     fails, at the end.
     """
-    from attngeo.papers.wibisono2023.data import load_auto_mpg
-
     data = load_auto_mpg(options.data, progress)
     outcomes = run_methods(plan_auto_mpg(options, data), study=study, progress=progress)
     return build_auto_mpg_frame(options, data, require_all(outcomes))
