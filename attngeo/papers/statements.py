@@ -66,11 +66,11 @@ DECLARED: dict[str, Statement] = {}
 class Residuals:
     """How far both sides of a statement are apart, in each case that was computed.
 
-    found: the numbers behind the residuals, in words. errors: one for each case, at least 0. printed: the same for the
-    statement as the paper prints it; empty if that is what was computed.
+    computed: the numbers behind the residuals, in words. errors: one for each case, at least 0. printed: the same for
+    the statement as the paper prints it; empty if that is what was computed.
     """
 
-    found: str
+    computed: str
     errors: tuple[float, ...]
     printed: tuple[float, ...] = ()
 
@@ -227,6 +227,6 @@ def _evaluate(chosen: Statement, seed: int) -> tuple[Any, ...]:
     residuals = chosen.evaluate(seed)
     holds = residuals.worst <= chosen.tolerance
     return (
-        chosen.name, f"{chosen.paper}, {chosen.place}", f"{chosen.claim}: {residuals.found}", chosen.tolerance,
+        chosen.name, f"{chosen.paper}, {chosen.place}", f"{chosen.claim}: {residuals.computed}", chosen.tolerance,
         residuals.worst, holds, holds and residuals.worst_printed <= chosen.tolerance,
     )  # fmt: skip

@@ -162,7 +162,7 @@ def _search(
         if report is not None:
             report(done, len(models))
     candidates = list(ParameterGrid(grid))
-    means = np.average(np.array([accuracies[_key(each, fitted)] for each in candidates]), axis=1)
+    means = np.average(np.array([accuracies[_key(candidate, fitted)] for candidate in candidates]), axis=1)
     return dict(candidates[int(np.argmax(means))])
 
 

@@ -55,16 +55,16 @@ def paraphrase_errors(
     scale as each other. every: the sum of p(W, c_j) over all sets W, [|V|]; default: p(c_j) of the pairs.
     """
     context = pairs.sum(0)  # p(c_j)
-    given = pairs / context  # p(w_i | c_j)
+    single = pairs / context  # p(w_i | c_j)
     context = context if every is None else every
     with np.errstate(divide="ignore", invalid="ignore"):
-        own, other = np.log(joint / context), np.log(joint_star / context)  # p(W | c_j)
+        first_log, second_log = np.log(joint / context), np.log(joint_star / context)  # p(W | c_j)
         terms = ParaphraseErrors(
             rho=np.log(joint_star / joint_star.sum()) - np.log(joint / joint.sum()),
-            sigma=own - np.log(given[list(first)]).sum(0),
-            sigma_star=other - np.log(given[list(second)]).sum(0),
+            sigma=first_log - np.log(single[list(first)]).sum(0),
+            sigma_star=second_log - np.log(single[list(second)]).sum(0),
             delta=np.full(len(context), np.log(joint_star.sum()) - np.log(joint.sum())),
-            xi=other - own,
+            xi=second_log - first_log,
         )
     return ParaphraseErrors(*(np.where(np.isfinite(term), term, np.nan) for term in terms))
 
@@ -116,11 +116,11 @@ def check_sums(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS, weigh
         ratios = shifted_log_ratios(pairs)
         terms = paraphrase_errors(pairs, joint, joint_star, list(first), list(second))
         errors += [difference(side, ratios[second].sum(0) - ratios[first].sum(0)) for side in combine(terms)]
-    found = f"{trials} random distributions of {words} words, sets of 1 to 3"
+    computed = f"{trials} random distributions of {words} words, sets of 1 to 3"
     if weighted:
         errors += [_scaled_products_error(_draw_weighted(random, words), length=5) for _ in range(trials)]
-        found += f"; w·c̃ of {trials} more"
-    return Residuals(found, tuple(errors))
+        computed += f"; w·c̃ of {trials} more"
+    return Residuals(computed, tuple(errors))
 
 
 def _scaled_products_error(sums: AttentionSums, length: int) -> float:

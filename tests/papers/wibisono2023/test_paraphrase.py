@@ -87,7 +87,7 @@ def test_identities_without_a_term_are_noticed(check: Any, monkeypatch: pytest.M
 def test_conclusions_are_as_close_as_the_assumptions(check: Any, seed: int) -> None:
     found = check(seed, trials=3)
     assert 0 < found.worst <= 1
-    assert "1e-06" in found.found
+    assert "1e-06" in found.computed
 
 
 def test_assumption_errors_count_each_assumption_once() -> None:
