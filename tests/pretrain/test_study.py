@@ -48,7 +48,7 @@ def small_model(folder: Path) -> TextPretrainOptions:
 
 
 @pytest.mark.skipif(VARIABLE in os.environ, reason="--rounding is of this process, not of those of a study")
-def test_two_at_a_time_give_the_same_numbers(alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_at_a_time_are_the_same_runs(alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     found = compare(small_model(tmp_path), tmp_path / "runs", compare=INITS, jobs=2)
     pd.testing.assert_frame_equal(found.curves, alone.curves, check_exact=True)
