@@ -124,7 +124,7 @@ def _print(entries: list[Entry]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from .console import Terminal, drop_columns
+    from .tables import Terminal, drop_columns
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("model", "commit", "layers", "options", "size", "modified"):

@@ -95,7 +95,7 @@ def _print(rows: list[dict[str, str]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from .console import Terminal
+    from .tables import Terminal
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("family", "queries and keys", "caveats"):

@@ -57,7 +57,7 @@ def nearest(
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    from .console import Terminal
+    from .tables import Terminal
 
     grid = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     grid.add_column("word", overflow="fold")

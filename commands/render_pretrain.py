@@ -13,8 +13,7 @@ from attngeo.bounds.escape import printable
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import spread_of
 
-from .cells import format_quartiles
-from .console import Terminal, drop_columns
+from .tables import Terminal, drop_columns, format_quartiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

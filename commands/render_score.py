@@ -16,8 +16,7 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import spread_of
 
-from .cells import format_number, format_quartiles, format_score, is_missing
-from .console import Terminal, drop_columns
+from .tables import Terminal, drop_columns, format_number, format_quartiles, format_score, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from attngeo.theory.table import ROUNDING
 
-from .cells import format_number
-from .console import Terminal, drop_columns
+from .tables import Terminal, drop_columns, format_number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -58,8 +58,7 @@ def print_frame(rows: pd.DataFrame) -> None:
 
     from attngeo.bounds.escape import printable
 
-    from ..cells import format_number, is_missing
-    from ..console import Terminal, drop_columns
+    from ..tables import Terminal, drop_columns, format_number, is_missing
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]

@@ -104,8 +104,7 @@ def _print_scores(rows: pd.DataFrame) -> None:
 
     from attngeo.tabular.methods import METHODS
 
-    from ..cells import format_number
-    from ..console import Terminal
+    from ..tables import Terminal, format_number
 
     numbers = [name for name in ("accuracy", "mse", "log_loss", "calibration_error") if rows[name].notna().any()]
     first = rows.iloc[0]

@@ -67,8 +67,7 @@ def _print_labels(rows: pd.DataFrame) -> None:
 
     from attngeo.bounds.escape import printable
 
-    from ..cells import format_number
-    from ..console import Terminal
+    from ..tables import Terminal, format_number
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("row", justify="right")

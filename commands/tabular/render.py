@@ -12,8 +12,7 @@ from attngeo.bounds.escape import printable
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.summary import OURS, describe_advantage, labels_of, measure_advantage, summarise_methods
 
-from ..cells import format_number, is_missing
-from ..console import Terminal
+from ..tables import Terminal, format_number, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
