@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, RESULTS, options_of
 
-from .declare import take_options
+from .declare import with_options
 from .messages import say
 from .options import EMBEDDING_HELP, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import check_outputs, deliver_rows, print_rows
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 SHARED = ("questions", "seed")
 
 
-@take_options(AnalogyOptions)
-@take_options(ExplainOptions, "training", leave_out=SHARED)
-@take_options(HubAccess, "hub")
+@with_options
 def analogy(
     options: AnalogyOptions,
     models: Annotated[
@@ -91,11 +88,9 @@ def analogy(
     check_outputs((path for _, path in files), inputs=[] if explain is None else [explain])
     if explain is not None:
         _refuse_others(models, options, files)
-        shared = {name: getattr(options, name) for name in SHARED}
-        chosen = replace(training, **shared)
-        notes = _explain(explain, chosen, output or [], format, quiet=quiet, verbose=verbose)
+        notes = _explain(explain, training, output or [], format, quiet=quiet, verbose=verbose)
     else:
-        if training != ExplainOptions():
+        if "dimensions" in training.model_fields_set:
             raise UsageError("dimensions requires explain, which trains the embeddings")
         if not models:
             raise UsageError("missing argument MODEL, expected models, or --explain CORPUS")
@@ -131,8 +126,7 @@ def _refuse_others(models: list[str] | None, options: AnalogyOptions, files: lis
         raise UsageError(
             f"explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out"
         )
-    plain = AnalogyOptions()
-    changed = [name for name in options_of(AnalogyOptions) if getattr(options, name) != getattr(plain, name)]
+    changed = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
     changed += [f"{name}_output" for name, _ in files if name != "scores"]
     wrong = [name for name in changed if name not in SHARED]
     if wrong:

@@ -11,12 +11,12 @@ from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS
 
-from .declare import take_options
+from .declare import with_options
 from .messages import say
 from .options import Quiet, Verbose
 
 
-@take_options(CbowOptions)
+@with_options
 def cbow(
     text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text: plain, .gz or .zip", show_default=False)],
     options: CbowOptions,

@@ -10,14 +10,13 @@ from attngeo.analogies.options import NearestOptions
 from attngeo.bounds.escape import printable
 from attngeo.checkpoints.access import HubAccess
 
-from .declare import take_options
+from .declare import with_options
 from .messages import say
 from .options import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import print_rows
 
 
-@take_options(NearestOptions)
-@take_options(HubAccess, "hub")
+@with_options
 def nearest(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models)

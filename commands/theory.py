@@ -9,7 +9,7 @@ import typer
 from attngeo.theory.options import TheoryOptions
 from attngeo.theory.statements import STATEMENTS, check_statements, select_statements
 
-from .declare import take_options
+from .declare import with_options
 from .messages import say
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, deliver_rows
@@ -22,7 +22,7 @@ def complete_statements(incomplete: str) -> list[str]:
     return [name for name in STATEMENTS if name.startswith(incomplete)]
 
 
-@take_options(TheoryOptions)
+@with_options
 def theory(
     options: TheoryOptions,
     names: Annotated[

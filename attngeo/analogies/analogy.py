@@ -22,7 +22,7 @@ from attngeo.analogies.summary import COLUMNS, compare_models, summarise_answers
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.errors import QuestionError, UsageError
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 
@@ -52,8 +52,15 @@ class AnalogyResult(NamedTuple):
     questions: pd.DataFrame
 
 
-@accept_options(AnalogyOptions)
-@accept_options(HubAccess, "hub")
+class AnalogyKeywords(AnalogyOptions, HubAccess):
+    """The keywords of `analogy`."""
+
+    options: AnalogyOptions | None = None
+    hub: HubAccess | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes(AnalogyKeywords)
 def analogy(
     models: Any | Sequence[Any],
     options: AnalogyOptions,

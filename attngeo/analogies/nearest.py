@@ -17,7 +17,7 @@ from attngeo.analogies.space import describe_settings, open_space
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
@@ -30,8 +30,16 @@ SIGN = re.compile(r"([+−-])")
 GUESSED_FROM = 100_000
 
 
-@accept_options(NearestOptions)
-@accept_options(HubAccess, "hub")
+class NearestKeywords(NearestOptions, HubAccess):
+    """The keywords of `nearest`."""
+
+    options: NearestOptions | None = None
+    hub: HubAccess | None = None
+    signs: Sequence[int] | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes_after_two(NearestKeywords)
 def nearest(
     model: Any,
     words: str | Sequence[str],

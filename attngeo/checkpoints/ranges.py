@@ -89,7 +89,7 @@ class RemoteFile:
 
     lanes = CONNECTIONS
 
-    def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = HubAccess.retries) -> None:
+    def __init__(self, ref: str, file: str, look_up: Callable[[], Address], retries: int = HubAccess().retries) -> None:
         self.where = f"{ref}: {file}"
         self._look_up, self._retries = look_up, retries
         self._address, self._closed = look_up(), Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,8 +74,8 @@ def train_model(
     """
     batches = stores[0].batches(reading, model, options.batch_size, options.seed)
     held_out = HeldOutBatches(stores[1], reading, model, options) if len(stores) > 1 else None
-    own = {each.name: getattr(options, each.name) for each in fields(TrainingOptions)}
-    about = [repr(replace(options, device="cpu")), *(each.fingerprint(reading) for each in stores)]
+    own = {name: getattr(options, name) for name in TrainingOptions.model_fields}
+    about = [repr(options.replace(device="cpu")), *(each.fingerprint(reading) for each in stores)]
     return train(
         model, batches, options=TrainingOptions(**own | {"patience": options.patience or None}), validation=held_out,
         folder=folder, progress=progress, identity=hashlib.sha256(" ".join(about).encode()).hexdigest(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attngeo.embeddings.options import CbowOptions
 from attngeo.embeddings.streams import open_stream
 from attngeo.errors import CorruptCheckpointError, DataError, ModelNotFoundError
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tables.atomic import atomic_write, check_writable
 
@@ -21,7 +21,14 @@ LONGEST_SENTENCE = 1000
 LONGEST_TEXT_LINE = 1 << 20
 
 
-@accept_options(CbowOptions)
+class CbowKeywords(CbowOptions):
+    """The keywords of `train_cbow`."""
+
+    options: CbowOptions | None = None
+    progress: ProgressCallback = ignore_progress
+
+
+@takes(CbowKeywords)
 def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback = ignore_progress) -> KeyedVectors:
     """Train word vectors by CBOW with negative sampling on a text: plain, .gz or .zip. Each line is a sentence.
 

@@ -16,7 +16,7 @@ from attngeo.embeddings.keyed_vectors import build_embedding, read_keyed_vectors
 from attngeo.embeddings.streams import ZIP, open_stream
 from attngeo.embeddings.text_vectors import is_text, read_text
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
@@ -24,7 +24,16 @@ CBOW = "cbow:"
 PICKLE, FASTTEXT = b"\x80", b"\xba\x16\x4f\x2f"
 
 
-@accept_options(HubAccess, "hub")
+class EmbeddingKeywords(HubAccess):
+    """The keywords of `open_embedding`."""
+
+    hub: HubAccess | None = None
+    table: Table = "input"
+    tokeniser: Any = None
+    progress: ProgressCallback = ignore_progress
+
+
+@takes(EmbeddingKeywords)
 def open_embedding(
     model: Any,
     *,

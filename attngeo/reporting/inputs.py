@@ -121,7 +121,7 @@ def _read_matrix(inputs: FigureInputs) -> list[pd.DataFrame]:
         raise UsageError(
             f"{inputs.spec.name} requires one model, expected a reference such as org/name, a folder or demo:minilm"
         )
-    matrix = query_key_matrix(given[0], options.layer, head=options.head, stack=options.stack, hub=inputs.hub)
+    matrix = query_key_matrix(given[0], layer=options.layer, head=options.head, stack=options.stack, hub=inputs.hub)
     return list(matrix)
 
 

@@ -26,7 +26,7 @@ def find_unknown_columns(recipe: Recipe) -> Iterator[tuple[Place, str]]:
     for i, section in enumerate(recipe.section):
         for j, figure in enumerate(section.figures):
             place: Place = ("section", i, "figures", j)
-            yield from _check(recipe, (*place, "where"), figure.of, figure.options.where or {}, named=True)
+            yield from _check(recipe, (*place, "where"), figure.of, figure.shown.where or {}, named=True)
         for j, table in enumerate(section.tables):
             place = ("section", i, "tables", j)
             yield from _check(recipe, (*place, "where"), table.of, table.where, named=True)

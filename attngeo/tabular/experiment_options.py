@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from attngeo.errors import PROJECT_FILES, UsageError
-from attngeo.options import COMPUTATION, INPUT, Options, default_of, option
+from attngeo.options import COMPUTATION, INPUT, Options, as_texts, default_of, option
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.published import ShiftSetting, paper_settings
 from attngeo.tabular.simulation import Shift, ShiftConvention
@@ -51,11 +50,6 @@ def _check_setting(given: Sequence[float] | str) -> ShiftSetting:
         ) from None
 
 
-def parse_methods(text: str) -> list[str]:
-    """The methods of a list such as "lr,rf". Raises UsageError."""
-    return list(check_methods(text))
-
-
 def methods_of_table_1() -> list[str]:
     """The methods that every installation has: attention, and the baselines of scikit-learn."""
     return [name for name, method in METHODS.items() if method.in_table_1]
@@ -77,19 +71,22 @@ def check_methods(names: Iterable[str] | str, known: Collection[str] = METHODS) 
     return found
 
 
+def _split_names(names: Any) -> Any:
+    return tuple(names.split(",")) if isinstance(names, str) else as_texts(names)
+
+
 def methods_option(help: str) -> Any:
     """The option `methods`, which both experiments have."""
-    return option(None, help, panel=INPUT, metavar="LIST", parse=parse_methods, shown_default="all")
+    return option(None, help, panel=INPUT, metavar="LIST", parse=_split_names, shown_default="all")
 
 
-@dataclass(frozen=True, kw_only=True)
 class SimulateOptions(Options):
     """Which data sets are simulated, and which methods answer them. Raises UsageError.
 
     settings: texts such as "5,0,0.9", or the three numbers.
     """
 
-    settings: Iterable[str] | None = option(
+    settings: Sequence[Any] | None = option(
         None, "Setting n_c,noise,corr, for example 5,0,0.9; may be repeated", panel=INPUT, metavar="SETTING",
         parse=parse_settings, repeated=True, shown_default="the 12 of Table 1",
     )  # fmt: skip
@@ -97,7 +94,7 @@ class SimulateOptions(Options):
         None, "Data sets of each setting", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS,
         shown_default=str(DATA_SETS),
     )  # fmt: skip
-    methods: Iterable[str] | None = methods_option("Methods, for example lr,gb,atn")
+    methods: Sequence[str] | None = methods_option("Methods, for example lr,gb,atn")
     quick: bool = option(
         False,
         f"Run a part of two minutes: setting {' and '.join(map(str, QUICK_SETTINGS))}, {QUICK_DATA_SETS} data sets, "
@@ -113,8 +110,8 @@ class SimulateOptions(Options):
     )
     rows: int = option(2000, "Number of training rows, and of test rows", panel=COMPUTATION, metavar="N", least=10)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         for name, values in (("settings", self.setting_list), ("methods", self.method_names)):
             object.__setattr__(self, name, values)
         object.__setattr__(self, "datasets", self.data_sets)
@@ -161,7 +158,6 @@ class SimulateOptions(Options):
         )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class AutoMpgOptions(Options):
     """Which methods answer the auto-mpg data, and how often. Raises UsageError."""
 
@@ -172,10 +168,10 @@ class AutoMpgOptions(Options):
     seeds: int = option(
         10, f"Number of seeds, from {FIRST_SEED} on", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS
     )
-    methods: Iterable[str] | None = methods_option("Methods, for example lr,gb,atn")
+    methods: Sequence[str] | None = methods_option("Methods, for example lr,gb,atn")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         object.__setattr__(self, "methods", self.method_names)
 
     @property

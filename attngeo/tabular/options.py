@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from attngeo.errors import UsageError
@@ -12,7 +11,6 @@ Vocabulary = Literal["column", "shared"]
 Unseen = Literal["error", "mask"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClassifierOptions(Options):
     """Options of `AttentionClassifier`; the defaults are those of the published run."""
 
@@ -40,7 +38,7 @@ class ClassifierOptions(Options):
     )
     device: str = device_option()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         if self.patience is not None and not self.validation_fraction:
             raise UsageError("patience requires held-out rows; set validation_fraction, for example to 0.1")

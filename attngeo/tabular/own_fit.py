@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,18 +27,16 @@ if TYPE_CHECKING:
 CALIBRATION_BINS = 10
 
 
-@dataclass(frozen=True, kw_only=True)
 class PredictOptions(Options):
     """How the rows of a file are read that a saved model predicts. Raises UsageError."""
 
-    missing: Iterable[str] | None = missing_option("as fitted")
+    missing: Sequence[str] | None = missing_option("as fitted")
     unseen: Unseen | None = option(
         None, "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION,
         shown_default="as fitted",
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class FitOptions(ClassifierOptions):
     """What is fitted to a table, and how it is measured. Raises UsageError."""
 
@@ -49,12 +46,12 @@ class FitOptions(ClassifierOptions):
     test_size: float = option(
         0.25, "Fraction of the rows that are held out to test, without --test", panel=INPUT, least=0.01, most=0.99
     )
-    missing: Iterable[str] | None = missing_option()
-    methods: Iterable[str] | None = methods_option("Methods, for example atn,lr")
+    missing: Sequence[str] | None = missing_option()
+    methods: Sequence[str] | None = methods_option("Methods, for example atn,lr")
     seed: int = option(0, "Seed of everything that is random", panel=OPTIMISATION, least=0, most=2**32 - 1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         object.__setattr__(self, "methods", self.method_names)
 
     @property
@@ -140,7 +137,7 @@ def fit_own_table(
     from attngeo.tabular.classifier import AttentionClassifier, fit_together
     from attngeo.tabular.saving import describe_columns
 
-    own = {each.name: getattr(options, each.name) for each in fields(ClassifierOptions)}
+    own = {name: getattr(options, name) for name in ClassifierOptions.model_fields}
     model = AttentionClassifier(**own, random_state=options.seed)
     model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
     model.missing_texts = tuple(list_missing(options.missing))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,8 +20,8 @@ from torch import Tensor
 from attngeo import __version__
 from attngeo.devices import usable_device
 from attngeo.errors import CorruptCheckpointError, TableError
-from attngeo.options import OPTIMISATION, Options, option
-from attngeo.schemas import OptionsOf, Table
+from attngeo.options import OPTIMISATION, option
+from attngeo.schemas import Table
 from attngeo.tables.saved import (
     ADVICE,
     CONFIG,
@@ -67,16 +66,10 @@ NAMES = {
 TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _StartOptions(Options):
-    """What a classifier has besides its options."""
+class SavedParameters(ClassifierOptions):
+    """The parameters of a classifier: its options and its seed."""
 
     random_state: int | None = option(None, "Seed", panel=OPTIMISATION, least=0, most=2**32 - 1)
-
-
-def _check_parameters(given: dict[str, Any]) -> None:
-    """Raise UsageError for parameters that contradict each other."""
-    ClassifierOptions(**{name: value for name, value in given.items() if name != "random_state"})
 
 
 class SavedColumn(Table):
@@ -107,7 +100,7 @@ class SavedColumn(Table):
 class SavedClassifier(SavedModel):
     """The configuration of a classifier. Files of the first versions lack the keys that have a default."""
 
-    parameters: Annotated[dict[str, Any], OptionsOf(ClassifierOptions, _StartOptions, check=_check_parameters)]
+    parameters: SavedParameters
     named: bool
     seed: Count = 0
     data_sets: Annotated[Count, Field(ge=1)]
@@ -190,7 +183,7 @@ def load_classifier(folder: str | Path) -> AttentionClassifier:
     """
     folder = Path(folder)
     about = read_config(folder, SavedClassifier, MODEL_TYPE, FORMAT, MADE_BY)
-    model = AttentionClassifier(**about.parameters)
+    model = AttentionClassifier(**dict(about.parameters))
     model.set_params(device=usable_device(model.device))
     columns = tuple(ColumnCoding(column.name, column.values, column.edges) for column in about.columns)
     model.coding_ = TableCoding(columns, about.named)

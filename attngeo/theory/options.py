@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attngeo.options import COMPUTATION, Options, option
 
 LARGEST_SEED = 2**32 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class TheoryOptions(Options):
     """How statements are evaluated. Raises UsageError for a value outside its limits."""
 

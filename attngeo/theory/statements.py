@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import UsageError
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.theory.options import TheoryOptions
@@ -47,7 +47,14 @@ def _explain_unknown(name: str) -> str:
     return f"no statement is named {name!r}; {advice}"
 
 
-@accept_options(TheoryOptions)
+class TheoryKeywords(TheoryOptions):
+    """The keywords of `check_statements`."""
+
+    options: TheoryOptions | None = None
+    progress: ProgressCallback = ignore_progress
+
+
+@takes(TheoryKeywords)
 def check_statements(
     names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:

@@ -5,7 +5,6 @@ By accelerate: processes that `accelerate launch` starts share each batch, and h
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from attngeo.devices import explain_memory
 from attngeo.errors import InterruptedTrainingError, TrainingError
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training.batches import Batch, Batches, draw_generator
 from attngeo.training.best import BestWeights
@@ -55,7 +54,19 @@ def never() -> bool:
     return False
 
 
-@accept_options(TrainingOptions)
+class TrainingKeywords(TrainingOptions):
+    """The keywords of `train`."""
+
+    options: TrainingOptions | None = None
+    validation: Batches | None = None
+    folder: str | Path | None = None
+    identity: str = ""
+    optimizer: torch.optim.Optimizer | None = None
+    progress: ProgressCallback = ignore_progress
+    asked_to_stop: Callable[[], bool] = never
+
+
+@takes_after_two(TrainingKeywords)
 def train(
     model: nn.Module,
     batches: Batches,
@@ -115,7 +126,7 @@ class _Training:
         self._batches, self._validation, self._options, self._folder = batches, validation, options, folder
         self._optimizer = optimizer
         shapes = {name: list(each.shape) for name, each in model.named_parameters()}
-        kept = {name: value for name, value in dataclasses.asdict(options).items() if name not in FREE}
+        kept = {name: value for name, value in options if name not in FREE}
         self._about = {"identity": identity, "options": kept, "shapes": shapes}
         self._epoch, self._step = 0, 0
         self._losses: list[Tensor] = []  # of the epoch so far: [2, models] or [2], sums and numbers of terms

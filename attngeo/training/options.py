@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from attngeo.options import OPTIMISATION, RUNNING, Options, device_option, option
@@ -10,7 +9,6 @@ from attngeo.options import OPTIMISATION, RUNNING, Options, device_option, optio
 Precision = Literal["fp32", "bf16"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Options):
     """Options of the loop. Raises UsageError for a value outside its limits."""
 

@@ -11,7 +11,7 @@ from attngeo.efa.own_fit import EfaFitOptions
 from attngeo.options import RESULTS
 from attngeo.progress import is_first_process
 
-from ..declare import take_options
+from ..declare import with_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs, deliver_rows, hold_folders
 from .arguments import Rows
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@take_options(EfaFitOptions)
+@with_options
 def fit(
     options: EfaFitOptions,
     data: Rows,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attngeo.efa.own_files import is_large
 from attngeo.efa.own_predict import EfaPredictOptions, predict_file, predict_large_file
 
-from ..declare import take_options
+from ..declare import with_options
 from ..options import Output, OutputFormat, RowsFormat
 from ..outputs import check_outputs, check_parts, deliver_rows
 from .arguments import Rows, SavedModel
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@take_options(EfaPredictOptions)
+@with_options
 def predict(
     options: EfaPredictOptions,
     model: SavedModel,

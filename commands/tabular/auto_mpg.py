@@ -6,16 +6,14 @@ from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
 from attngeo.tabular.experiment_options import WHY_NOT_INSTALLED, AutoMpgOptions
 
-from ..declare import take_options
+from ..declare import with_options
 from ..messages import say
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs
 from ..study import deliver, run_all
 
 
-@take_options(AutoMpgOptions)
-@take_options(ResultOptions, "results")
-@take_options(StudyOptions, "study")
+@with_options
 def auto_mpg(
     options: AutoMpgOptions,
     output: Output = None,

@@ -13,7 +13,7 @@ from attngeo.progress import is_first_process
 from attngeo.tabular.own_fit import FitOptions
 from attngeo.tabular.summary import OURS
 
-from ..declare import take_options
+from ..declare import with_options
 from ..messages import say
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs, deliver_rows, hold_folders
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attngeo.tabular.classifier import AttentionClassifier
 
 
-@take_options(FitOptions)
+@with_options
 def fit(
     options: FitOptions,
     train: Annotated[str, typer.Argument(metavar="TRAIN", help="Training rows: a .csv, .tsv or .parquet file")],

@@ -10,7 +10,7 @@ import typer
 from attngeo.options import RESULTS
 from attngeo.tabular.own_fit import PredictOptions
 
-from ..declare import take_options
+from ..declare import with_options
 from ..options import Output, OutputFormat, RowsFormat
 from ..outputs import check_outputs, deliver_rows
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@take_options(PredictOptions)
+@with_options
 def predict(
     options: PredictOptions,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")],

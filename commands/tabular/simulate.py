@@ -6,15 +6,13 @@ from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
 from attngeo.tabular.experiment_options import SimulateOptions
 
-from ..declare import take_options
+from ..declare import with_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs
 from ..study import deliver, run_all
 
 
-@take_options(SimulateOptions)
-@take_options(ResultOptions, "results")
-@take_options(StudyOptions, "study")
+@with_options
 def simulate(
     options: SimulateOptions,
     output: Output = None,

@@ -145,7 +145,7 @@ def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_p
     with refuses(NetworkError, "org/name", fact):
         attngeo.score("org/name")
     # A loop of redirects is followed each time; that an address expires once is no failure.
-    assert 1 <= len(here.stored) <= (HubAccess.retries + 2) * 6
+    assert 1 <= len(here.stored) <= (HubAccess().retries + 2) * 6
 
 
 def test_an_address_is_renewed_whenever_it_has_expired(here: Hub, tmp_path: Path) -> None:

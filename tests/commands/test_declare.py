@@ -11,7 +11,7 @@ from conftest import Command
 
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.embeddings.options import CbowOptions
-from attngeo.options import PANELS, Options, choices_of, options_of, type_of
+from attngeo.options import PANELS, Options, choices_of, options_of
 from attngeo.scores.options import ScoreOptions
 
 COMMANDS: dict[str, type[Options]] = {
@@ -28,7 +28,7 @@ def test_help_shows_every_field_in_its_group(inside: Command, command: str) -> N
     for name, declared in options_of(COMMANDS[command]).items():
         flag = (declared.flags or (f"--{name.replace('_', '-')}",))[0]
         assert declared.help in text, name
-        assert all(choice in text for choice in choices_of(declared, type_of(COMMANDS[command], name)))
+        assert all(choice in text for choice in choices_of(COMMANDS[command], name))
         group = next(group for group in groups if group.startswith(declared.panel))
         assert flag in group, name
 

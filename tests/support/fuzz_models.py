@@ -97,7 +97,7 @@ def fuzz_efa(rng: Random, folder: Path) -> bool:
         check_error(error)
         return False
     stated = json.loads((folder / CONFIG).read_text("utf-8"))
-    check_stated(stated["options"], dataclasses.asdict(model.options))
+    check_stated(stated["options"], dict(model.options))
     check_stated({"items": stated["items"]}, {"items": model.items_})
     found = predict_rows(model)
     is_usual = all(stated["shape"].get(name) == before.config["shape"][name] for name in SCALES) and all(

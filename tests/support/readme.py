@@ -47,7 +47,7 @@ def generate(name: str, run: Run | None = None) -> str:
             return _output(run, "families", "--format", "markdown")
         case "reference":
             groups = {"tabular": TABULAR, "efa": EFA}
-            names = [[name] for name in _names(COMMANDS)]
+            names = [[name] for name in COMMANDS if name not in groups]
             for group, commands in groups.items():
                 names += [[group], *([group, name] for name in _names(commands))]
             return "\n\n".join([_help(run), *(_help(run, *name) for name in names)])
