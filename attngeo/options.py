@@ -197,11 +197,10 @@ class Options(_Base):
         return check(value)
 
     def model_post_init(self, _context: Any) -> None:
-        """Check what the fields do not say by themselves."""
-        as_value_error(self._check)
-
-    def _check(self) -> None:
-        """Raise UsageError for options that contradict each other. Classes with such options extend it."""
+        """Let each class check its options together, by its method `_check`, which raises UsageError."""
+        for kind in reversed(type(self).__mro__):
+            if (check := vars(kind).get("_check")) is not None:
+                as_value_error(check, self)
 
     @property
     def given(self) -> dict[str, Any]:

@@ -62,7 +62,6 @@ class ColumnOptions(Options):
     )
 
     def _check(self) -> None:
-        super()._check()
         for name in ("coordinates", "lags"):
             object.__setattr__(self, name, getattr(self, name) or ())
             if self.value in getattr(self, name):
@@ -152,7 +151,6 @@ class ModelOptions(ColumnOptions):
     distance: Distance = option("haversine", "Distance of places: of latitude and longitude, or straight", panel=MODEL)
 
     def _check(self) -> None:
-        super()._check()
         check_family(self.family)
         if self.head is not None and self.readout == "last":
             raise UsageError("head has no effect with readout last; leave it out")

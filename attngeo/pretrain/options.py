@@ -108,7 +108,6 @@ class PretrainOptions(Options):
     save_every: int = preset_option("save_every", "Updates between checkpoints", panel=RUNNING, least=1)
 
     def _check(self) -> None:
-        super()._check()
         if self.task != self.TASK:
             raise UsageError(f"task is {self.task!r}, expected {self.TASK!r} for {type(self).__name__}")
         if self.lr == 0:
@@ -187,7 +186,6 @@ class TextPretrainOptions(PretrainOptions):
     seq_len: int = preset_option("seq_len", "Tokens per sequence", panel=INPUT, least=2)
 
     def _check(self) -> None:
-        super()._check()
         if not self.steps:
             raise UsageError("steps is 0, expected at least 1")
         check_share("mlm_probability", self.mlm_probability)
@@ -222,7 +220,6 @@ class ImagePretrainOptions(PretrainOptions):
     )
 
     def _check(self) -> None:
-        super()._check()
         if not self.steps and not self.epochs:
             raise UsageError("steps and epochs are 0, expected one of them to be at least 1")
         check_share("label_smoothing", self.label_smoothing)
@@ -257,7 +254,6 @@ class ComparisonOptions(Options):
     seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1)
 
     def _check(self) -> None:
-        super()._check()
         if self.compare is None and self.objectives is not None:
             raise UsageError("objectives requires compare, which is not given; for a single run, give one objective")
         if self.compare is None and self.seeds != 1:

@@ -27,6 +27,5 @@ class StudyOptions(Options):
         return self.jobs > 1 or self.cluster is not None
 
     def _check(self) -> None:
-        super()._check()
         if self.cluster is not None and self.jobs > 1:
             raise UsageError("jobs and cluster contradict each other; the number of workers is that of the cluster")

@@ -111,7 +111,6 @@ class SimulateOptions(Options):
     rows: int = option(2000, "Number of training rows, and of test rows", panel=COMPUTATION, metavar="N", least=10)
 
     def _check(self) -> None:
-        super()._check()
         for name, values in (("settings", self.setting_list), ("methods", self.method_names)):
             object.__setattr__(self, name, values)
         object.__setattr__(self, "datasets", self.data_sets)
@@ -171,7 +170,6 @@ class AutoMpgOptions(Options):
     methods: Sequence[str] | None = methods_option("Methods, for example lr,gb,atn")
 
     def _check(self) -> None:
-        super()._check()
         object.__setattr__(self, "methods", self.method_names)
 
     @property

@@ -39,6 +39,5 @@ class ClassifierOptions(Options):
     device: str = device_option()
 
     def _check(self) -> None:
-        super()._check()
         if self.patience is not None and not self.validation_fraction:
             raise UsageError("patience requires held-out rows; set validation_fraction, for example to 0.1")

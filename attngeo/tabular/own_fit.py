@@ -51,7 +51,6 @@ class FitOptions(ClassifierOptions):
     seed: int = option(0, "Seed of everything that is random", panel=OPTIMISATION, least=0, most=2**32 - 1)
 
     def _check(self) -> None:
-        super()._check()
         object.__setattr__(self, "methods", self.method_names)
 
     @property
