@@ -132,5 +132,5 @@ def test_the_readme_has_the_counts_of_the_census() -> None:
 
 def test_folders_that_users_read_about_have_a_readme() -> None:
     for folder in ("commands", "attngeo/layouts", "attngeo/analogies", "attngeo/pretrain", "attngeo/reporting",
-                   "attngeo/scores/published", "attngeo/tabular", "attngeo/theory", "reports"):  # fmt: skip
+                   "attngeo/scores/published", "attngeo/estimators/tabular", "attngeo/papers", "reports"):  # fmt: skip
         assert (ROOT / folder / "README.md").is_file(), folder

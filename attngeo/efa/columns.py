@@ -11,7 +11,7 @@ import pandas as pd
 
 from attngeo.bounds.escape import list_names, printable
 from attngeo.errors import TableError, UsageError
-from attngeo.tables.saved import PLAIN
+from attngeo.estimators.shared.saving import PLAIN
 
 # What messages call the table that a model learns from, and one that a fitted model reads.
 TRAINING, TABLE = "the training table", "the table"

@@ -34,7 +34,7 @@ from attngeo.errors import UsageError
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import draw_generator
-from attngeo.training.checkpoints import remove_state
+from attngeo.training.state import remove_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from attngeo.efa.options import EfaOptions
 from attngeo.efa.reading import batch_similar
 from attngeo.errors import TableError
 from attngeo.training import History, TrainingOptions, draw_generator, train
-from attngeo.training.batches import Batch
+from attngeo.training.loop import Batch
 
 if TYPE_CHECKING:
     from attngeo.efa.modelling import PartModel
@@ -46,7 +46,6 @@ class HeldOutBatches:
     reading: TableReading
     model: PartModel
     options: EfaOptions
-    example_dim = 0
 
     def __len__(self) -> int:
         return sum(1 for _ in self.epoch(0))

@@ -9,7 +9,7 @@ from attngeo.choices import whole
 from attngeo.efa.family_names import check_family
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, MODEL, OPTIMISATION, Options, as_texts, option
-from attngeo.training.options import TrainingOptions
+from attngeo.training import TrainingOptions
 
 Part = Literal["auto", "items", "values"]
 Model = Literal["efa", "fm"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.own_files import in_memory_option, is_large, naming
+from attngeo.estimators.shared.files import list_texts, read_own_table
 from attngeo.options import INPUT, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress, is_first_process
-from attngeo.tables.own import list_texts, read_own_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from attngeo.efa.options import Short
 from attngeo.efa.own_files import in_memory_option, naming
 from attngeo.errors import UsageError
+from attngeo.estimators.shared.files import SUFFIXES, read_own_table
 from attngeo.options import INPUT, Options, device_option, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tables.own import SUFFIXES, read_own_table
 
 if TYPE_CHECKING:
     import pandas as pd

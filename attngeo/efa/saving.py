@@ -24,8 +24,7 @@ from attngeo.efa.modelling import PartModel, make_model
 from attngeo.efa.network import LEVELS
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import CorruptCheckpointError, TableError, UnsupportedModelError
-from attngeo.schemas import Table
-from attngeo.tables.saved import (
+from attngeo.estimators.shared.saving import (
     ADVICE,
     CONFIG,
     PLAIN,
@@ -38,6 +37,7 @@ from attngeo.tables.saved import (
     read_tensors,
     write_model,
 )
+from attngeo.schemas import Table
 
 if TYPE_CHECKING:
     from attngeo.efa.estimator import ExponentialFamilyAttention

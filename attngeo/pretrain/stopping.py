@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attngeo.training.signals import SignalListener
+from attngeo.pretrain.signals import SignalListener
 
 
 class StopOnSignal(SignalListener, TrainerCallback):

@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError, UsageError
+from attngeo.papers.wibisono2023.tables import measure_advantage, summarise_methods
 from attngeo.reporting.inputs import FigureInputs, read_frames
 from attngeo.reporting.plots import plot
 from attngeo.reporting.results import CollectedResults
@@ -18,7 +19,6 @@ from attngeo.scores.published import published_of, published_scores
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import QUARTILES, statistic, summarise
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, require_columns
-from attngeo.tabular.summary import measure_advantage, summarise_methods
 
 if TYPE_CHECKING:
     import pandas as pd

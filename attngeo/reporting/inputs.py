@@ -202,10 +202,10 @@ def _read_encodings(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of encodings, or those of a model that `attngeo tabular fit --save` wrote."""
     folder = _find_folder(inputs)
     if folder is not None:
-        from attngeo.tabular.saving import load_classifier
-        from attngeo.tabular.views import tabulate_encodings
+        from attngeo.estimators import AttentionClassifier
+        from attngeo.estimators.tabular.files import tabulate_encodings
 
-        return [inputs.filter(tabulate_encodings(load_classifier(folder)))]
+        return [inputs.filter(tabulate_encodings(AttentionClassifier.load(folder)))]
     return _read_rows(inputs, "attngeo tabular fit --encodings-output FILE, or a folder of --save", ("x", "y"))
 
 

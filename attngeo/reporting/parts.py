@@ -15,6 +15,7 @@ from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import local_path
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.errors import InterruptedTrainingError, OutputError
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.pretrain.options import PATHS, make_options, separate_comparison
 from attngeo.provenance import digest_code, software
 from attngeo.reporting.schema import (
@@ -32,7 +33,6 @@ from attngeo.reporting.workplace import Workplace, describe_files, resolve_refer
 from attngeo.scores.spec import number_columns
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.read import read_results
-from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +118,7 @@ def _prepare_analogies(request: AnalogyRequest, place: Workplace) -> ResultsPart
 
 def _prepare_theory(request: TheoryRequest, place: Workplace) -> ResultsPart:
     def make() -> pd.DataFrame:
-        from attngeo.theory.statements import check_statements
+        from attngeo.papers.statements import check_statements
 
         return check_statements(request.statements, progress=place.progress, **request.options.given)
 
@@ -152,7 +152,7 @@ def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart
 
 def _prepare_simulation(request: SimulateRequest, place: Workplace) -> ResultsPart:
     def make() -> pd.DataFrame:
-        from attngeo.tabular.experiments import compare_on_simulation
+        from attngeo.papers.wibisono2023.tables import compare_on_simulation
 
         options = SimulateOptions(**request.options.given)
         return compare_on_simulation(options, study=place.study, progress=place.progress)
@@ -166,7 +166,7 @@ def _prepare_auto_mpg(request: AutoMpgRequest, place: Workplace) -> ResultsPart:
         options["data"] = str(place.base / local_path(options["data"]))
 
     def make() -> pd.DataFrame:
-        from attngeo.tabular.experiments import compare_on_auto_mpg
+        from attngeo.papers.wibisono2023.tables import compare_on_auto_mpg
 
         return compare_on_auto_mpg(AutoMpgOptions(**options), study=place.study, progress=place.progress)
 

@@ -16,6 +16,8 @@ from attngeo.efa.settings import SETTINGS
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
 from attngeo.options import Options, option, options_of
+from attngeo.papers.statements import TheoryOptions, select_statements
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,
@@ -26,9 +28,6 @@ from attngeo.pretrain.options import (
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
-from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
-from attngeo.theory.options import TheoryOptions
-from attngeo.theory.statements import select_statements
 
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"
 Name = Annotated[str, Field(pattern=NAME)]

@@ -11,8 +11,8 @@ from conftest import Command
 from support.data import make_cars, write_uci
 from support.messages import assert_fails, assert_states
 
-from attngeo.tabular import auto_mpg
-from attngeo.tabular.experiments import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
+from attngeo.papers.wibisono2023 import data as data_sets
+from attngeo.papers.wibisono2023.tables import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
 
 TINY = ["--rows", "60", "--classes", "3", "--features", "3", "--methods", "lr", "--settings", "1,0,0.9"]
 
@@ -59,7 +59,7 @@ def test_the_same_command_resumes(inside: Command) -> None:
 
 def test_auto_mpg_is_a_table_of_methods(inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cars, data = make_cars(90), tmp_path / "auto-mpg.data"
-    monkeypatch.setattr(auto_mpg, "DIGEST", auto_mpg.digest_cars(cars))
+    monkeypatch.setattr(data_sets, "DIGEST", data_sets.digest_cars(cars))
     data.write_text(write_uci(cars))
     run = inside("tabular", "auto-mpg", "--data", data, "--methods", "lr", "--seeds", "2", "--format", "json")
     rows = pd.DataFrame(json.loads(run.stdout))

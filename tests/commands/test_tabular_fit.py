@@ -13,7 +13,7 @@ import pytest
 from conftest import Command
 from support.messages import assert_fails, assert_states
 
-from attngeo.tabular.baselines import BASELINES
+from attngeo.estimators.tabular.baselines import BASELINES
 
 
 @pytest.fixture
