@@ -82,7 +82,7 @@ def analogy(
     Examples:
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
-        attngeo analogy vectors.kv --normalise --candidates all --keep-duplicates
+        attngeo analogy vectors.bin --normalise --candidates all --keep-duplicates
         attngeo analogy --explain toy -o terms.csv
     """
     files = [("scores", path) for path in output or []]

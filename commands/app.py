@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from attngeo.checkpoints.ahead import THREADS
+from attngeo.checkpoints.files import THREADS
 from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
 from . import interrupts

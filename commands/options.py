@@ -19,7 +19,7 @@ EMBEDDING_HELP = (
 
 def complete_models(incomplete: str) -> list[str]:
     """The names of models that start with `incomplete`; none for an empty text, so that the shell completes files."""
-    from attngeo.checkpoints.suggest import local_names
+    from attngeo.checkpoints.reference import local_names
 
     return [name for name in local_names() if incomplete and name.startswith(incomplete)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from attngeo.analogies.options import GOOGLE
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.reference import local_path
-from attngeo.embeddings.rows import LeftOut
+from attngeo.embeddings.vectors import LeftOut
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
 # A hundred times the largest set that is known; a million take a gigabyte of memory.

@@ -16,7 +16,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.devices import explain_memory
-from attngeo.embeddings.silence import silence_transformers
+from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import (
     DataError,
     DataUnavailableError,

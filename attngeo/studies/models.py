@@ -104,7 +104,7 @@ def is_glob(text: str) -> bool:
 
 def _match_revisions(text: str, hub: HubAccess) -> list[str]:
     """The references of the revisions that match, in natural order. Raises ModelNotFoundError if none does."""
-    from attngeo.checkpoints.repository import Repository
+    from attngeo.checkpoints.hub import Repository
 
     name, _, glob = text.partition("@")
     revisions = Repository(ModelRef(text, "hub", name), hub).list_revisions()
