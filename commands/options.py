@@ -12,7 +12,7 @@ from attngeo.options import RESULTS, RUNNING
 
 MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm"
 EMBEDDING_HELP = (
-    "A checkpoint as for score; a file of word vectors (GloVe, fastText .vec, word2vec, gensim; also .gz and .zip); or "
+    "A checkpoint as for score; a file of word vectors (GloVe, fastText .vec, word2vec; also .gz and .zip); or "
     "cbow:TEXT, which trains CBOW on a text first"
 )
 
