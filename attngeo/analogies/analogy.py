@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, QuestionRows, Space, describe_settings, open_lexicon
@@ -23,9 +24,6 @@ from attngeo.errors import QuestionError, UsageError
 from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +89,9 @@ def analogy(
     with torch.inference_mode():
         for reference in references:
             taken = {frame.attrs["model"] for frame in frames}
-            frame, own_notes = _ask_one(reference, taken, question_set, options, hub, progress or ignore_progress)
+            frame, model_notes = _ask_one(reference, taken, question_set, options, hub, progress or ignore_progress)
             frames.append(frame)
-            notes += own_notes
+            notes += model_notes
     common = _find_common(frames)
     notes += _note_few(frames, common)
     result = _summarise(frames, common, options)
@@ -105,8 +103,6 @@ def analogy(
 
 def _summarise(frames: Sequence[pd.DataFrame], common_questions: Any, options: AnalogyOptions) -> AnalogyResult:
     """The tables of results from each model's answers. common_questions: whether all models know it, [questions]."""
-    import pandas as pd
-
     several = len(frames) > 1
     answers = pd.concat([frame.assign(common=common_questions) for frame in frames], ignore_index=True)
     common = answers.assign(known=answers["common"])
@@ -165,8 +161,6 @@ def _ask_one(
 
 
 def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
-    import pandas as pd
-
     return pd.DataFrame({
         "model": ref,
         "category": [q.category for q in questions], "type": [q.type for q in questions],

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, describe_settings, open_lexicon
@@ -18,9 +19,6 @@ from attngeo.devices import pick_device
 from attngeo.errors import UsageError
 from attngeo.options import accept_options
 from attngeo.progress import ProgressCallback, ignore_progress
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SIGNS = {"+": 1, "-": -1, "−": -1}
 # A sign inside a text without spaces.
@@ -55,8 +53,6 @@ def nearest(
     >>> attngeo.nearest("demo:minilm", "king - man + woman", top_k=1).word.item()
     'queen'
     """
-    import pandas as pd
-
     terms, weights = _read_terms(words, signs)
     pick_device(options.device)
     with torch.inference_mode():

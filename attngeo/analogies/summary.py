@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from attngeo.analogies.options import AnalogyOptions
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVEL = 0.95
@@ -56,7 +54,7 @@ def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
                 "top5": (rank <= 5).mean() if len(some) else np.nan, "mean_rank": rank.mean(), "mrr": (1 / rank).mean(),
                 "mean_cosine": some["cosine"].mean(), "questions": which, "note": "",
             })  # fmt: skip
-    return _build_frame(questions, rows, COLUMNS)
+    return _build_frame(rows, COLUMNS)
 
 
 def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.DataFrame:
@@ -65,14 +63,15 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
     p_corrected is Holm's correction over the pairs of models, within each type and overall. Returns
     `COMPARISON_COLUMNS`; no row for a single model.
     """
-    by_model = {model: own.reset_index(drop=True) for model, own in questions.groupby("model", sort=False)}
+    by_model = {model: answers.reset_index(drop=True) for model, answers in questions.groupby("model", sort=False)}
     rows: list[dict[str, Any]] = []
-    for (model, own), (other, theirs) in combinations(by_model.items(), 2):
-        both_known = (own["known"] & theirs["known"]).to_numpy(dtype=bool)
-        known = own[both_known]
-        right = np.stack([(frame["rank"][both_known] == 1).to_numpy(dtype=bool) for frame in (own, theirs)], 1)
-        sums = _resample_categories(own, known, right[:, :1].astype(float) - right[:, 1:], options)
-        for level, name, members in _list_levels(own):
+    for (model, first_answers), (other, second_answers) in combinations(by_model.items(), 2):
+        frames = (first_answers, second_answers)
+        both_known = (first_answers["known"] & second_answers["known"]).to_numpy(dtype=bool)
+        known = first_answers[both_known]
+        right = np.stack([(frame["rank"][both_known] == 1).to_numpy(dtype=bool) for frame in frames], 1)
+        sums = _resample_categories(first_answers, known, right[:, :1].astype(float) - right[:, 1:], options)
+        for level, name, members in _list_levels(first_answers):
             if level == "category":
                 continue
             first, second = right[known["category"].isin(members).to_numpy()].T
@@ -89,12 +88,12 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
         group = [row for row in rows if row["name"] == name]
         for row, corrected in zip(group, holm([row["p_value"] for row in group]), strict=True):
             row["p_corrected"] = corrected
-    return _build_frame(questions, rows, COMPARISON_COLUMNS)
+    return _build_frame(rows, COMPARISON_COLUMNS)
 
 
-def _list_levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
+def _list_levels(answers: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
     """Each category, each type and the whole: level, name, and its categories."""
-    categories = own[["category", "type"]].drop_duplicates("category")
+    categories = answers[["category", "type"]].drop_duplicates("category")
     for category in categories["category"]:
         yield "category", category, [category]
     for kind, members in categories[categories["type"] != ""].groupby("type", sort=False):
@@ -103,13 +102,13 @@ def _list_levels(own: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
 
 
 def _resample_categories(
-    own: pd.DataFrame, known: pd.DataFrame, values: Array, options: AnalogyOptions
+    answers: pd.DataFrame, known: pd.DataFrame, values: Array, options: AnalogyOptions
 ) -> dict[Any, Array]:
     """Category → numerators and denominators of resampled means of `values` [rows of `known`, columns].
 
-    The key of a category is its place among all categories of `own`, so that every model is resampled alike.
+    The key of a category is its place among all categories of `answers`, so that every model is resampled alike.
     """
-    keys = {category: key for key, category in enumerate(own["category"].unique())}
+    keys = {category: key for key, category in enumerate(answers["category"].unique())}
     return {
         category: resample_means(
             values[some.index], some["first_pair"].to_numpy(), some["second_pair"].to_numpy(), options, keys[category]
@@ -126,8 +125,8 @@ def _estimate_interval(
     return interval(sum(parts, np.zeros((2, options.draws))))
 
 
-def _build_frame(like: pd.DataFrame, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
-    frame = type(like)(rows, columns=list(columns))
+def _build_frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=list(columns))
     return frame.astype({name: "Int64" for name in COUNTS if name in columns})
 
 

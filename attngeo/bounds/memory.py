@@ -67,10 +67,10 @@ def _left_in_groups() -> Iterator[int]:
     except OSError:
         return  # not Linux
     for line in lines:
-        _, controllers, own = line.split(":", 2)
+        _, controllers, group_path = line.split(":", 2)
         for name, files in VERSIONS.items():
             if name == controllers:
-                path = PurePosixPath(own.lstrip("/"))
+                path = PurePosixPath(group_path.lstrip("/"))
                 for group in (path, *path.parents):
                     yield from _left_in(GROUPS / files.hierarchy / group, files)
 

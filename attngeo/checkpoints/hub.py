@@ -89,6 +89,10 @@ class Repository:
         self.revision = config.parent.name
         return config
 
+    def describe_commit(self) -> dict[str, str | None]:
+        """What tells this commit from any other."""
+        return {"hub": constants.ENDPOINT, "name": self.ref.name, "commit": self.revision}
+
     def find_weights(self) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says. Raises if there are none."""
         for name in usual_names():

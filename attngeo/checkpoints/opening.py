@@ -100,15 +100,12 @@ def identify_path(path: Path) -> dict[str, Any] | None:
 
 
 def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity:
-    from huggingface_hub import constants
-
     from attngeo.checkpoints.hub import Repository
 
     repository = Repository(ref, hub)
     repository.pin()
     pinned = dataclasses.replace(ref, revision=repository.revision)
-    content = {"hub": constants.ENDPOINT, "name": ref.name, "commit": repository.revision}
-    return Identity(pinned, content, is_whole=not repository.offline)
+    return Identity(pinned, repository.describe_commit(), is_whole=not repository.offline)
 
 
 def _list_files(folder: Path) -> list[list[Any]] | None:

@@ -30,8 +30,8 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
     Raises ModelNotFoundError; DataError if no word is frequent enough; CorruptCheckpointError if the file is not text.
     """
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "no such file"
-        raise ModelNotFoundError(f"{path}: {found}, expected a text to train on")
+        problem = "a folder" if path.is_dir() else "no such file"
+        raise ModelNotFoundError(f"{path}: {problem}, expected a text to train on")
     from gensim.models import Word2Vec
 
     model = Word2Vec(

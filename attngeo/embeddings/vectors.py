@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pandas as pd
 
 from attngeo.bounds.memory import require_memory
 from attngeo.embeddings.embedding import Embedding
@@ -369,8 +370,6 @@ def _add_run(rows: RowCollector, run: list[tuple[bytes, bytes, int]]) -> None:
 
 def _parse(texts: Sequence[bytes], width: int) -> Values:
     """The numbers of many lines, [len(texts), width]. Raises ValueError if one of them is not a number."""
-    import pandas as pd
-
     with np.errstate(over="ignore"):  # numbers beyond float32 become Inf, and their rows are left out
         frame = pd.read_csv(
             io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False
