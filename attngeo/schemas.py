@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import UsageError
 from attngeo.options import Options, check_value, options_of, type_of
 

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import AttnGeoError, UnexpectedError
 
 from .shorten import shorten

@@ -33,7 +33,7 @@ UNDECLARED = {"pydantic-core", "pytorch-tabular"}
 # Declared, but not imported: DataFrame.to_markdown uses tabulate, and tokenisers that are saved by SentencePiece
 # require protobuf.
 NOT_IMPORTED = {"protobuf", "tabulate"}
-MOST_LOOSE_MODULES = 9
+MOST_LOOSE_MODULES = 10
 
 
 def requirements(*extras: str) -> list[Requirement]:

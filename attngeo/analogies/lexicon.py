@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding

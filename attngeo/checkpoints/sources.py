@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from attngeo.bounds.memory import require_memory
+from attngeo.bounds import require_memory
 from attngeo.errors import CorruptCheckpointError
 
 # Buffers of at least this many bytes are placed in huge pages.

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 # The safetensors names of the dtypes that torch has. A tensor of another dtype (sub-byte floats) is listed, never read.

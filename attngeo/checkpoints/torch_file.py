@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.bounds.memory import require_memory
+from attngeo.bounds import require_memory
 from attngeo.checkpoints.files import TensorFile
 from attngeo.checkpoints.pickles import Record, SavedStorage, SavedTensor, TorchUnpickler, broken, count_spanned
 from attngeo.checkpoints.sources import ByteSource, Extent

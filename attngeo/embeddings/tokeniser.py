@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
+from attngeo.bounds import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.embedding import MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line

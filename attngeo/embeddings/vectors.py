@@ -30,7 +30,7 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds.memory import require_memory
+from attngeo.bounds import require_memory
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import Identity, identify, identify_path
 from attngeo.options import accept_options, default_of, options_of

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.errors import DataError, DataUnavailableError, first_line
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.studies.downloads import downloads_folder, fetch

@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import validate_data
 
-from attngeo.bounds.escape import list_names
+from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tabular.encoding import TableCoding, learn_table

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds.escape import list_names
+from attngeo.bounds import list_names
 from attngeo.errors import TableError
 from attngeo.tabular.network import ABSENT, MISSING
 from attngeo.tabular.options import Unseen

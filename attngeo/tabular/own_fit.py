@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.bounds.escape import list_names
+from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.options import COMPUTATION, INPUT, OPTIMISATION, Options, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import nn
 
-from attngeo.bounds.memory import available_memory
+from attngeo.bounds import available_memory
 from attngeo.checkpoints.files import INDEX_SUFFIX, SAFETENSORS, FileStore, require_format, usual_names
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, first_line

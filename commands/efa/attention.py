@@ -77,7 +77,7 @@ def attention(
 
 
 def _print_weights(rows: pd.DataFrame) -> None:
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
     from ..cells import format_number
     from ..console import Terminal, fits
@@ -109,7 +109,7 @@ def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str]
     """The largest weights of each row, for a table without room for all. numbers: of the rows, as labels have them."""
     import numpy as np
 
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
     from ..cells import format_number
     from ..tables import start_table

@@ -65,7 +65,7 @@ def _print_labels(rows: pd.DataFrame) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
     from ..cells import format_number
     from ..console import Terminal

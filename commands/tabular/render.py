@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.summary import OURS, describe_advantage, labels_of, measure_advantage, summarise_methods
 

@@ -9,7 +9,7 @@ from support.checkpoints import write_single
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import HUB_MODELS, ModelRef, did_you_mean
+from attngeo.checkpoints.reference import ModelRef, did_you_mean, hub_models
 from attngeo.errors import AttnGeoError, ModelNotFoundError, UsageError
 from attngeo.scores.published import published_scores
 
@@ -87,6 +87,6 @@ def test_every_published_model_of_the_hub_may_be_suggested() -> None:
     """The list is one of its own, because checkpoints know no scores."""
     published = {model for model in published_scores()["model"] if "/" in model}
     assert len(published) > 100
-    names = HUB_MODELS.read_text().split()
+    names = hub_models()
     assert published <= set(names)
     assert len(names) == len(set(names))

@@ -18,7 +18,7 @@ from attngeo.commands.app import COMMANDS, app
 from support.messages import assert_fails, assert_states
 from support.terminal import on_terminal
 
-from attngeo.checkpoints.reference import HUB_MODELS
+from attngeo.checkpoints.reference import hub_models
 from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
 from attngeo.options import PANELS, RUNNING
 
@@ -189,7 +189,7 @@ def test_well_written_names_are_not_doubted(inside: Command) -> None:
     for name in ("mistralai/Mistral-7B-v0.1", "bert-base-uncased", "someone/unlike-any-other"):
         done = inside("score", name)
         assert_fails(done, NetworkError.exit_code, name, "offline")
-        assert not any(other in done.stderr for other in HUB_MODELS.read_text().split() if other != name)
+        assert not any(other in done.stderr for other in hub_models() if other != name)
 
 
 def test_no_arguments_show_the_commands(attngeo: Command) -> None:
