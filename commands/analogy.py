@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attngeo.analogies.options import AnalogyOptions, ExplainOptions
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, RESULTS, options_of
@@ -88,7 +88,7 @@ def analogy(
     Examples:
         attngeo analogy demo:minilm
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
-        attngeo analogy vectors.kv --normalise --candidates all --keep-duplicates
+        attngeo analogy vectors.bin --normalise --candidates all --keep-duplicates
         attngeo analogy --explain toy -o terms.csv
     """
     files = [("scores", path) for path in output or []]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from attngeo.checkpoints.ahead import THREADS
+from attngeo.checkpoints.files import THREADS
 from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
 from .help import Command, Group

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attngeo.bounds.escape import dump_json, printable
+from attngeo.bounds import dump_json, printable
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 

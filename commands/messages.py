@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import AttnGeoError, UnexpectedError
 
 # Set this variable to see the traceback of an unexpected error.

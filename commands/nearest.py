@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from attngeo.analogies.options import NearestOptions
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.checkpoints.access import HubAccess
 
 from .declare import with_options

@@ -13,7 +13,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.progress import Progress
 
 from .messages import say, was_interrupted

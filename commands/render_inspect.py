@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.layouts.names import pattern_of
 
 from .tables import MISSING, Terminal, drop_columns, name_layers

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import spread_of
 

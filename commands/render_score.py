@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.options import default_of
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
 from attngeo.options import RESULTS

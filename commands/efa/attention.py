@@ -77,7 +77,7 @@ def attention(
 
 
 def _print_weights(rows: pd.DataFrame) -> None:
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
     from ..tables import Terminal, fits, format_number, start_table
 
@@ -107,7 +107,7 @@ def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str]
     """The largest weights of each row, for a table without room for all. numbers: of the rows, as labels have them."""
     import numpy as np
 
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
     from ..tables import format_number, start_table
 

@@ -56,7 +56,7 @@ def print_frame(rows: pd.DataFrame) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
     from ..tables import Terminal, drop_columns, format_number, is_missing
 

@@ -1,4 +1,4 @@
-"""Reads of exact ranges of bytes from one regular file: a ByteSource."""
+"""Where a format reads its bytes: the protocol of an open file, and a file on this machine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,55 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from attngeo.bounds.memory import require_memory
-from attngeo.checkpoints.source import Extent
+from attngeo.bounds import require_memory
 from attngeo.errors import CorruptCheckpointError
 
 # Buffers of at least this many bytes are placed in huge pages.
 LARGE = 1 << 22
+
+
+class Extent(NamedTuple):
+    """A range of bytes."""
+
+    offset: int
+    nbytes: int
+
+
+class ByteSource(Protocol):
+    """An open file of known size: a `RegularFile` on a disk, or a `RemoteFile` on the Hub.
+
+    where: the file, for errors. size: its bytes. lanes: how many reads at once make it faster. requests: how many were
+    sent to a server for its bytes, without repetitions.
+    """
+
+    where: str
+    size: int
+    lanes: int
+    requests: int
+
+    def read(self, offset: int, count: int, name: str) -> Tensor:
+        """Bytes, uint8 [count], in new memory. name: the tensor that they belong to, for errors.
+
+        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
+        """
+        ...
+
+    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:
+        """Inside the block, these bytes are read soon: a remote file asks for all of them at once, and keeps them."""
+        ...
+
+    def count_requests(self, extents: Iterable[Extent]) -> int:
+        """How many requests `hold` sends for these bytes."""
+        ...
+
+    def close(self) -> None:
+        """Close the file. A later `read` fails."""
+        ...
 
 
 class RegularFile:
@@ -44,10 +83,10 @@ class RegularFile:
         buffer = _reserve(count)
         view = memoryview(buffer.numpy().data)
         while view:
-            got = self._read_into(view, offset)
-            if got == 0:  # it was truncated after it was opened
+            received = self._read_into(view, offset)
+            if received == 0:  # it was truncated after it was opened
                 raise self._cut_off(name)
-            view, offset = view[got:], offset + got
+            view, offset = view[received:], offset + received
         return buffer
 
     def _read_into(self, view: memoryview, offset: int) -> int:
