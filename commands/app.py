@@ -14,12 +14,11 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from attngeo.checkpoints.ahead import THREADS
+from attngeo.checkpoints.files import THREADS
 from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
-from . import interrupts
 from .help import Command, Group
-from .messages import TRACEBACK, describe_error, say
+from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
 
 INTERRUPTED = 130
 # The variable that a shell sets to ask for completions.
@@ -142,12 +141,12 @@ def main() -> None:
         # huggingface_hub logs each retry, for people who wait. A log file needs only the result, which is our one line.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:
-        with interrupts.remember():
+        with remember_interrupts():
             code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        text, code = ("interrupted", INTERRUPTED) if interrupts.requested() else _explain(error)
+        text, code = ("interrupted", INTERRUPTED) if was_interrupted() else _explain(error)
         say(text)
         _leave(code)
     except KeyboardInterrupt:

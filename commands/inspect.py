@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from attngeo.bounds.escape import dump_json
+from attngeo.bounds import dump_json
 from attngeo.checkpoints.access import HubAccess
 from attngeo.studies.options import StudyOptions
 

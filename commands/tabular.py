@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
 from attngeo.options import RESULTS
@@ -31,8 +31,6 @@ from attngeo.papers.wibisono2023.tables import (
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
 
-from .cells import format_number, is_missing
-from .console import Terminal
 from .declare import with_options
 from .help import Command, Group
 from .messages import say
@@ -40,6 +38,7 @@ from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
+from .tables import Terminal, format_number, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd

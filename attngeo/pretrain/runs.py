@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.devices import explain_memory
-from attngeo.embeddings.silence import silence_transformers
+from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import (
     DataError,
     DataUnavailableError,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.analogies.options import GOOGLE
-from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
+from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import local_path
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.errors import InterruptedTrainingError, OutputError

@@ -14,7 +14,7 @@ from errno import EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import OutputError, UsageError
 from attngeo.options import takes_after_two

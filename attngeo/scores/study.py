@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.memory import available_memory
+from attngeo.bounds import available_memory
 from attngeo.checkpoints.access import HubAccess
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions, ScoreOptions

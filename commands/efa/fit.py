@@ -76,9 +76,7 @@ def fit(
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    from ..cells import format_number
-    from ..console import Terminal
-    from ..tables import start_table
+    from ..tables import Terminal, format_number, start_table
 
     first = rows.iloc[0]
     baselines = ["without_context", *(["without_repeats"] if rows["without_repeats"].notna().any() else [])]

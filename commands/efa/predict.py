@@ -56,10 +56,9 @@ def print_frame(rows: pd.DataFrame) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
-    from ..cells import format_number, is_missing
-    from ..console import Terminal, drop_columns
+    from ..tables import Terminal, drop_columns, format_number, is_missing
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.small_files import MOST_RESULTS_BYTES, check_small
+from attngeo.bounds import MOST_RESULTS_BYTES, check_small
 from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from attngeo.bounds.escape import printable
-from attngeo.bounds.small_files import check_small, read_small_text
+from attngeo.bounds import check_small, printable, read_small_text
 from attngeo.errors import (
     CorruptCheckpointError,
     ModelNotFoundError,

@@ -13,7 +13,7 @@ import pandas as pd
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from attngeo.bounds.escape import list_names
+from attngeo.bounds import list_names
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.tabular.network import MISSING

@@ -12,7 +12,7 @@ import pandas as pd
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-from attngeo.bounds.escape import list_names
+from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import list_missing, list_texts, read_own_table
 from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attngeo.bounds.memory import require_memory
+from attngeo.bounds import require_memory
 
 EPS = 1e-6
 # The code of a cell that is missing.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.choices import whole
 from attngeo.errors import DataError, DataUnavailableError, first_line
 from attngeo.papers.wibisono2023.options import Shift
