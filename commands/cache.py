@@ -18,7 +18,7 @@ from .messages import say
 from .options import FindingsFormat, Quiet
 
 if TYPE_CHECKING:
-    from attngeo.studies.cache import Entry
+    from attngeo.studies.results import Entry
 
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual.
 KINDS = {"efa": "attngeo.efa.runs", "scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
@@ -55,8 +55,7 @@ def cache(
         attngeo cache clear 'EleutherAI/pythia-*'
         attngeo cache clear --outdated
     """
-    from attngeo.studies.cache import list_entries, remove
-    from attngeo.studies.results import VARIABLE, cache_folder
+    from attngeo.studies.results import VARIABLE, cache_folder, list_entries, remove
 
     folder = cache_folder()
     if folder is None:

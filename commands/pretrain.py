@@ -22,7 +22,7 @@ from attngeo.pretrain.options import (
     make_options,
     separate_comparison,
 )
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from .declare import take_given, take_options
 from .options import FindingsFormat, Quiet, Verbose

@@ -22,7 +22,7 @@ from attngeo.scores.scoring import INTEGERS
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.tables import write as tables
-from attngeo.tables.parquet import read_parquet
+from attngeo.tables.read import read_parquet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from attngeo.bounds.small_files import read_small_text
-from attngeo.tables.atomic import atomic_write
+from attngeo.tables.files import atomic_write
 
 # Written into a checkpoint's folder last: a checkpoint without it is broken.
 MARK = "attngeo.json"

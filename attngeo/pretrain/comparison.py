@@ -24,10 +24,9 @@ from attngeo.pretrain.summary import spread_at
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import QUARTILES, statistics
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 from attngeo.tables import write as tables
-from attngeo.tables.atomic import atomic_write
-from attngeo.tables.lock import lock_folder
+from attngeo.tables.files import atomic_write, lock_folder
 
 RUN_COLUMNS = ("objective", "init", "seed")
 RESULTS = ("final_loss", "steps_to_baseline", "speed_up")

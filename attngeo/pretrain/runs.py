@@ -39,8 +39,7 @@ from attngeo.pretrain.trainer import RunTrainer
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import statistic
-from attngeo.tables.atomic import atomic_write, remove_unfinished
-from attngeo.tables.lock import lock_folder
+from attngeo.tables.files import atomic_write, lock_folder, remove_unfinished
 from attngeo.tables.read import read_results
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import options_of, type_of
 from attngeo.pretrain.options import PATHS, ImagePretrainOptions, PretrainOptions, TextPretrainOptions, make_absolute
-from attngeo.tables.atomic import atomic_write
+from attngeo.tables.files import atomic_write
 
 FILE = "settings.json"
 # Options that only say how a run is watched and kept: a resumed run may change them.

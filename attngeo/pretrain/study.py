@@ -19,11 +19,8 @@ from attngeo.pretrain.runs import STOPPING, Run, load_run, run_locked
 from attngeo.pretrain.settings_file import FILE as SETTINGS
 from attngeo.pretrain.settings_file import resume_options
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome
-from attngeo.tables.atomic import SIGNALS
-from attngeo.tables.lock import lock_folder
+from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
+from attngeo.tables.files import SIGNALS, lock_folder
 
 # A file in the folder of a comparison that asks its runs in other processes to save a checkpoint and stop.
 STOP = ".stop"

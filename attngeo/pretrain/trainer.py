@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from attngeo.errors import OutputError, TrainingError, first_line
 from attngeo.pretrain.checkpoints import CheckpointMark, is_checkpoint, read_mark, write_mark
-from attngeo.tables.atomic import remove_unfinished
+from attngeo.tables.files import remove_unfinished
 
 
 class RunTrainer(Trainer):

@@ -30,7 +30,7 @@ from attngeo.reporting.schema import (
 )
 from attngeo.reporting.workplace import Workplace, describe_files, resolve_reference
 from attngeo.scores.spec import number_columns
-from attngeo.tables.atomic import atomic_write
+from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
 from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.escape import dump_json, escape_markdown, printable
-from attngeo.tables.atomic import atomic_write, check_writable
+from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     import pandas as pd

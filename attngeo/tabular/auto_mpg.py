@@ -18,7 +18,7 @@ import numpy as np
 from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import DataError, DataUnavailableError, first_line
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.studies.downloads import downloads_folder, fetch
+from attngeo.studies.results import downloads_folder, fetch
 from attngeo.tabular.simulation import Rows, ShiftedTable, quantile_codes
 
 ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/auto-mpg/auto-mpg.data"

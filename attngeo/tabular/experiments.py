@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome, require_all
+from attngeo.studies.engine import RunOutcome, StudyOptions, require_all, run_study
 from attngeo.tabular.experiment_options import FIRST_SEED, AutoMpgOptions, SimulateOptions
 from attngeo.tabular.methods import METHODS
 from attngeo.tabular.published import SOURCE, PublishedScores, ShiftSetting, auto_mpg_scores, simulation_scores

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from attngeo.tables.atomic import SIGNALS
+from attngeo.tables.files import SIGNALS
 
 
 class SignalListener:

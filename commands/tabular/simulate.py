@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 from attngeo.tabular.experiment_options import SimulateOptions
 
 from ..declare import take_options

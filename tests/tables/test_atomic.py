@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from attngeo.errors import OutputError
-from attngeo.tables.atomic import atomic_write, remove_unfinished
+from attngeo.tables.files import atomic_write, remove_unfinished
 
 
 class SecondInterrupt:

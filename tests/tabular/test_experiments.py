@@ -18,7 +18,7 @@ from attngeo.errors import DataError, TrainingError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_statements
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
 from attngeo.tabular.experiments import (
     AUTO_MPG_COLUMNS,
@@ -122,7 +122,7 @@ def test_scores_are_kept_under_all_that_they_depend_on(guess: Guess, monkeypatch
 
 
 def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.studies.cache import list_entries
+    from attngeo.studies.results import list_entries
 
     perform(make_run(), ignore_progress)
     (entry,) = list_entries()
