@@ -91,8 +91,8 @@ def pretrain(
 
 def _run(given: Mapping[str, Any], output: Path | None, make_bar: MakeBar, *, resume: bool) -> Run:
     """One run, new or resumed."""
+    from attngeo.pretrain.options import read_settings, resume_options
     from attngeo.pretrain.runs import run
-    from attngeo.pretrain.settings_file import read_settings, resume_options
 
     if resume and output is not None:
         options = resume_options(read_settings(output), given, output)

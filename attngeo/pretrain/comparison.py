@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import pandas as pd
+import psutil
 
 from attngeo.choices import Objective
-from attngeo.errors import UsageError
+from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.options import accept_options
 from attngeo.pretrain.initialisation import check_init
-from attngeo.pretrain.options import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_absolute
-from attngeo.pretrain.runs import Run, refuse_other_runs
-from attngeo.pretrain.study import train_all
-from attngeo.pretrain.summary import spread_at
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.pretrain.options import (
+    SETTINGS,
+    ComparisonOptions,
+    ImagePretrainOptions,
+    TextPretrainOptions,
+    make_absolute,
+    resume_options,
+)
+from attngeo.pretrain.runs import STOPPING, Run, load_run, refuse_other_runs, run_locked, spread_at
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import QUARTILES, statistics
-from attngeo.studies.engine import StudyOptions
+from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.tables import write as tables
-from attngeo.tables.files import atomic_write, lock_folder
+from attngeo.tables.files import SIGNALS, atomic_write, lock_folder
 
 RUN_COLUMNS = ("objective", "init", "seed")
+ADVICE = "resume with the same command and --resume"
 RESULTS = ("final_loss", "steps_to_baseline", "speed_up")
 
 
@@ -99,7 +111,7 @@ def compare(
             if not resume:
                 refuse_other_runs(folder / name, resume=False)
             check_init(each.init)
-        runs = train_all(plan, folder, study, resume=resume, report=report)
+        runs = _train_all(plan, folder, study, resume=resume, report=report)
         if not all(each.summary for each in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
         compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
@@ -136,6 +148,143 @@ def _plan(
 def _folder_name(options: TextPretrainOptions | ImagePretrainOptions) -> str:
     init = re.sub(r"[^\w.-]+", "-", options.init).strip("-.")
     return f"{options.objective_name}-{init}-seed{options.seed}"
+
+
+def _train_all(
+    plan: Mapping[str, TextPretrainOptions | ImagePretrainOptions],
+    folder: Path,
+    study: StudyOptions,
+    *,
+    resume: bool,
+    report: ProgressCallback,
+) -> list[Run]:
+    """Train each run in a folder of its own, or read it if it is finished. The caller has locked `folder`.
+
+    plan: name of the folder → options. With one process, the caller has also locked the folders of the runs.
+    Raises InterruptedTrainingError if a signal stopped the runs, otherwise the first failure, after the other runs.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # that accelerate started, and that train each run together
+    if several and study.elsewhere:
+        raise UsageError("jobs and cluster are for runs of one process; start them without accelerate launch")
+    stop = _StopRuns(report)
+
+    def note(outcome: RunOutcome[Run]) -> None:
+        if study.elsewhere:
+            how = "failed" if outcome.failure is not None else "finished"
+            report(Progress("train", f"{outcome.name}  {how}"))
+            if outcome.failure is not None and (study.fail_fast or _is_interrupted(outcome)):
+                stop.stop()
+        elif _is_interrupted(outcome) or (outcome.result and outcome.result.stopped and outcome.number + 1 < len(plan)):
+            raise _explain_interrupt([outcome])
+
+    # Other processes of this machine save checkpoints before they end. The first process of several that train each run
+    # would go on to the next run without the others.
+    fail_fast = several or (study.fail_fast and study.jobs == 1)
+    train = partial(_train_one, folder=folder, resume=resume, locked=not study.elsewhere)
+    with stop.listening() if study.jobs > 1 else nullcontext():
+        outcomes = run_study(
+            train, list(plan.items()), names=list(plan), options=dataclasses.replace(study, fail_fast=fail_fast),
+            progress=report, on_outcome=note, is_stopped=stop.is_requested,
+        )  # fmt: skip
+    if failed := [outcome for outcome in outcomes if outcome.failure is not None]:
+        raise _explain_failures(failed, len(plan))
+    if len(outcomes) < len(plan):
+        name = next(name for name in plan if name not in {outcome.name for outcome in outcomes})
+        raise InterruptedTrainingError(f"{name}: interrupted before this run was started", ADVICE)
+    return [outcome.result for outcome in outcomes if outcome.result is not None]
+
+
+def _train_one(
+    setting: tuple[str, TextPretrainOptions | ImagePretrainOptions],
+    progress: ProgressCallback,
+    *,
+    folder: Path,
+    resume: bool,
+    locked: bool,
+) -> Run:
+    """One run of the study, in the folder of its name. A finished one is read."""
+    name, options = setting
+    place = folder / name
+    with nullcontext() if locked else lock_folder(place):
+        # A cluster may repeat a run whose worker was lost, and which has saved a checkpoint or is finished.
+        resume = resume or not locked
+        if resume and (done := load_run(place)) is not None:
+            resume_options(done.options, dataclasses.asdict(options), place)  # raises if they differ
+            return done
+        started = (place / SETTINGS).is_file()
+        try:
+            return run_locked(options, place, resume=resume and started, report=progress)
+        except KeyboardInterrupt:
+            if locked:  # this is the process of the command
+                raise
+            raise InterruptedTrainingError("interrupted while no checkpoint could be saved") from None
+
+
+class _StopRuns:
+    """Stops the runs in other processes of this machine: they save checkpoints and end, and no further run begins."""
+
+    def __init__(self, report: ProgressCallback) -> None:
+        self._report, self._requested = report, False
+
+    def is_requested(self) -> bool:
+        """Whether the runs were asked to stop."""
+        return self._requested
+
+    def stop(self) -> None:
+        """Ask the runs to stop, as Ctrl-C does; a process between two runs ignores it."""
+        self._requested = True
+        for process in psutil.Process().children():
+            with suppress(psutil.Error):
+                process.send_signal(signal.SIGINT)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Stop the runs at the first Ctrl-C or SIGTERM inside the block; at the second one, end the study."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            if self._requested:
+                handler: Any = before[signal.Signals(number)]
+                if callable(handler):
+                    handler(number, frame)
+                raise KeyboardInterrupt
+            self.stop()
+            self._report(Progress("train", STOPPING))
+
+        try:
+            for number in SIGNALS:
+                signal.signal(number, pass_on)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _is_interrupted(outcome: RunOutcome[Run]) -> bool:
+    return isinstance(outcome.failure, InterruptedTrainingError)
+
+
+def _explain_interrupt(outcomes: Sequence[RunOutcome[Run]]) -> InterruptedTrainingError:
+    """The error for runs that a signal stopped. It names the first."""
+    failure = outcomes[0].failure
+    what = failure.what if isinstance(failure, InterruptedTrainingError) else "interrupted after this run was finished"
+    return InterruptedTrainingError(f"{outcomes[0].name}: {what}", ADVICE)
+
+
+def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoError:
+    """The error for runs that did not finish: that of the first which failed by itself."""
+    faults = [outcome for outcome in failed if not _is_interrupted(outcome)]
+    if not faults:
+        return _explain_interrupt(failed)
+    error = faults[0].failure
+    assert error is not None
+    if len(faults) == 1:
+        return error
+    others = ", ".join(outcome.name for outcome in faults[1:])
+    return type(error)(f"{faults[0].name}: {error}; {len(faults)} of {total} runs failed, also {others}")
 
 
 def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:

@@ -10,13 +10,15 @@ Imports nothing heavy.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
+from attngeo.bounds.small_files import read_small_text
 from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
-from attngeo.errors import UsageError
+from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import (
     COMPARISON,
     COMPUTATION,
@@ -29,8 +31,10 @@ from attngeo.options import (
     option,
     options_of,
     select_given,
+    type_of,
 )
 from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, PRESETS, TEXT_DATA
+from attngeo.tables.files import atomic_write
 
 # The default of an option that each model has its own value for; `of` fills it in.
 BY_MODEL: Any = dataclasses.MISSING
@@ -41,6 +45,12 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "model": tuple(PRESETS), "data": (*TEXT_DATA, *IMAGE_DATA), "tokenizer": ("", "train"), "init": INITS,
 }  # fmt: skip
 LARGEST_SEED = 2**32 - 1
+# The file in a run's folder that keeps its options, so that it can be resumed.
+SETTINGS = "settings.json"
+# Options that only say how a run is watched and kept: a resumed run may change them.
+FREE = ("save_every", "report_to")
+
+Kind = TypeVar("Kind", bound="PretrainOptions")
 
 
 def show_presets(name: str) -> str:
@@ -237,6 +247,11 @@ class ImagePretrainOptions(PretrainOptions):
         check_share("ema_decay", self.ema_decay)
 
 
+KINDS: Mapping[Task, type[TextPretrainOptions] | type[ImagePretrainOptions]] = {
+    "text": TextPretrainOptions, "image": ImagePretrainOptions,
+}  # fmt: skip
+
+
 def check_share(name: str, value: float) -> None:
     """Raise UsageError unless 0 ≤ value < 1."""
     if not 0 <= value < 1:
@@ -303,10 +318,7 @@ def make_options(
     """
     if task is None:
         task = _find_task(model, given.get("data"))
-    kinds: dict[Task, type[TextPretrainOptions] | type[ImagePretrainOptions]] = {
-        "text": TextPretrainOptions, "image": ImagePretrainOptions,
-    }  # fmt: skip
-    return kinds[one_of("task", task, Task)].of(model or "", **given)
+    return KINDS[one_of("task", task, Task)].of(model or "", **given)
 
 
 def _find_task(model: str, data: Any) -> Task:
@@ -350,3 +362,68 @@ def _fit_interval(steps: int, usual: int) -> int:
         return usual
     most = max(steps // 10, 1)
     return next((each for each in range(most, most // 2, -1) if steps % each == 0), most)
+
+
+def write_settings(options: PretrainOptions, folder: Path) -> None:
+    """Write the options into a run's folder."""
+    with atomic_write(folder / SETTINGS) as path:
+        path.write_text(json.dumps(dataclasses.asdict(options), indent=2) + "\n", "utf-8")
+
+
+def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
+    """The options of the run in a folder.
+
+    Raises DataUnavailableError if there is no run, TrainingError if its file cannot be read.
+    """
+    path = folder / SETTINGS
+    try:
+        stored = json.loads(read_small_text(path))
+        kind = KINDS[stored["task"]]
+        _check_types(kind, stored)
+        return kind(**stored)
+    except FileNotFoundError:
+        raise explain_missing(folder) from None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
+        raise TrainingError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); start the run again in another folder"
+        ) from None
+
+
+def _check_types(kind: type[PretrainOptions], given: Mapping[str, Any]) -> None:
+    """Raise ValueError for a value that JSON may hold instead of a text or a truth value; options check numbers."""
+    for name in options_of(kind).keys() & given.keys():
+        expected = type_of(kind, name)
+        if expected in (str, bool) and not isinstance(given[name], expected):
+            wanted = "a text" if expected is str else "true or false"
+            raise ValueError(f"{name} is {given[name]!r:.60}, expected {wanted}")
+
+
+def explain_missing(folder: Path) -> DataUnavailableError:
+    """The error for a folder that holds no run to resume."""
+    if not folder.exists():
+        return DataUnavailableError(f"there is no folder {folder} to resume; start the run without --resume")
+    if any(folder.glob(f"*/{SETTINGS}")):
+        return DataUnavailableError(
+            f"{folder} holds several runs; give the folder of one run, or repeat the whole command of the comparison "
+            "with --resume"
+        )
+    return DataUnavailableError(f"{folder} holds no run to resume: there is no {SETTINGS}; start it without --resume")
+
+
+def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind:
+    """The options of a run in a folder, with those of `given` that a resumed run may change.
+
+    given: options by name; None means not given. Raises UsageError for any other difference.
+    """
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name, value in asked.items():
+        if name not in options_of(type(stored)):
+            raise UsageError(f"{name} is not an option of the {stored.TASK} run in {folder}; leave it out")
+        before = getattr(stored, name)
+        same = make_absolute(name, before) == make_absolute(name, value) if name in PATHS else before == value
+        if not same and name not in FREE:
+            raise UsageError(
+                f"{name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
+                "another run with -o"
+            )
+    return dataclasses.replace(stored, **{name: asked[name] for name in FREE if name in asked})

@@ -32,8 +32,8 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.pretrain import TextPretrainOptions
+from attngeo.pretrain.options import read_settings
 from attngeo.pretrain.runs import load_run, run
-from attngeo.pretrain.settings_file import read_settings
 from attngeo.progress import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:datasets")
@@ -387,9 +387,9 @@ def test_positions_that_are_not_all_for_tokens_are_known_before_training(tmp_pat
 
 
 def test_typos_are_reported_before_the_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.pretrain.text import task
+    from attngeo.pretrain import text
 
-    monkeypatch.setattr(task, "open_text", lambda *_, **__: pytest.fail("the data were read"))
+    monkeypatch.setattr(text, "open_text", lambda *_, **__: pytest.fail("the data were read"))
     for given, facts in (
         ({"init": "symetric"}, "'symetric'.*default, symmetric, identity"),
         ({"model": "tinny"}, "'tinny'.* tiny"),

@@ -13,8 +13,7 @@ from support.runs import small_options
 
 from attngeo.errors import FolderInUseError, OutputError
 from attngeo.pretrain import compare, run
-from attngeo.pretrain.options import ComparisonOptions
-from attngeo.pretrain.settings_file import write_settings
+from attngeo.pretrain.options import ComparisonOptions, write_settings
 from attngeo.reporting import build_report
 from attngeo.tables.files import HOLDER, LOCK, lock_folder
 

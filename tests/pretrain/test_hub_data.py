@@ -39,7 +39,7 @@ CHILD = """
 import json, sys, time
 time.sleep = lambda _: None
 from attngeo.errors import AttnGeoError
-from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.sources import open_text
 for reference in sys.argv[1:]:
     try:
         text = open_text(reference)
@@ -132,14 +132,14 @@ def test_a_downloaded_data_set_is_read_without_a_connection(
         same, by_commit, another, no_split = ask(asked, home, **environment)
         assert same == by_commit == before
         assert_refused(another, "DataUnavailableError", f"org/small{other}", commit, "cache")
-        assert_refused(no_split, "DataUnavailableError", f"{cached}#test", "org/small#SPLIT", "train")
+        assert_refused(no_split, "DataUnavailableError", f"{cached}#test", "split", "org/small:CONFIG#SPLIT", "train")
     assert remote.requests == []
 
 
 def test_wikipedia_is_read_shard_by_shard(remote: Hub, tmp_path: Path) -> None:
     code = """
 import json
-from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.sources import open_text
 print(json.dumps(next(open_text("wikipedia").read_documents())))
 """
     assert ask([], tmp_path / "home", code, HF_ENDPOINT=remote.url) == ["article 0"]
@@ -150,13 +150,13 @@ print(json.dumps(next(open_text("wikipedia").read_documents())))
 def test_data_sets_that_cannot_be_read(remote: Hub, tmp_path: Path) -> None:
     url = remote.url
     unavailable: dict[str, list[str]] = {
-        "org/none": ["no such data set", url, "HF_TOKEN"],
-        "org/small@v9": ["no such revision"],
-        "org/gated": ["gated", f"{url}/datasets/org/gated", "HF_TOKEN"],
-        "org/small:other": ["configuration", "org/small:CONFIG", "default"],
-        "org/tables": ["configuration", "org/tables:CONFIG", "english, french"],
-        "org/small#test": ["split", "org/small#SPLIT", "train"],
-        "org/tables:english#dev": ["split", "org/tables#SPLIT", "train, test"],
+        "org/none": ["exist", url, "HF_TOKEN"],
+        "org/small@v9": ["v9", "exist"],
+        "org/gated": ["gated", url, "HF_TOKEN"],
+        "org/small:other": ["other", "org/small:CONFIG#SPLIT", "default"],
+        "org/tables": ["config", "org/tables:CONFIG#SPLIT", "english", "french"],
+        "org/small#test": ["split", "org/small:CONFIG#SPLIT", "train"],
+        "org/tables:english#dev": ["split", "org/tables:CONFIG#SPLIT", "train", "test"],
     }
     unreadable: dict[str, list[str]] = {
         "org/nothing": ["text", "JSON", "CSV", "Parquet"],

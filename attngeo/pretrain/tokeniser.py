@@ -16,7 +16,7 @@ from attngeo.checkpoints.reference import ModelRef
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.hub_data import silence_libraries
-from attngeo.pretrain.text.documents import TextSource
+from attngeo.pretrain.sources import TextSource
 
 SPECIAL = {
     "pad_token": "[PAD]",

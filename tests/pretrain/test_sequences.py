@@ -25,10 +25,9 @@ from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, UsageError
-from attngeo.pretrain.text import sequences as module
-from attngeo.pretrain.text.documents import TextSource
-from attngeo.pretrain.text.sequences import StreamedSequences, build_sequences, make_encoder
-from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain import sequences as module
+from attngeo.pretrain.sequences import StreamedSequences, build_sequences, make_encoder
+from attngeo.pretrain.sources import TextSource, open_text
 
 documents_of_words = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=20).map(" ".join), min_size=1)
 

@@ -1,4 +1,4 @@
-"""Each file format: the documents that are read, and the facts in the errors."""
+"""Each file format: the documents that are read, the facts in the errors, and the column that holds the text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.messages import refuses
+from support.messages import assert_states, refuses
 from support.text_files import read_documents, write_file
 
 from attngeo.errors import DataError, DataUnavailableError
-from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.formats import choose_text_column
+from attngeo.pretrain.sources import open_text
 
 
 @pytest.mark.parametrize(
@@ -113,3 +114,57 @@ def test_fields_may_change_their_type_and_appear_late(tmp_path: Path) -> None:
     assert (len(documents), documents[-1]) == (11_001, "y")
     dates = write_file(tmp_path / "dates.jsonl", '{"text": "2020-01-01"}\n{"text": "2021-01-01"}\n')
     assert read_documents(dates, column="text") == ["2020-01-01", "2021-01-01"]
+
+
+def test_a_column_by_its_name(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.csv", "title,body,year\nOne,the first,1811\nTwo,the second,1813\n")
+    assert read_documents(path, column="title") == ["One", "Two"]
+    assert read_documents(path, column="year") == ["1811", "1813"]
+    with refuses(DataError, path, "title, body, year", "--text-column"):
+        open_text(str(path))
+    with refuses(DataError, path, "'tetx'", "title, body, year", "--text-column"):
+        open_text(str(path), column="tetx")
+
+
+def test_many_columns_are_not_all_listed(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.jsonl", json.dumps({f"c{n}": "some text" for n in range(500)}))
+    with pytest.raises(DataError) as raised:
+        open_text(str(path))
+    assert_states(str(raised.value), path, "c0", "c19", "480")
+    assert "c20" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "facts"),
+    [
+        (["one", "2"], None),
+        (["1", "one", 1], None),
+        (["1", " -2.5e3 ", "1,000"], "numbers"),
+        ([None, "3"], "numbers"),
+        (["", None], "other"),
+        ([1, 2.0], "other"),
+        ([["one"]], "other"),
+    ],
+)
+def test_a_column_of_text_has_strings_that_are_no_numbers(values: list[Any], facts: str | None) -> None:
+    """Those of numbers are for whom asks for them."""
+    for ordered in (values, values[::-1]):
+        rows = [{"a": value} for value in ordered]
+        if facts is None:
+            assert choose_text_column("t", rows) == "a"
+            continue
+        with refuses(DataError, "no column holds text", "--text-column"):
+            choose_text_column("t", rows)
+        if facts == "numbers":
+            assert choose_text_column("t", rows, "a") == "a"
+            continue
+        with refuses(DataError, "'a'", "holds no text"):
+            choose_text_column("t", rows, "a")
+
+
+def test_the_choice_without_a_name() -> None:
+    assert choose_text_column("t", [{"title": "one", "text": "two"}]) == "text"
+    assert choose_text_column("t", [{"id": "1", "text": "2"}]) == "text"
+    assert choose_text_column("t", [{"id": "1", "body": "two", "text": None}]) == "body"
+    with refuses(DataError, "several", "id, n", "--text-column"):
+        choose_text_column("t", [{"id": "one", "n": "two"}])

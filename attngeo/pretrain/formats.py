@@ -1,11 +1,12 @@
-"""File formats: how the bytes of one file become rows.
+"""File formats: how the bytes of one file become rows, and which column of the rows holds text.
 
 Each format is an entry in the table `READERS`. A line of a text file is a row with one column, "text".
 
 The file builders of the library `datasets` do not replace these readers (checked with version 5.2). Its "json" turns
 strings that look like dates into dates, and fails if a field is new or has another type after the first 10 MB. Its
-"csv" accepts rows of a wrong length and assigns their values to other columns. Its "text" loses text, without an error,
-if a connection breaks. All of them write lock files into the cache and take file names as patterns.
+"csv" accepts rows of a wrong length and assigns their values to other columns, as pandas does. Its "text" loses text,
+without an error, if a connection breaks. All of them write lock files into the cache and take file names as patterns,
+as fsspec does, which needs further packages for .zst.
 """
 
 from __future__ import annotations
@@ -16,19 +17,27 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import IO, Any
 
 import pyarrow  # type: ignore[import-untyped]
+from pyarrow import parquet
 
-from attngeo.pretrain.text.columns import Row
+from attngeo.errors import DataError
+from attngeo.pretrain.hub_data import list_names
 
-# Rows of a Parquet file that are decoded at once.
-PARQUET_ROWS = 100
+# One row of a table: column name → value.
+Row = Mapping[str, Any]
 # Reads the rows of an open file. The text is the name of the only column that is needed, or empty if all are.
 Reader = Callable[[IO[bytes], str], Iterator[Row]]
+# Rows of a Parquet file that are decoded at once.
+PARQUET_ROWS = 100
+# The kinds of a value. A column has the highest of those that occur in it: no strings, numbers as strings, or text.
+OTHER, NUMBERS, TEXT = range(3)
+NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
 
 
 def _read_lines(file: IO[bytes], _column: str) -> Iterator[Row]:
@@ -81,8 +90,6 @@ def _read_csv(file: IO[bytes], _column: str, delimiter: str = ",") -> Iterator[R
 
 
 def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
-    from pyarrow import parquet
-
     for batch in parquet.ParquetFile(file).iter_batches(PARQUET_ROWS, columns=[column] if column else None):
         yield from batch.to_pylist()
 
@@ -108,22 +115,41 @@ def get_ending(name: str) -> str:
     return path.with_suffix("").suffix if path.suffix in DECOMPRESSORS else path.suffix
 
 
-def find_reader(name: str) -> Reader | None:
-    """The reader for a file of this name; None if the format is unknown."""
-    return READERS.get(get_ending(name))
-
-
 def read_rows(file: IO[bytes], name: str, column: str = "") -> Iterator[Row]:
     """The rows of an open file, decompressed if its name says so.
 
     column: the only column that is needed, which makes Parquet faster. Raises ValueError, OSError or another error of
     the format's library, with the line if it is known; KeyError for a name of an unknown format.
     """
-    with decompress(file, name) as decompressed:
-        yield from READERS[get_ending(name)](decompressed, column)
+    decompress = DECOMPRESSORS.get(PurePath(name.lower()).suffix)
+    with file if decompress is None else decompress(file) as content:
+        yield from READERS[get_ending(name)](content, column)
 
 
-def decompress(file: IO[bytes], name: str) -> IO[bytes]:
-    """The decompressed content of an open file; the file itself if its name does not end as a compressed one."""
-    open_compressed = DECOMPRESSORS.get(PurePath(name.lower()).suffix)
-    return file if open_compressed is None else open_compressed(file)
+def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") -> str:
+    """The column to train on: `column` if given, else "text", else the only column whose strings are not all numbers.
+
+    reference: names the data set in messages. rows: the first rows of the table. Raises DataError if the column that
+    was asked for does not exist or holds no strings, or if none was asked for and several or none could be meant.
+    """
+    kinds: dict[str, int] = {}
+    for row in rows:
+        for name, value in row.items():
+            kinds[name] = max(_classify(value), kinds.get(name, OTHER))
+    texts = [name for name, kind in kinds.items() if kind == TEXT]
+    wanted = column or "text"
+    if kinds.get(wanted, OTHER) != OTHER:
+        return wanted
+    if column:
+        problem = f"column {column!r} holds no text" if column in kinds else f"there is no column {column!r}"
+    elif len(texts) == 1:
+        return texts[0]
+    else:
+        problem = "several columns hold text" if texts else "no column holds text"
+    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; choose one with --text-column")
+
+
+def _classify(value: Any) -> int:
+    if not isinstance(value, str) or not value.strip():
+        return OTHER
+    return NUMBERS if NUMBER.fullmatch(value) else TEXT

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from attngeo.errors import DataError, UsageError
-from attngeo.pretrain.text.documents import TextSource
+from attngeo.pretrain.sources import TextSource
 
 # A training sequence: `input_ids` [length], and its `index`, counted from the start of training.
 Example = dict[str, Any]

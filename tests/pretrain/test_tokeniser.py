@@ -28,10 +28,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
-from attngeo.pretrain.text.collator import SeededMaskingCollator
-from attngeo.pretrain.text.documents import TextSource
-from attngeo.pretrain.text.sources import open_text
-from attngeo.pretrain.text.tokeniser import prepare_tokeniser, train_wordpieces
+from attngeo.pretrain.sources import TextSource, open_text
+from attngeo.pretrain.text import SeededMaskingCollator
+from attngeo.pretrain.tokeniser import prepare_tokeniser, train_wordpieces
 
 
 def test_a_trained_tokeniser() -> None:
@@ -75,9 +74,9 @@ def test_nothing_to_train_on(documents: list[str]) -> None:
 
 
 def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.pretrain.text import documents, tokeniser
+    from attngeo.pretrain import sources, tokeniser
 
-    monkeypatch.setattr(documents, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(sources, "BATCH_CHARACTERS", 100)
     monkeypatch.setattr(tokeniser, "MOST_BATCHES", 3)
     taken = 0
 
@@ -105,10 +104,10 @@ def test_a_trained_tokeniser_is_saved_and_loaded(tmp_path: Path) -> None:
 
 CHILD = """
 import hashlib, json, sys
-from attngeo.pretrain.text.collator import SeededMaskingCollator
-from attngeo.pretrain.text.sequences import build_sequences
-from attngeo.pretrain.text.sources import open_text
-from attngeo.pretrain.text.tokeniser import train_wordpieces
+from attngeo.pretrain.text import SeededMaskingCollator
+from attngeo.pretrain.sequences import build_sequences
+from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.tokeniser import train_wordpieces
 text = open_text("austen")
 tokeniser = train_wordpieces(text, 1024)
 found = build_sequences(text, tokeniser, length=64, pack=True, count=99, batch=1, seed=7)
@@ -179,8 +178,8 @@ def test_tokenisers_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
 HUB_CHILD = """
 import sys
 from attngeo.errors import AttnGeoError
-from attngeo.pretrain.text.documents import TextSource
-from attngeo.pretrain.text.tokeniser import prepare_tokeniser
+from attngeo.pretrain.sources import TextSource
+from attngeo.pretrain.tokeniser import prepare_tokeniser
 for name in sys.argv[1:]:
     try:
         print(*prepare_tokeniser(name, TextSource("none", lambda: iter([])), 1, "mlm").tokenize("ba be"))
