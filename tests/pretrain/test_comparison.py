@@ -24,7 +24,8 @@ from support.dask_cluster import start_cluster
 from support.data import DATA, needs
 from support.locks import locked_elsewhere
 from support.messages import assert_states, refuses
-from support.runs import small_options, write_config, write_text
+from support.runs import CONFIG, small_options, write_config, write_text
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from attngeo.errors import (
     AttnGeoError,
@@ -35,7 +36,7 @@ from attngeo.errors import (
     TrainingError,
     UsageError,
 )
-from attngeo.pretrain import Comparison, TextPretrainOptions, compare, make_options, run
+from attngeo.pretrain import Comparison, TextPretrainOptions, compare, make_options
 from attngeo.pretrain.comparison import build_figures, find_speed_up
 from attngeo.pretrain.describe import describe_comparison
 from attngeo.pretrain.options import write_settings
@@ -65,10 +66,14 @@ def test_speed_up_of_a_run_that_never_gets_there_is_zero() -> None:
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    folder = tmp_path_factory.mktemp("comparison")
-    options = small_options(folder, steps=10, save_every=100)
-    return compare(options, folder / "runs", compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
+def options(tmp_path_factory: pytest.TempPathFactory) -> TextPretrainOptions:
+    return small_options(tmp_path_factory.mktemp("comparison"), steps=10, save_every=100)
+
+
+@pytest.fixture(scope="module")
+def comparison(options: TextPretrainOptions) -> Comparison:
+    folder = Path(options.data).with_name("runs")
+    return compare(options, folder, compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
 
 
 def test_every_combination_is_run_with_the_same_start_but_for_wq_and_wk(comparison: Comparison) -> None:
@@ -208,10 +213,11 @@ def test_figures_show_what_the_curves_say(comparison: Comparison) -> None:
     assert len(one_objective) == 5
 
 
-def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_path: Path) -> None:
+def test_finished_runs_are_kept_when_it_is_resumed(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
+) -> None:
     first = comparison.folder / "mlm-default-seed0"
     before = (first / "summary.json").stat().st_mtime_ns
-    options = small_options(comparison.folder.parent, steps=10, save_every=100)
     inits = ["default", "symmetric"]
     again = compare(options, comparison.folder, compare=inits, objectives=["mlm", "clm"], seeds=2, resume=True)
     assert (first / "summary.json").stat().st_mtime_ns == before
@@ -220,15 +226,14 @@ def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_p
         compare(small_options(tmp_path, steps=15), comparison.folder, compare=["default", "symmetric"], resume=True)
 
 
-def test_checkpoints_are_compared_by_path_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = small_options(tmp_path, steps=5)
-    for seed in (1, 2):
-        run(dataclasses.replace(options, seed=seed), tmp_path / f"{seed}/run")
-    monkeypatch.chdir(tmp_path)
-    inits = ["1/run/model", "2/run/model"]
-    first = compare(options, "runs", compare=inits)
-    assert first.rows["init"].tolist() == [str(tmp_path / init) for init in inits]
-    pd.testing.assert_frame_equal(compare(options, "runs", compare=inits, resume=True).rows, first.rows)
+def test_checkpoints_are_compared_by_path_and_resumed(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(comparison.folder)
+    inits = ["mlm-default-seed0/model", "mlm-default-seed1/model"]
+    first = compare(options, tmp_path / "runs", compare=inits)
+    assert first.rows["init"].tolist() == [str(comparison.folder / init) for init in inits]
+    pd.testing.assert_frame_equal(compare(options, tmp_path / "runs", compare=inits, resume=True).rows, first.rows)
 
 
 def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path) -> None:
@@ -290,47 +295,42 @@ INITS = ["default", "symmetric"]
 RUNS = ["mlm-default-seed0", "mlm-symmetric-seed0"]
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    """The runs one after the other."""
-    folder = tmp_path_factory.mktemp("alone")
-    return compare(small_model(folder), folder / "runs", compare=INITS)
+def select_alone(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of RUNS, which were trained one after the other."""
+    return frame[(frame["objective"] == "mlm") & (frame["seed"] == 0)].reset_index(drop=True)
 
 
-def small_model(folder: Path) -> TextPretrainOptions:
-    """Options of runs that have the same name everywhere."""
-    (folder / "model").mkdir()
-    return small_options(folder / "model", steps=10)
-
-
-def test_two_at_a_time_give_the_same_numbers(alone: Comparison, tmp_path: Path) -> None:
+def test_two_at_a_time_give_the_same_numbers(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
+) -> None:
     """But for rounding. Another seed moves a symmetry by 0.16, a loss by 0.04 and a weight by 0.11."""
-    found = compare(small_model(tmp_path), tmp_path / "runs", compare=INITS, jobs=2)
-    pd.testing.assert_frame_equal(found.curves, alone.curves, rtol=1e-3, atol=1e-4)
-    pd.testing.assert_frame_equal(found.rows, alone.rows, rtol=1e-3, atol=1e-4)
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
-        path.name for path in alone.folder.iterdir()
-    )
-    weights = [load_file(path / RUNS[1] / "model/model.safetensors") for path in (tmp_path / "runs", alone.folder)]
+    together = compare(options, tmp_path / "runs", compare=INITS, jobs=2)
+    pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), rtol=1e-3, atol=1e-4)
+    pd.testing.assert_frame_equal(together.rows, select_alone(comparison.rows), rtol=1e-3, atol=1e-4)
+    others = {path.name for path in comparison.folder.glob("*-seed*")} - {*RUNS}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        path.name for path in comparison.folder.iterdir()
+    } - others
+    weights = [load_file(path / RUNS[1] / "model/model.safetensors") for path in (tmp_path / "runs", comparison.folder)]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=5e-3) for name in weights[0])
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(alone: Comparison, tmp_path: Path) -> None:
+def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
+) -> None:
     with start_cluster(tmp_path, workers=2) as cluster, cluster.killing_a_worker() as lost:
-        found = compare(small_model(tmp_path), tmp_path / "runs", compare=INITS, cluster=cluster.address)
+        together = compare(options, tmp_path / "runs", compare=INITS, cluster=cluster.address)
         assert lost
-    pd.testing.assert_frame_equal(found.curves, alone.curves, check_exact=True)
+    pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), check_exact=True)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_that_fails_does_not_stop_the_others(jobs: int, tmp_path: Path) -> None:
-    (tmp_path / "wide").mkdir()
-    wide = small_options(tmp_path / "wide", steps=5)
-    write_config(tmp_path / "wide", hidden_size=48)
-    run(wide, tmp_path / "wide/run")
-    inits = [str(tmp_path / "wide/run/model"), "default"]
+    config = AutoConfig.for_model(**CONFIG | {"hidden_size": 48})
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "wide")
+    inits = [str(tmp_path / "wide"), "default"]
     with pytest.raises(AttnGeoError) as caught:
         compare(small_options(tmp_path, steps=5), tmp_path / "runs", compare=inits, jobs=jobs)
     assert not isinstance(caught.value, TrainingError)

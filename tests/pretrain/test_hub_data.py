@@ -154,7 +154,7 @@ def test_data_sets_that_cannot_be_read(remote: Hub, tmp_path: Path) -> None:
         "org/small@v9": ["v9", "exist"],
         "org/gated": ["gated", url, "HF_TOKEN"],
         "org/small:other": ["other", "org/small:CONFIG#SPLIT", "default"],
-        "org/tables": ["config", "org/tables:CONFIG#SPLIT", "english", "french"],
+        "org/tables": ["Config", "org/tables:CONFIG#SPLIT", "english", "french"],
         "org/small#test": ["split", "org/small:CONFIG#SPLIT", "train"],
         "org/tables:english#dev": ["split", "org/tables:CONFIG#SPLIT", "train", "test"],
     }
