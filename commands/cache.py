@@ -93,8 +93,8 @@ def _is_outdated(entry: Entry) -> bool:
 
 def _text(entry: Entry, name: str) -> str:
     """An entry of what is kept about a result; "" if it is missing or no text."""
-    found = entry.about.get(name)
-    return found if isinstance(found, str) else ""
+    value = entry.about.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _count(entries: list[Entry]) -> str:
@@ -129,12 +129,12 @@ def _print(entries: list[Entry]) -> None:
     for name in ("model", "commit", "layers", "options", "size", "modified"):
         table.add_column(name, justify="right" if name == "size" else "left", overflow="fold")
     for entry in entries:
-        found = _describe(entry)
+        row = _describe(entry)
         of = "" if entry.parts is None else f"{entry.parts} of "
         unknown = "?" if entry.path.parent.name == "scores" else ""  # only scores have layers
         cells = (
-            found["model"] or "unreadable", (found["revision"] or "")[:7], f"{of}{found['layers'] or unknown}",
-            " ".join([*_name_changed(entry, found["options"]), *(["(outdated)"] if found["outdated"] else [])]),
+            row["model"] or "unreadable", (row["revision"] or "")[:7], f"{of}{row['layers'] or unknown}",
+            " ".join([*_name_changed(entry, row["options"]), *(["(outdated)"] if row["outdated"] else [])]),
             decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
         )  # fmt: skip
         table.add_row(*(Text(printable(cell)) for cell in cells))

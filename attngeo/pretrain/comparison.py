@@ -8,7 +8,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any, cast
 
 import pandas as pd
-import psutil
 
 from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
@@ -26,7 +25,7 @@ from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import (
     SETTINGS,
     ComparisonOptions,
-    ImagePretrainOptions,
+    RunOptions,
     TextPretrainOptions,
     make_absolute,
     resume_options,
@@ -35,7 +34,7 @@ from attngeo.pretrain.runs import STOPPING, Run, load_run, refuse_other_runs, ru
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import QUARTILES, statistics
-from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
+from attngeo.studies.engine import RunOutcome, StudyOptions, interrupt_processes, run_study
 from attngeo.tables import write as tables
 from attngeo.tables.files import SIGNALS, atomic_write, lock_folder
 
@@ -76,7 +75,7 @@ class Comparison:
 @accept_options(ComparisonOptions, "comparison")
 @accept_options(StudyOptions, "study")
 def compare(
-    options: TextPretrainOptions | ImagePretrainOptions,
+    options: RunOptions,
     folder: str | Path,
     comparison: ComparisonOptions,
     *,
@@ -98,7 +97,7 @@ def compare(
     """
     folder, report = Path(folder), progress or ignore_progress
     inits = [make_absolute("init", init) for init in comparison.compare or ()]
-    plan = {_folder_name(each): each for each in _plan(options, inits, comparison)}
+    plan = {_folder_name(planned): planned for planned in _plan(options, inits, comparison)}
     with ExitStack() as locks:
         locks.enter_context(lock_folder(folder))
         for name in plan:
@@ -107,21 +106,19 @@ def compare(
             else:
                 with lock_folder(folder / name):
                     pass  # it is free; the process of the run locks it
-        for name, each in plan.items():  # what would fail later, after hours
+        for name, planned in plan.items():  # what would fail later, after hours
             if not resume:
                 refuse_other_runs(folder / name, resume=False)
-            check_init(each.init)
+            check_init(planned.init)
         runs = _train_all(plan, folder, study, resume=resume, report=report)
-        if not all(each.summary for each in runs):  # not the first process, which has the scores
+        if not all(run.summary for run in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
         compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
         _write(compared)
     return compared
 
 
-def _plan(
-    options: TextPretrainOptions | ImagePretrainOptions, inits: Sequence[str], comparison: ComparisonOptions
-) -> list[TextPretrainOptions | ImagePretrainOptions]:
+def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptions) -> list[RunOptions]:
     """The options of every run. Raises UsageError."""
     if len(inits) < 2 or len(set(inits)) < len(inits):
         raise UsageError(f"compare is {','.join(inits)!r}, expected two or more different initialisations")
@@ -132,10 +129,10 @@ def _plan(
         known = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
         by_objective = [dataclasses.replace(options, objective=objective) for objective in known]
     plan = [
-        dataclasses.replace(each, init=init, seed=options.seed + number)
-        for each, number, init in product(by_objective, range(comparison.seeds), inits)
+        dataclasses.replace(planned, init=init, seed=options.seed + number)
+        for planned, number, init in product(by_objective, range(comparison.seeds), inits)
     ]
-    if len({_folder_name(each) for each in plan}) < len(plan):
+    if len({_folder_name(planned) for planned in plan}) < len(plan):
         raise UsageError(f"compare is {','.join(inits)!r}: two of them would have folders of the same name")
     if options.steps % options.log_every:
         raise UsageError(
@@ -145,13 +142,13 @@ def _plan(
     return plan
 
 
-def _folder_name(options: TextPretrainOptions | ImagePretrainOptions) -> str:
+def _folder_name(options: RunOptions) -> str:
     init = re.sub(r"[^\w.-]+", "-", options.init).strip("-.")
     return f"{options.objective_name}-{init}-seed{options.seed}"
 
 
 def _train_all(
-    plan: Mapping[str, TextPretrainOptions | ImagePretrainOptions],
+    plan: Mapping[str, RunOptions],
     folder: Path,
     study: StudyOptions,
     *,
@@ -172,7 +169,8 @@ def _train_all(
         if study.elsewhere:
             how = "failed" if outcome.failure is not None else "finished"
             report(Progress("train", f"{outcome.name}  {how}"))
-            if outcome.failure is not None and (study.fail_fast or _is_interrupted(outcome)):
+            is_last = outcome.failure is not None and (study.fail_fast or _is_interrupted(outcome))
+            if is_last and study.jobs > 1:
                 stop.stop()
         elif _is_interrupted(outcome) or (outcome.result and outcome.result.stopped and outcome.number + 1 < len(plan)):
             raise _explain_interrupt([outcome])
@@ -195,7 +193,7 @@ def _train_all(
 
 
 def _train_one(
-    setting: tuple[str, TextPretrainOptions | ImagePretrainOptions],
+    setting: tuple[str, RunOptions],
     progress: ProgressCallback,
     *,
     folder: Path,
@@ -231,11 +229,9 @@ class _StopRuns:
         return self._requested
 
     def stop(self) -> None:
-        """Ask the runs to stop, as Ctrl-C does; a process between two runs ignores it."""
+        """Ask the runs to stop, as Ctrl-C does."""
         self._requested = True
-        for process in psutil.Process().children():
-            with suppress(psutil.Error):
-                process.send_signal(signal.SIGINT)
+        interrupt_processes()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -303,19 +299,19 @@ def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[i
 
 
 def _build_rows(runs: Sequence[Run], baseline: str) -> pd.DataFrame:
-    losses = {_pair(each): _losses(each) for each in runs if each.options.init == baseline}
+    baselines = {_pair(run): _losses(run) for run in runs if run.options.init == baseline}
     rows: list[dict[str, Any]] = []
-    for each in runs:
-        options, own = each.options, _losses(each)
-        number, gained = find_speed_up(list(own), list(losses[_pair(each)]))
-        steps = each.summary["settings"]["steps"]
-        reached_at = None if number is None else int(own.index[number - 1])
+    for run in runs:
+        options, losses = run.options, _losses(run)
+        number, gained = find_speed_up(list(losses), list(baselines[_pair(run)]))
+        steps = run.summary["settings"]["steps"]
+        reached_at = None if number is None else int(losses.index[number - 1])
         if options.init == baseline:
-            reached_at, gained = int(own.index[-1]), 0.0
-        spread = spread_at(each.geometry, int(each.geometry["step"].max()))
+            reached_at, gained = int(losses.index[-1]), 0.0
+        spread = spread_at(run.geometry, int(run.geometry["step"].max()))
         rows.append({
             "model": options.model_name, "objective": options.objective_name, "init": options.init,
-            "seed": options.seed, "steps": steps, "final_loss": float(own.iloc[-1]),
+            "seed": options.seed, "steps": steps, "final_loss": float(losses.iloc[-1]),
             "steps_to_baseline": reached_at, "speed_up": gained,
             **{name: spread[name] for name in statistics(QUARTILES)},
         })  # fmt: skip
@@ -343,9 +339,9 @@ def _losses(run: Run) -> pd.Series[float]:
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
     """The geometry of all runs, with the columns `RUN_COLUMNS` in front."""
     parts = []
-    for each in runs:
-        part = each.geometry.copy()
-        values: list[Any] = [each.options.objective_name, each.options.init, each.options.seed]
+    for run in runs:
+        part = run.geometry.copy()
+        values: list[Any] = [run.options.objective_name, run.options.init, run.options.seed]
         for place, (name, value) in enumerate(zip(RUN_COLUMNS, values, strict=True)):
             part.insert(place, name, value)
         parts.append(part)
@@ -361,18 +357,18 @@ def build_figures(curves: pd.DataFrame) -> dict[str, Any]:
 
     # Runs that are older than a score have no column of it.
     by_score = {name: PlotOptions(score=name) for name in score_names() if name in curves}
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     baseline = curves[curves["init"] == curves["init"].iloc[0]]
     if baseline["objective"].nunique() > 1:
         for score, options in by_score.items():
-            found[f"{score} during training, by objective"] = draw_training(baseline, options)
-            found[f"{score} of each layer, by objective"] = draw_training_layers(baseline, options)
+            figures[f"{score} during training, by objective"] = draw_training(baseline, options)
+            figures[f"{score} of each layer, by objective"] = draw_training_layers(baseline, options)
     for objective, rows in curves.groupby("objective", sort=False):
-        found[f"{objective}: loss, by initialisation"] = draw_training(rows, PlotOptions(score=LOSS))
+        figures[f"{objective}: loss, by initialisation"] = draw_training(rows, PlotOptions(score=LOSS))
         for score, options in by_score.items():
-            found[f"{objective}: {score}, by initialisation"] = draw_training(rows, options)
-            found[f"{objective}: {score} of each layer, by initialisation"] = draw_training_layers(rows, options)
-    return found
+            figures[f"{objective}: {score}, by initialisation"] = draw_training(rows, options)
+            figures[f"{objective}: {score} of each layer, by initialisation"] = draw_training_layers(rows, options)
+    return figures
 
 
 def _write(comparison: Comparison) -> None:

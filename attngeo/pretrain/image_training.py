@@ -89,7 +89,10 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
         warmup=warmup,
         changed=changed,
         about=about,
-        count_rates=_count_images,
+        count_rates=lambda images, seconds: {
+            "images": images,
+            "images_per_second": round(images / max(seconds, 1e-9), 1),
+        },
         others={"model-ema": lambda: average.model},
         evaluate=partial(evaluate, test, average, smoothing),
     )
@@ -105,10 +108,6 @@ def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple
             "give --warmup STEPS"
         )
     return steps, warmup
-
-
-def _count_images(images: int, seconds: float) -> dict[str, float]:
-    return {"images": images, "images_per_second": round(images / max(seconds, 1e-9), 1)}
 
 
 def read_image_size(config: PreTrainedConfig, name: str) -> int:
@@ -138,8 +137,8 @@ def _read_pair(size: Any) -> tuple[int, int] | None:
 def evaluate(split: ImageSplit, average: ModelEMA, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
     """Mean loss, with the smoothing of training, and accuracy, of the model ("eval") and of the average ("ema")."""
     args = trainer.args
-    own = Subset(split, range(args.process_index, len(split), args.world_size))
-    batches = DataLoader(own, args.per_device_train_batch_size, num_workers=args.dataloader_num_workers)
+    share = Subset(split, range(args.process_index, len(split), args.world_size))
+    batches = DataLoader(share, args.per_device_train_batch_size, num_workers=args.dataloader_num_workers)
     models = {"eval": cast("PreTrainedModel", trainer.model), "ema": average.model}
     for model in models.values():
         model.train(mode=False)

@@ -65,8 +65,10 @@ def show_presets(name: str) -> str:
             models.setdefault(preset.options[name], []).append(model)
     shown = []
     for value, some in models.items():
-        own = {model for model, preset in PRESETS.items() if preset.task == PRESETS[some[0]].task}
-        named = f"{PRESETS[some[0]].task}s" if own == {*some} else ", ".join(some)
+        task = PRESETS[some[0]].task
+        named = (
+            f"{task}s" if all(model in some or PRESETS[model].task != task for model in PRESETS) else ", ".join(some)
+        )
         shown.append(f"{value} for {named}")
     return "; ".join(shown)
 
@@ -247,9 +249,8 @@ class ImagePretrainOptions(PretrainOptions):
         check_share("ema_decay", self.ema_decay)
 
 
-KINDS: Mapping[Task, type[TextPretrainOptions] | type[ImagePretrainOptions]] = {
-    "text": TextPretrainOptions, "image": ImagePretrainOptions,
-}  # fmt: skip
+RunOptions = TextPretrainOptions | ImagePretrainOptions
+KINDS: Mapping[Task, type[RunOptions]] = {"text": TextPretrainOptions, "image": ImagePretrainOptions}
 
 
 def check_share(name: str, value: float) -> None:
@@ -293,9 +294,9 @@ class ComparisonOptions(Options):
 def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, dict[str, Any]]:
     """The options of a comparison among those given, and the options of its runs. Raises UsageError."""
     chosen = {name: value for name, value in given.items() if value is not None}
-    own = select_given(ComparisonOptions, chosen)
-    comparison = ComparisonOptions(**own)
-    rest = {name: value for name, value in chosen.items() if name not in own}
+    compared = select_given(ComparisonOptions, chosen)
+    comparison = ComparisonOptions(**compared)
+    rest = {name: value for name, value in chosen.items() if name not in compared}
     if comparison.compare is not None and "init" in rest:
         raise UsageError("init and compare contradict each other; list every initialisation in the comparison")
     if comparison.objectives is not None and "mlm" not in comparison.objectives:
@@ -309,23 +310,15 @@ def refuse_masking(given: Mapping[str, Any]) -> None:
         raise UsageError("mlm_probability is for the objective mlm, expected objective mlm, got clm; leave it out")
 
 
-def make_options(
-    model: str = "", *, task: Task | None = None, **given: Any
-) -> TextPretrainOptions | ImagePretrainOptions:
+def make_options(model: str = "", *, task: Task | None = None, **given: Any) -> RunOptions:
     """The options of a run, of the class for its task: see `PretrainOptions.of`.
 
     task: by default that of the model, or of the data if they are digits or cifar10, otherwise text.
     """
     if task is None:
-        task = _find_task(model, given.get("data"))
+        preset = PRESETS.get(model or "")
+        task = preset.task if preset else "image" if given.get("data") in IMAGE_DATA else "text"
     return KINDS[one_of("task", task, Task)].of(model or "", **given)
-
-
-def _find_task(model: str, data: Any) -> Task:
-    """The task of a model, or of the data for a model that is no preset."""
-    if preset := PRESETS.get(model or ""):
-        return preset.task
-    return "image" if data in IMAGE_DATA else "text"
 
 
 def make_absolute(option: str, reference: str) -> str:
@@ -334,8 +327,8 @@ def make_absolute(option: str, reference: str) -> str:
         return reference
     head, colon, path = reference.rpartition(":") if reference.startswith("jigsaw:") else ("", "", reference)
     try:
-        found = Path(path).expanduser()
-        return f"{head}{colon}{found.absolute()}" if path and found.exists() else reference
+        place = Path(path).expanduser()
+        return f"{head}{colon}{place.absolute()}" if path and place.exists() else reference
     except (OSError, RuntimeError, ValueError):
         return reference
 
@@ -361,7 +354,7 @@ def _fit_interval(steps: int, usual: int) -> int:
     if steps >= 5 * usual:
         return usual
     most = max(steps // 10, 1)
-    return next((each for each in range(most, most // 2, -1) if steps % each == 0), most)
+    return next((every for every in range(most, most // 2, -1) if steps % every == 0), most)
 
 
 def write_settings(options: PretrainOptions, folder: Path) -> None:
@@ -370,7 +363,7 @@ def write_settings(options: PretrainOptions, folder: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(options), indent=2) + "\n", "utf-8")
 
 
-def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
+def read_settings(folder: Path) -> RunOptions:
     """The options of the run in a folder.
 
     Raises DataUnavailableError if there is no run, TrainingError if its file cannot be read.

@@ -18,7 +18,6 @@ import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attngeo.bounds.small_files import read_small_text
-from attngeo.choices import TrainingPrecision
 from attngeo.devices import explain_memory
 from attngeo.embeddings.silence import silence_transformers
 from attngeo.errors import (
@@ -36,7 +35,7 @@ from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.options import (
     ImagePretrainOptions,
     PretrainOptions,
-    TextPretrainOptions,
+    RunOptions,
     explain_missing,
     read_settings,
     resume_options,
@@ -80,14 +79,14 @@ class Run:
     """
 
     folder: Path
-    options: TextPretrainOptions | ImagePretrainOptions
+    options: RunOptions
     summary: dict[str, Any]
     geometry: pd.DataFrame
     stopped: bool = False
 
 
 def run(
-    options: TextPretrainOptions | ImagePretrainOptions,
+    options: RunOptions,
     folder: str | Path,
     *,
     resume: bool = False,
@@ -110,7 +109,7 @@ def run(
 
 
 def run_locked(
-    options: TextPretrainOptions | ImagePretrainOptions,
+    options: RunOptions,
     folder: Path,
     *,
     resume: bool,
@@ -130,7 +129,12 @@ def run_locked(
         task = prepare_task(options, arguments.world_size, checkpoint)
         _check_room(folder, task)
         if arguments.process_index == 0:
-            _start_folder(folder, options, resume=resume)
+            try:
+                write_settings(options, folder)
+                if not resume:
+                    (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
+            except OSError as error:
+                raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
         start = f"from step {0 if checkpoint is None else step_of(checkpoint):,}"
         if resume and checkpoint is None:
             start = f"no checkpoint to resume: {start}"
@@ -139,9 +143,7 @@ def run_locked(
         return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
 
 
-def prepare_task(
-    options: TextPretrainOptions | ImagePretrainOptions, processes: int, checkpoint: Path | None = None
-) -> TrainingTask:
+def prepare_task(options: RunOptions, processes: int, checkpoint: Path | None = None) -> TrainingTask:
     """Everything that a run needs, made or loaded. A run on text that is resumed takes its tokeniser from `checkpoint`.
 
     Raises UsageError, DataUnavailableError and DataError.
@@ -157,7 +159,12 @@ def prepare_task(
 
 def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments:
     """The arguments of a run in `folder`. Raises UsageError for what this machine cannot do."""
-    precision = choose_precision(options.precision)
+    has_cuda = torch.cuda.is_available()
+    precision = options.precision
+    if precision == "fp16" and not has_cuda:
+        raise UsageError("precision fp16 requires a CUDA device, expected fp32 or bf16 here")
+    if precision == "auto" and has_cuda:
+        precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
     if options.report_to != "none" and find_spec(options.report_to) is None:
         raise UsageError(f"report_to {options.report_to} requires a package: pip install {options.report_to}")
     arguments = TrainingArguments(
@@ -167,7 +174,7 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
         fp16=precision == "fp16", logging_steps=options.log_every, logging_nan_inf_filter=False,
         save_steps=options.save_every, save_total_limit=CHECKPOINTS_KEPT, report_to=options.report_to,
         disable_tqdm=True, remove_unused_columns=False, train_sampling_strategy="sequential", log_level="error",
-        dataloader_pin_memory=torch.cuda.is_available(), use_cpu=not _has_accelerator(),
+        dataloader_pin_memory=has_cuda, use_cpu=not (has_cuda or torch.backends.mps.is_available()),
     )  # fmt: skip
     if arguments.n_gpu > 1:
         raise UsageError(
@@ -177,21 +184,6 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
     if options.precision == "fp32":
         arguments.mixed_precision = "no"  # overrides accelerate's own configuration
     return arguments
-
-
-def choose_precision(asked: TrainingPrecision) -> TrainingPrecision:
-    """fp32, bf16 or fp16. "auto" is mixed precision on a CUDA device: bf16 if it has that, otherwise fp16."""
-    if asked == "fp16" and not torch.cuda.is_available():
-        raise UsageError("precision fp16 requires a CUDA device, expected fp32 or bf16 here")
-    if asked != "auto":
-        return asked
-    if not torch.cuda.is_available():
-        return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-
-
-def _has_accelerator() -> bool:
-    return torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
 def load_run(folder: Path) -> Run | None:
@@ -216,17 +208,8 @@ def refuse_other_runs(folder: Path, *, resume: bool) -> None:
         raise OutputError(f"{folder} already holds a run; resume it with --resume, or choose another folder with -o")
 
 
-def _start_folder(folder: Path, options: TextPretrainOptions | ImagePretrainOptions, *, resume: bool) -> None:
-    try:
-        write_settings(options, folder)
-        if not resume:
-            (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
-
-
 def _train(
-    options: TextPretrainOptions | ImagePretrainOptions,
+    options: RunOptions,
     folder: Path,
     task: TrainingTask,
     arguments: TrainingArguments,

@@ -122,12 +122,12 @@ def _choose_alphabet(core: Tokenizer, text: TextSource, most: int) -> list[str]:
     for texts in islice(text.read_batches(), MOST_BATCHES):
         points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
         counts += np.bincount(points, minlength=len(counts))
-    found: Counter[str] = Counter()
+    frequencies: Counter[str] = Counter()
     for point in np.flatnonzero(counts).tolist():
         for character in core.normalizer.normalize_str(chr(point)):
             if core.pre_tokenizer.pre_tokenize_str(character):
-                found[character] += int(counts[point])
-    return sorted(sorted(found, key=lambda character: (-found[character], character))[:most])
+                frequencies[character] += int(counts[point])
+    return sorted(sorted(frequencies, key=lambda character: (-frequencies[character], character))[:most])
 
 
 def _continues_words(core: Tokenizer, character: str) -> bool:

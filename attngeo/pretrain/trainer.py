@@ -67,8 +67,7 @@ class RunTrainer(Trainer):
         self._seconds_before, self._started = 0.0, time.perf_counter()
         # The checkpoint that is being written.
         self._unfinished: Path | None = None
-        self.add_callback(_LogLastStep())
-        self.add_callback(_FinishCheckpoint(self))
+        self.add_callback(_CompleteRun(self))
 
     @property
     def seconds(self) -> float:
@@ -152,33 +151,25 @@ class RunTrainer(Trainer):
         """
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return
-        own: Any = self.model
+        model: Any = self.model
         try:
-            saved = type(own).from_pretrained(checkpoint, dtype=own.dtype)
-            own.load_state_dict(saved.state_dict())
+            saved = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+            model.load_state_dict(saved.state_dict())
         except Exception as error:
             raise TrainingError(
                 f"{checkpoint} cannot be read ({first_line(error)}); remove it to resume from the one before"
             ) from error
 
 
-class _LogLastStep(TrainerCallback):
-    """Logs at the last step, so that the end of a run is in its curves with any interval."""
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> TrainerControl:
-        del args
-        if state.global_step >= state.max_steps:
-            control.should_log = True
-        return control
-
-
-class _FinishCheckpoint(TrainerCallback):
-    """Calls the Trainer back when it has written a checkpoint."""
+class _CompleteRun(TrainerCallback):
+    """Logs at the last step, so that it is in the curves with any interval, and completes checkpoints."""
 
     def __init__(self, trainer: RunTrainer) -> None:
         self._trainer = trainer
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
+        if state.global_step >= state.max_steps:
+            control.should_log = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
         self._trainer.finish_checkpoint()

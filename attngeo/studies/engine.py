@@ -19,7 +19,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -224,6 +223,8 @@ def run_in_processes(
     If a process is killed, for example because memory ran out, joblib ends the others, too. The runs that were lost
     fail; those that had not begun are done by new processes.
     """
+    from concurrent.futures.process import BrokenProcessPool
+
     environment, left = StudyEnvironment(), {task.number: task for task in tasks}
     while left and not is_stopped():
         started: dict[int, StudyTask[Any]] = {}
@@ -279,6 +280,16 @@ def prepare_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+
+
+def interrupt_processes() -> None:
+    """Send Ctrl-C to the processes that this one started for a study. Those between two runs ignore it."""
+    import psutil
+
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "loky" in " ".join(process.cmdline()):
+                process.send_signal(signal.SIGINT)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -130,8 +130,8 @@ class KeptResult:
 
     def load_parts(self, count: int) -> dict[int, Kept]:
         """Those of the parts with numbers below `count` that are finished."""
-        found = {number: _read(self._part(number), self._types) for number in range(count)}
-        return {number: kept for number, kept in found.items() if kept is not None}
+        parts = {number: _read(self._part(number), self._types) for number in range(count)}
+        return {number: kept for number, kept in parts.items() if kept is not None}
 
     def keep(self, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         """Keep the result, in place of one that is there, and forget its parts."""
@@ -323,7 +323,10 @@ def fetch(
             return read(path)
         except (DataError, DataUnavailableError):
             pass  # damaged: it is replaced
-    _require_online(what, advice)
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        raise DataUnavailableError(f"{what}: offline mode is on (HF_HUB_OFFLINE); {advice}")
     progress(Progress("prepare", f"download {address}"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -333,13 +336,6 @@ def fetch(
     with atomic_write(path) as partial:
         _download(address, partial, advice, most_bytes)
         return read(partial)
-
-
-def _require_online(what: str, advice: str) -> None:
-    from huggingface_hub import constants
-
-    if constants.is_offline_mode():
-        raise DataUnavailableError(f"{what}: offline mode is on (HF_HUB_OFFLINE); {advice}")
 
 
 def _download(address: str, path: Path, advice: str, most_bytes: int) -> None:

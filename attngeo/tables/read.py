@@ -148,7 +148,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
         values = list_values(wanted)
         missing = set(values).difference(texts)
         if missing or not values:
-            value = next((each for each in values if each in missing), wanted)
+            value = next((text for text in values if text in missing), wanted)
             there = ", ".join(texts.unique()[:MOST_LISTED])
             raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
         rows = rows[texts.isin(values)]
@@ -161,7 +161,7 @@ def list_values(wanted: object) -> list[str]:
     >>> list_values(1), list_values(["a", 2])
     (['1'], ['a', '2'])
     """
-    return [str(each) for each in wanted] if isinstance(wanted, list | tuple) else [str(wanted)]
+    return [str(value) for value in wanted] if isinstance(wanted, list | tuple) else [str(wanted)]
 
 
 def explain_unknown_column(column: str, known: Collection[str]) -> str:
