@@ -6,19 +6,22 @@ import sys
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
 
 from attngeo.bounds.escape import dump_json, printable
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
+from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
+from .console import Terminal, drop_columns
 from .messages import say
 from .options import FindingsFormat, Quiet
-
-if TYPE_CHECKING:
-    from attngeo.studies.results import Entry
 
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual.
 KINDS = {"efa": "attngeo.efa.runs", "scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
@@ -55,8 +58,6 @@ def cache(
         attngeo cache clear 'EleutherAI/pythia-*'
         attngeo cache clear --outdated
     """
-    from attngeo.studies.results import VARIABLE, cache_folder, list_entries, remove
-
     folder = cache_folder()
     if folder is None:
         raise UsageError(f"{VARIABLE} is empty, and nothing is kept; set it to a folder, or unset it")
@@ -98,8 +99,6 @@ def _text(entry: Entry, name: str) -> str:
 
 
 def _count(entries: list[Entry]) -> str:
-    from rich.filesize import decimal
-
     nbytes = sum(entry.nbytes for entry in entries)
     return f"{len(entries)} {'result' if len(entries) == 1 else 'results'}, {decimal(nbytes)}"
 
@@ -118,13 +117,6 @@ def _print(entries: list[Entry]) -> None:
     """One line for each result: model, layers, options that are not the defaults, size and time in UTC."""
     if not entries:
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.filesize import decimal
-    from rich.table import Table
-    from rich.text import Text
-
-    from .console import Terminal, drop_columns
-
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("model", "commit", "layers", "options", "size", "modified"):
         table.add_column(name, justify="right" if name == "size" else "left", overflow="fold")

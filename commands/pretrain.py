@@ -23,6 +23,8 @@ from attngeo.pretrain.options import (
     ImagePretrainOptions,
     TextPretrainOptions,
     make_options,
+    read_settings,
+    resume_options,
     separate_comparison,
 )
 from attngeo.scores.spec import SCORES
@@ -109,7 +111,6 @@ def pretrain(
 
 def _run(given: Mapping[str, Any], output: Path | None, make_bar: MakeBar, *, resume: bool) -> Run:
     """One run, new or resumed."""
-    from attngeo.pretrain.options import read_settings, resume_options
     from attngeo.pretrain.runs import run
 
     if resume and output is not None:

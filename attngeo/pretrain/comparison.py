@@ -20,6 +20,8 @@ import pandas as pd
 
 from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
+from attngeo.figures.options import LOSS, PlotOptions
+from attngeo.figures.training import draw_training, draw_training_layers
 from attngeo.options import accept_options
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import (
@@ -352,9 +354,6 @@ def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
 
 def build_figures(curves: pd.DataFrame) -> dict[str, Any]:
     """The paper's figures of training, by title: Fig. 3 if there are two objectives, Fig. S5 for each of them."""
-    from attngeo.figures.options import LOSS, PlotOptions
-    from attngeo.figures.training import draw_training, draw_training_layers
-
     # Runs that are older than a score have no column of it.
     by_score = {name: PlotOptions(score=name) for name in score_names() if name in curves}
     figures: dict[str, Any] = {}

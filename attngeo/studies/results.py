@@ -26,6 +26,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from platformdirs import user_cache_path
+
 from attngeo.bounds.small_files import read_small_bytes
 from attngeo.errors import DataError, DataUnavailableError, OutputError, UsageError, first_line
 from attngeo.progress import Progress, ProgressCallback
@@ -65,8 +67,6 @@ def cache_folder() -> Path | None:
     try:
         if chosen is not None:
             return Path(chosen).expanduser().absolute() if chosen else None
-        from platformdirs import user_cache_path
-
         return user_cache_path("attngeo", appauthor=False)
     except RuntimeError as error:
         if chosen is not None:
