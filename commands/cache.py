@@ -14,17 +14,21 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import dump_json, printable
+from attngeo.bounds import dump_json, printable
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
-from .console import Terminal, drop_columns
 from .messages import say
 from .options import FindingsFormat, Quiet
+from .tables import Terminal, drop_columns
 
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual.
-KINDS = {"efa": "attngeo.efa.runs", "scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
+KINDS = {
+    "efa": "attngeo.efa.runs",
+    "scores": "attngeo.scores.scoring",
+    "tabular": "attngeo.papers.wibisono2023.methods",
+}
 
 
 def cache(

@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS, RUNNING
 from attngeo.pretrain.options import (
@@ -32,10 +32,9 @@ from attngeo.scores.summary import spread_of
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import to_json
 
-from .cells import format_quartiles
-from .console import Terminal, drop_columns
-from .declare import take_given, take_options
+from .declare import with_options
 from .options import FindingsFormat, Quiet, Verbose
+from .tables import Terminal, drop_columns, format_quartiles
 
 MOST_ROWS = 10
 LONGEST_NAME = 14
@@ -52,10 +51,9 @@ if TYPE_CHECKING:
 MakeBar = Callable[[str], "Bar"]
 
 
-@take_given(TextPretrainOptions, ImagePretrainOptions, ComparisonOptions)
-@take_options(StudyOptions, "study")
+@with_options
 def pretrain(
-    given: dict[str, Any],
+    given: Annotated[dict[str, Any], TextPretrainOptions, ImagePretrainOptions, ComparisonOptions],
     study: StudyOptions,
     resume: Annotated[
         bool,

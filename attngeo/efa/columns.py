@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds.escape import list_names, printable
+from attngeo.bounds import list_names, printable
 from attngeo.errors import TableError, UsageError
-from attngeo.tables.saved import PLAIN
+from attngeo.estimators.shared.saving import PLAIN
 
 # What messages call the table that a model learns from, and one that a fitted model reads.
 TRAINING, TABLE = "the training table", "the table"

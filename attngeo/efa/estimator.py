@@ -31,10 +31,10 @@ from attngeo.efa.sequences import POSITION, Sequences, TableReading
 from attngeo.efa.stores import SequenceStore, open_store
 from attngeo.efa.weights import read_weights, tabulate_weights
 from attngeo.errors import UsageError
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import draw_generator
-from attngeo.training.checkpoints import remove_state
+from attngeo.training.state import remove_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 
 NOT_FITTED = "the model is not fitted; call fit first"
 HELD_OUT, TEST = "the validation table", "the test table"
+
+
+class EfaKeywords(EfaOptions):
+    """The keywords of `ExponentialFamilyAttention`."""
+
+    options: EfaOptions | None = None
 
 
 class ExponentialFamilyAttention:
@@ -74,7 +80,7 @@ class ExponentialFamilyAttention:
     _parts: dict[str, SequenceStore]
     history_: History
 
-    @accept_options(EfaOptions)
+    @takes(EfaKeywords)
     def __init__(self, *, options: EfaOptions = EfaOptions()) -> None:
         """{options}"""
         self.options = options
@@ -319,7 +325,7 @@ class ExponentialFamilyAttention:
         causal, position = self.options.direction == "uni", self.options.position or self._shape.position
         has_vectors = self.options.gives_vectors(position)
         return TableReading(
-            replace(self.options, position=position), self.items_ or None, self.part_ == "values", causal,
+            self.options.replace(position=position), self.items_ or None, self.part_ == "values", causal,
             self._shape.longest if has_vectors else 0, is_ordered=has_vectors or causal or not self.items_,
         )  # fmt: skip
 

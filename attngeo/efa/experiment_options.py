@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from attngeo.choices import whole
@@ -17,14 +16,16 @@ MOST_SEEDS = 1000
 CITIES = 44
 
 
-def _parse_numbers(texts: Iterable[str]) -> tuple[int, ...]:
+def _parse_numbers(numbers: Any) -> tuple[int, ...]:
+    """Whole numbers, or texts of them. Raises UsageError."""
+    listed = numbers if isinstance(numbers, list | tuple) else (numbers,)
     try:
-        return tuple(int(each) for each in texts)
+        counts = [int(number) if isinstance(number, str) else number for number in listed]
     except ValueError:
-        raise UsageError(f"neighbours is {' '.join(texts)!r:.60}, expected whole numbers") from None
+        raise UsageError(f"neighbours is {' '.join(map(str, listed))!r:.60}, expected whole numbers") from None
+    return tuple(whole("neighbours", count, 1, CITIES - 1) for count in counts)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
     """What of an experiment is run. Raises UsageError."""
 
@@ -44,7 +45,7 @@ class RunOptions(Options):
         None, "Earlier days of temperatures in the context", panel=MODEL, least=0, most=2,
         shown_default="0; then 1 and 2 with the most layers",
     )  # fmt: skip
-    neighbours: Iterable[int] | None = option(
+    neighbours: Sequence[int] | None = option(
         None, "Nearest cities that the factor model adds up; may be repeated", panel=MODEL, metavar="K",
         parse=_parse_numbers, repeated=True, shown_default="1 to 5, and 10 to 40 by fives",
     )  # fmt: skip
@@ -57,14 +58,6 @@ class RunOptions(Options):
     )  # fmt: skip
     seeds: int = option(1, "Number of seeds", panel=OPTIMISATION, metavar="N", least=1, most=MOST_SEEDS)
     device: str = device_option()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given: Any = self.neighbours
-        if given is not None:
-            given = (given,) if isinstance(given, int) else tuple(given)
-            given = tuple(whole("neighbours", each, 1, CITIES - 1) for each in given)
-        object.__setattr__(self, "neighbours", given)
 
     @property
     def models(self) -> tuple[str, ...]:

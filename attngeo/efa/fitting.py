@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from attngeo.efa.options import EfaOptions
 from attngeo.efa.reading import batch_similar
 from attngeo.errors import TableError
 from attngeo.training import History, TrainingOptions, draw_generator, train
-from attngeo.training.batches import Batch
+from attngeo.training.loop import Batch
 
 if TYPE_CHECKING:
     from attngeo.efa.modelling import PartModel
@@ -46,7 +46,6 @@ class HeldOutBatches:
     reading: TableReading
     model: PartModel
     options: EfaOptions
-    example_dim = 0
 
     def __len__(self) -> int:
         return sum(1 for _ in self.epoch(0))
@@ -74,8 +73,8 @@ def train_model(
     """
     batches = stores[0].batches(reading, model, options.batch_size, options.seed)
     held_out = HeldOutBatches(stores[1], reading, model, options) if len(stores) > 1 else None
-    own = {each.name: getattr(options, each.name) for each in fields(TrainingOptions)}
-    about = [repr(replace(options, device="cpu")), *(each.fingerprint(reading) for each in stores)]
+    own = {name: getattr(options, name) for name in TrainingOptions.model_fields}
+    about = [repr(options.replace(device="cpu")), *(each.fingerprint(reading) for each in stores)]
     return train(
         model, batches, options=TrainingOptions(**own | {"patience": options.patience or None}), validation=held_out,
         folder=folder, progress=progress, identity=hashlib.sha256(" ".join(about).encode()).hexdigest(),

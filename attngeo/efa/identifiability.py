@@ -21,8 +21,8 @@ from torch.nn import functional
 from attngeo.efa.attention import AttentionShape, MaskedLayer
 from attngeo.efa.network import ItemAttention, Observations, ValueAttention, ValueShape
 from attngeo.errors import UsageError
-from attngeo.theory.models import seeded
-from attngeo.theory.residuals import Residuals, difference
+from attngeo.papers.statements import EFA, Residuals, difference, statement
+from attngeo.training import seeded
 
 ITEMS, SIZE, LENGTH, TRIALS = 9, 3, 5, 5
 
@@ -101,6 +101,9 @@ def compare_models(first: ItemAttention, second: ItemAttention, items: Tensor, k
     return FitComparison(relate(contexts[0], contexts[1]), relate(centers[0], centers[1], intercept=True))
 
 
+@statement(
+    "efa-theorem-1-items", EFA, "Theorem 1, items", "same distribution: contexts H' = A·H*, centers e' = B·e* + b"
+)
 @torch.no_grad()
 def check_theorem_1_items(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
     """Theorem 1 for items: H' = A·H* and e' = B·e* + b for two parameters with the same distribution.
@@ -171,6 +174,9 @@ def _describe(model: ItemAttention, items: Tensor) -> tuple[Tensor, Tensor, Tens
     return logs, contexts, model.center.weight, torch.cat([-logits.logsumexp(-1, keepdim=True), contexts], 1)
 
 
+@statement(
+    "efa-theorem-1-values", EFA, "Theorem 1, values", "same distribution: K' = C·K* at d_j chosen inputs, K'·L' = K*·L*"
+)
 @torch.no_grad()
 def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
     """Theorem 1 for values: K'(y)·L' = K*(y)·L*, and K' = C·K* at d_j chosen inputs. Printed: K' = C·K* at all inputs.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attngeo.bounds.memory import require_memory
+from attngeo.bounds import require_memory
 from attngeo.efa.attention import AttentionShape, MaskedAttention, measure_lengths
 from attngeo.efa.description import DataShape, check_places
 from attngeo.efa.distances import measure_distances, measure_straight

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from attngeo.choices import whole
 from attngeo.efa.family_names import check_family
 from attngeo.errors import UsageError
-from attngeo.options import INPUT, MODEL, OPTIMISATION, Options, option
-from attngeo.training.options import TrainingOptions
+from attngeo.options import INPUT, MODEL, OPTIMISATION, Options, as_texts, option
+from attngeo.training import TrainingOptions
 
 Part = Literal["auto", "items", "values"]
 Model = Literal["efa", "fm"]
@@ -28,14 +27,16 @@ Distance = Literal["haversine", "euclidean"]
 HEAD = (32,)
 
 
-def _parse_units(texts: Iterable[str]) -> tuple[int, ...]:
+def _parse_units(units: Any) -> tuple[int, ...]:
+    """Whole numbers, or texts of them, without 0. Raises UsageError."""
+    listed = units if isinstance(units, list | tuple) else (units,)
     try:
-        return tuple(int(each) for each in texts)
+        counts = [int(count) if isinstance(count, str) else count for count in listed]
     except ValueError:
-        raise UsageError(f"head is {' '.join(texts)!r:.60}, expected whole numbers") from None
+        raise UsageError(f"head is {' '.join(map(str, listed))!r:.60}, expected whole numbers") from None
+    return tuple(whole("head", count, 0) for count in counts if count != 0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ColumnOptions(Options):
     """Which columns of a table say what. Raises UsageError."""
 
@@ -46,13 +47,13 @@ class ColumnOptions(Options):
     )  # fmt: skip
     item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
     value: str = option("value", "Column of the value: a count, a rating", panel=INPUT, metavar="COLUMN")
-    coordinates: Iterable[str] | None = option(
-        None, "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=tuple, repeated=True
+    coordinates: Sequence[str] | None = option(
+        None, "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
     )
-    lags: Iterable[str] | None = option(
+    lags: Sequence[str] | None = option(
         None, "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be "
         "repeated", panel=INPUT,
-        metavar="COLUMN", parse=tuple, repeated=True,
+        metavar="COLUMN", parse=as_texts, repeated=True,
     )  # fmt: skip
     short: Short = option(
         "error",
@@ -60,11 +61,9 @@ class ColumnOptions(Options):
         panel=INPUT,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         for name in ("coordinates", "lags"):
-            given = getattr(self, name) or ()
-            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+            object.__setattr__(self, name, getattr(self, name) or ())
             if self.value in getattr(self, name):
                 raise UsageError(f"{name} has {self.value!r}, which is the column that is predicted; name another one")
             if len(set(getattr(self, name))) < len(getattr(self, name)):
@@ -86,7 +85,6 @@ class ColumnOptions(Options):
         return tuple(self.lags or ())
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelOptions(ColumnOptions):
     """What is modelled, and by what. Raises UsageError."""
 
@@ -132,7 +130,7 @@ class ModelOptions(ColumnOptions):
         panel=MODEL,
     )
     join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
-    head: Iterable[int] | None = option(
+    head: Sequence[int] | None = option(
         None, "Hidden units before the parameter of the family; may be repeated; 0 for none", panel=MODEL,
         metavar="UNITS", parse=_parse_units, repeated=True, shown_default="32",
     )  # fmt: skip
@@ -152,14 +150,10 @@ class ModelOptions(ColumnOptions):
     init: Init = option("torch", "How parameters start: as torch's modules, or as the published ones", panel=MODEL)
     distance: Distance = option("haversine", "Distance of places: of latitude and longitude, or straight", panel=MODEL)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         check_family(self.family)
-        if self.head is not None:
-            head = (self.head,) if isinstance(self.head, int) else tuple(self.head)
-            object.__setattr__(self, "head", tuple(whole("head", units, 0) for units in head if units != 0))
-            if self.readout == "last":
-                raise UsageError("head has no effect with readout last; leave it out")
+        if self.head is not None and self.readout == "last":
+            raise UsageError("head has no effect with readout last; leave it out")
 
     def gives_vectors(self, position: str | None) -> bool:
         """Whether each position has a vector. position: the column that orders the rows, if there is one.
@@ -175,7 +169,6 @@ class ModelOptions(ColumnOptions):
         return HEAD if self.head is None else tuple(self.head)
 
 
-@dataclass(frozen=True, kw_only=True)
 class EfaOptions(ModelOptions, TrainingOptions):
     """A model and how it is trained. Raises UsageError."""
 

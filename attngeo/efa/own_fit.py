@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.efa.options import EfaOptions
 from attngeo.efa.own_files import in_memory_option, is_large, naming
+from attngeo.estimators.shared.files import list_texts, read_own_table
 from attngeo.options import INPUT, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress, is_first_process
-from attngeo.tables.own import list_texts, read_own_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +23,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class EfaFitOptions(EfaOptions):
     """What is fitted to a table, and how it is measured. Raises UsageError."""
 
@@ -33,7 +31,7 @@ class EfaFitOptions(EfaOptions):
     )
     test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
     in_memory: int = in_memory_option()
-    missing: Iterable[str] | None = missing_option()
+    missing: Sequence[str] | None = missing_option()
 
 
 class OwnEfa(NamedTuple):
@@ -70,7 +68,7 @@ def fit_own_sequences(
     for name, each in paths.items():
         if each:
             frames[name] = _open(each, options, frames.get("train"))
-    own = {each.name: getattr(options, each.name) for each in fields(EfaOptions)}
+    own = {name: getattr(options, name) for name in EfaOptions.model_fields}
     model = ExponentialFamilyAttention(**own)
     with naming({TRAINING: path, HELD_OUT: options.validation, TEST: options.test}):
         model.fit(frames["train"], frames.get("validation"), test=frames.get("test"), folder=folder, progress=progress)

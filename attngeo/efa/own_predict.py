@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from attngeo.efa.options import Short
 from attngeo.efa.own_files import in_memory_option, naming
 from attngeo.errors import UsageError
+from attngeo.estimators.shared.files import SUFFIXES, read_own_table
 from attngeo.options import INPUT, Options, device_option, missing_option, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tables.own import SUFFIXES, read_own_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,11 +25,10 @@ if TYPE_CHECKING:
 ADDED = ("log_prob", "predicted_mean", "predicted_item", "probability")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EfaPredictOptions(Options):
     """How a file is read that a saved model predicts, and where. Raises UsageError."""
 
-    missing: Iterable[str] | None = missing_option()
+    missing: Sequence[str] | None = missing_option()
     in_memory: int = in_memory_option()
     short: Short | None = option(
         None, "What to do with a sequence of one row, which no other row predicts: stop, leave it out, or keep it",
@@ -153,7 +151,7 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def read_like(model: ExponentialFamilyAttention, path: str, missing: Iterable[str] | None = None) -> pd.DataFrame:
+def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[str] | None = None) -> pd.DataFrame:
     """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
 
     missing, and what it raises: as `read_own_table`.
@@ -168,7 +166,7 @@ def _load(folder: str | Path, options: EfaPredictOptions) -> ExponentialFamilyAt
     from attngeo.efa.saving import load_model
 
     model = load_model(folder)
-    model.options = replace(model.options, device=options.device, short=options.short or model.options.short)
+    model.options = model.options.replace(device=options.device, short=options.short or model.options.short)
     return model
 
 

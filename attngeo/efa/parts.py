@@ -8,6 +8,7 @@ from typing import Any
 from attngeo.efa.columns import TRAINING, require_columns
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import TableError, UsageError
+from attngeo.options import default_of
 
 # Options of a factor model of places.
 SPATIAL = ("coordinates", "neighbours", "distance")
@@ -38,7 +39,7 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
             raise UsageError(f"{name} is {column!r}, which is the column that is predicted; name another one")
     if part == "items":
         _refuse(options, "a model of items", OF_VALUES)
-        if options.family != EfaOptions.family:
+        if options.family != default_of(EfaOptions, "family"):
             raise UsageError(
                 f"family is {options.family}, which values have, but the model is of items; name the column of values "
                 "by the option value"

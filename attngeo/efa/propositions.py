@@ -15,8 +15,8 @@ from attngeo.efa.attention import MaskedLayer
 from attngeo.efa.factors import ItemFactors, SpatialFactors, ValueFactors
 from attngeo.efa.network import Observations
 from attngeo.efa.reductions import attention_of_items, attention_of_places, attention_of_values
-from attngeo.theory.models import seeded
-from attngeo.theory.residuals import Residuals, difference
+from attngeo.papers.statements import EFA, Residuals, difference, statement
+from attngeo.training import seeded
 
 # Items, numbers of an embedding, length of a sequence; sequences of each size.
 SIZES = ((7, 4, 5), (12, 3, 2), (30, 8, 9))
@@ -25,6 +25,7 @@ SEQUENCES = 4
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@statement("efa-proposition-1", EFA, "Proposition 1", "logits of attention = those of the factor model of items")
 @torch.no_grad()
 def check_proposition_1(seed: int = 0) -> Residuals:
     """Proposition 1: logits of the items, [B, I, D]."""
@@ -36,6 +37,7 @@ def check_proposition_1(seed: int = 0) -> Residuals:
     return Residuals(f"logits of {_count_positions()} masked positions", tuple(errors))
 
 
+@statement("efa-proposition-2", EFA, "Proposition 2", "means of linear attention = those of the factor model of places")
 @torch.no_grad()
 def check_proposition_2(seed: int = 0) -> Residuals:
     """Proposition 2: means of the values at places, [B, I]."""
@@ -49,6 +51,9 @@ def check_proposition_2(seed: int = 0) -> Residuals:
     return Residuals(f"means of {_count_positions()} masked values", tuple(errors))
 
 
+@statement(
+    "efa-proposition-3", EFA, "Proposition 3", "log rates of linear attention = those of the factor model of values"
+)
 @torch.no_grad()
 def check_proposition_3(seed: int = 0) -> Residuals:
     """Proposition 3: log rates of the values, [B, I], with the key matrix that the proof needs.

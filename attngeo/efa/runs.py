@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -115,8 +115,8 @@ def _has_model(folder: Path, run: EfaRun) -> bool:
         found, wanted = load_model(folder).options, run.options
     except AttnGeoError:
         return False
-    return wanted is not None and replace(found, device="cpu", longest=None) == replace(
-        wanted, device="cpu", longest=None
+    return wanted is not None and found.replace(device="cpu", longest=None) == wanted.replace(
+        device="cpu", longest=None
     )
 
 
@@ -139,7 +139,7 @@ def list_usual_options(about: Mapping[str, Any]) -> dict[str, Any]:
 
 def _list_options(options: EfaOptions | None) -> dict[str, Any]:
     """Options as JSON has them, without the device, on which no number depends; a baseline has none."""
-    found = {} if options is None else json.loads(json.dumps(asdict(options)))
+    found = {} if options is None else json.loads(json.dumps(dict(options)))
     return {name: value for name, value in found.items() if name != "device"}
 
 
@@ -157,7 +157,7 @@ def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: Pro
     # Before the training, which a broken file of names would lose.
     names = {} if run.folder is None else load_item_names(EXPERIMENTS[run.experiment].dataset, run.data)
     longest = max(int(part.groupby("sequence").size().max()) for part in split)
-    model = ExponentialFamilyAttention(options=replace(run.options, longest=longest))
+    model = ExponentialFamilyAttention(options=run.options.replace(longest=longest))
     model.fit(split.train, split.validation, folder=None if record is None else record.folder, progress=progress)
     if run.folder is not None:
         model.with_item_names(names).save(run.folder)

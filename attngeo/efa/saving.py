@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from attngeo import __version__
@@ -24,8 +24,7 @@ from attngeo.efa.modelling import PartModel, make_model
 from attngeo.efa.network import LEVELS
 from attngeo.efa.options import EfaOptions
 from attngeo.errors import CorruptCheckpointError, TableError, UnsupportedModelError
-from attngeo.schemas import OptionsOf, Table
-from attngeo.tables.saved import (
+from attngeo.estimators.shared.saving import (
     ADVICE,
     CONFIG,
     PLAIN,
@@ -38,6 +37,7 @@ from attngeo.tables.saved import (
     read_tensors,
     write_model,
 )
+from attngeo.schemas import Table
 
 if TYPE_CHECKING:
     from attngeo.efa.estimator import ExponentialFamilyAttention
@@ -52,15 +52,15 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Scale = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGEST, allow_inf_nan=False)]]
 
 
-def _make_options(given: dict[str, Any]) -> EfaOptions:
-    """Options of a saved model. Raises UsageError, and UnsupportedModelError for a family that has no name here."""
-    family = given.get("family", EfaOptions.family).partition(":")[0]
-    if family not in FAMILY_NAMES:
+def _check_family(options: Any) -> Any:
+    """The options of a saved model. Raises UnsupportedModelError for a family that has no name here."""
+    family = options.get("family") if isinstance(options, dict) else None
+    if isinstance(family, str) and family.partition(":")[0] not in FAMILY_NAMES:
         raise UnsupportedModelError(
-            f"the family {family!r:.60} is not known; call attngeo.efa.register_family with that name, and load the "
-            "model in Python"
+            f"the family {family.partition(':')[0]!r:.60} is not known; call attngeo.efa.register_family with that "
+            "name, and load the model in Python"
         )
-    return EfaOptions(**given)
+    return options
 
 
 class SavedShape(Table):
@@ -84,7 +84,7 @@ class SavedShape(Table):
 class SavedEfa(SavedModel):
     """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none."""
 
-    options: Annotated[dict[str, Any], OptionsOf(EfaOptions, check=_make_options)]
+    options: Annotated[EfaOptions, BeforeValidator(_check_family)]
     shape: SavedShape
     items: tuple[Plain, ...]
     num_hidden_layers: Count | None = None
@@ -95,8 +95,7 @@ class SavedEfa(SavedModel):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> SavedEfa:
-        options = EfaOptions(**self.options)
-        for problem in (*_check_items(self.items, self.shape), *_check_sizes(options, self.shape)):
+        for problem in (*_check_items(self.items, self.shape), *_check_sizes(self.options, self.shape)):
             raise ValueError(problem)
         return self
 
@@ -146,7 +145,7 @@ def save_model(model: ExponentialFamilyAttention, folder: str | Path) -> None:
     part = model.model_
     about = {
         "model_type": MODEL_TYPE, "format": FORMAT, "attngeo_version": __version__,
-        "options": dataclasses.asdict(model.options), "shape": dataclasses.asdict(part.shape), "items": items,
+        "options": dict(model.options), "shape": dataclasses.asdict(part.shape), "items": items,
         "epochs": len(model.history_.train), **_describe_layers(part, model.options),
     }  # fmt: skip
     tensors = {_to_file(name): each.detach().cpu().contiguous() for name, each in part.state_dict().items()}
@@ -187,7 +186,7 @@ def load_model(folder: str | Path) -> ExponentialFamilyAttention:
 
     folder = Path(folder)
     about = read_config(folder, SavedEfa, MODEL_TYPE, FORMAT, MADE_BY)
-    options, shape = EfaOptions(**about.options), DataShape(**dict(about.shape))
+    options, shape = about.options, DataShape(**dict(about.shape))
     tensors = read_tensors(folder)
     parts = options.layers + len(options.head_units)
     if options.model == "efa" and parts > len(tensors):  # else it takes long to find out
@@ -206,7 +205,7 @@ def load_model(folder: str | Path) -> ExponentialFamilyAttention:
                 f"{folder / CONFIG}: {name} is {getattr(about, name)}, expected {value} as the options say; {ADVICE}"
             )
     model.load_state_dict({name: tensors[_to_file(name)] for name in model.state_dict()})
-    found = ExponentialFamilyAttention(options=dataclasses.replace(options, device=usable_device(options.device)))
+    found = ExponentialFamilyAttention(options=options.replace(device=usable_device(options.device)))
     found.items_, found._shape, found.model_ = list(about.items), shape, model.eval()
     found.history_ = History(np.broadcast_to(np.nan, about.epochs), *(np.empty(0) for _ in range(2)))
     return found

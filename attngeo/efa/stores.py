@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -234,14 +235,12 @@ class SequenceBatches(TensorBatches):
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
         """The batches of an epoch, from 0, without the first `start` ones."""
-        for (which,) in super().epoch(number, start):
+        for (which,) in islice(super().epoch(number), start, None):
             yield self._model.tensors(self._sequences.take(which.numpy()))
 
 
 class ParquetBatches:
     """Batches of a `ParquetStore`; only one part of the file is in memory. counts: sequences of each part."""
-
-    example_dim = 0
 
     def __init__(
         self,

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from attngeo.efa.generalisation import TransformerClass, bound_deviation, bound_excess
-from attngeo.theory.models import seeded
-from attngeo.theory.residuals import Residuals
+from attngeo.papers.statements import EFA, Residuals, statement
+from attngeo.training import seeded
 
 PLACES, WRONG = 3, 0.1
 CLASS = TransformerClass(
@@ -144,6 +144,9 @@ def _fit_once(sequences: ToySequences, share: Tensor, shape: TransformerClass, s
     return ToyWeights(*(each.detach() for each in weights))
 
 
+@statement(
+    "efa-theorem-2", EFA, "Theorem 2", "excess and deviation of the loss as a share of a bound with all constants", 1.0
+)
 def check_theorem_2(seed: int = 0, *, sequences: int = SEQUENCES, steps: int = STEPS) -> Residuals:
     """Theorem 2 where the true loss is a sum: losses as shares of `bound_deviation`, which has all constants.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import signal
@@ -22,7 +21,7 @@ from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.figures.options import LOSS, PlotOptions
 from attngeo.figures.training import draw_training, draw_training_layers
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import (
     SETTINGS,
@@ -74,8 +73,16 @@ class Comparison:
         return frame
 
 
-@accept_options(ComparisonOptions, "comparison")
-@accept_options(StudyOptions, "study")
+class CompareKeywords(ComparisonOptions, StudyOptions):
+    """The keywords of `compare`."""
+
+    comparison: ComparisonOptions | None = None
+    study: StudyOptions | None = None
+    resume: bool = False
+    progress: ProgressCallback | None = None
+
+
+@takes_after_two(CompareKeywords)
 def compare(
     options: RunOptions,
     folder: str | Path,
@@ -129,9 +136,9 @@ def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptio
         if not isinstance(options, TextPretrainOptions):
             raise UsageError("objectives is for texts, but these runs are on images; leave it out")
         known = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
-        by_objective = [dataclasses.replace(options, objective=objective) for objective in known]
+        by_objective = [options.replace(objective=objective) for objective in known]
     plan = [
-        dataclasses.replace(planned, init=init, seed=options.seed + number)
+        planned.replace(init=init, seed=options.seed + number)
         for planned, number, init in product(by_objective, range(comparison.seeds), inits)
     ]
     if len({_folder_name(planned) for planned in plan}) < len(plan):
@@ -183,7 +190,7 @@ def _train_all(
     train = partial(_train_one, folder=folder, resume=resume, locked=not study.elsewhere)
     with stop.listening() if study.jobs > 1 else nullcontext():
         outcomes = run_study(
-            train, list(plan.items()), names=list(plan), options=dataclasses.replace(study, fail_fast=fail_fast),
+            train, list(plan.items()), names=list(plan), options=study.replace(fail_fast=fail_fast),
             progress=report, on_outcome=note, is_stopped=stop.is_requested,
         )  # fmt: skip
     if failed := [outcome for outcome in outcomes if outcome.failure is not None]:
@@ -209,7 +216,7 @@ def _train_one(
         # A cluster may repeat a run whose worker was lost, and which has saved a checkpoint or is finished.
         resume = resume or not locked
         if resume and (done := load_run(place)) is not None:
-            resume_options(done.options, dataclasses.asdict(options), place)  # raises if they differ
+            resume_options(done.options, dict(options), place)  # raises if they differ
             return done
         started = (place / SETTINGS).is_file()
         try:

@@ -18,7 +18,7 @@ import io
 import json
 import lzma
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import IO, Any
@@ -27,7 +27,6 @@ import pyarrow  # type: ignore[import-untyped]
 from pyarrow import parquet
 
 from attngeo.errors import DataError
-from attngeo.pretrain.hub_data import list_names
 
 # One row of a table: column name → value.
 Row = Mapping[str, Any]
@@ -35,9 +34,19 @@ Row = Mapping[str, Any]
 Reader = Callable[[IO[bytes], str], Iterator[Row]]
 # Rows of a Parquet file that are decoded at once.
 PARQUET_ROWS = 100
+# Names that a message lists.
+MOST_NAMES = 20
 # The kinds of a value. A column has the highest of those that occur in it: no strings, numbers as strings, or text.
 OTHER, NUMBERS, TEXT = range(3)
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names in one line: the first twenty, and the number of the others."""
+    listed = list(names)
+    others = len(listed) - MOST_NAMES
+    line = ", ".join(listed[:MOST_NAMES])
+    return f"{line} and {others} others" if others > 0 else line
 
 
 def _read_lines(file: IO[bytes], _column: str) -> Iterator[Row]:

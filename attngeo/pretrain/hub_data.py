@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,13 @@ import huggingface_hub
 from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
 
-from attngeo.bounds.small_files import read_small_text
-from attngeo.checkpoints.downloads import require_answers
+from attngeo.bounds import read_small_text
+from attngeo.checkpoints.remote import require_answers
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
+from attngeo.pretrain.sources import HUB_REFERENCE, silence_libraries
 
-HUB_REFERENCE = re.compile(
-    r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[^@#]+))?(?:@(?P<revision>[^#]+))?(?:#(?P<split>.+))?", re.ASCII
-)
-MOST_NAMES = 20
 # Characters of a message of `datasets`.
 LONGEST_REASON = 200
-
-
-def list_names(names: Iterable[str]) -> str:
-    """Names in one line: the first twenty, and the number of the others."""
-    listed = list(names)
-    others = len(listed) - MOST_NAMES
-    line = ", ".join(listed[:MOST_NAMES])
-    return f"{line} and {others} others" if others > 0 else line
 
 
 def open_builder(reference: str) -> tuple[Any, str | None]:
@@ -70,25 +58,6 @@ def explain_errors(reference: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise _explain(reference, error) from error
-
-
-@contextmanager
-def silence_libraries() -> Iterator[None]:
-    """Let `datasets` and huggingface_hub print nothing inside the block; restore their settings after it."""
-    libraries = (datasets.utils, huggingface_hub.utils)
-    with_bars = [library for library in libraries if not library.are_progress_bars_disabled()]
-    levels = [(library.logging, library.logging.get_verbosity()) for library in libraries]
-    for library in with_bars:
-        library.disable_progress_bars()
-    for log, _ in levels:
-        log.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for library in with_bars:
-            library.enable_progress_bars()
-        for log, level in levels:
-            log.set_verbosity(level)
 
 
 def _explain(reference: str, error: Exception) -> AttnGeoError:

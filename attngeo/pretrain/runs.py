@@ -7,7 +7,7 @@ import logging
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +17,9 @@ import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.devices import explain_memory
-from attngeo.embeddings.silence import silence_transformers
+from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import (
     DataError,
     DataUnavailableError,
@@ -118,7 +118,7 @@ def run_locked(
     """Do what `run` does in a folder that the caller has locked."""
     refuse_other_runs(folder, resume=resume)
     if resume:
-        options = resume_options(read_settings(folder), asdict(options), folder)
+        options = resume_options(read_settings(folder), dict(options), folder)
     stop = StopOnSignal(lambda: report(Progress("train", STOPPING)))
     with silence_transformers(), stop.listening():
         arguments = build_arguments(options, folder)
@@ -138,7 +138,7 @@ def run_locked(
         start = f"from step {0 if checkpoint is None else step_of(checkpoint):,}"
         if resume and checkpoint is None:
             start = f"no checkpoint to resume: {start}"
-        log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, asdict(options))
+        log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, dict(options))
         report(Progress("train", f"training {start} of {task.steps:,}, to {folder}"))
         return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
 
@@ -253,7 +253,7 @@ def summarise_run(
     world = trainer.args.world_size
     sequences = trainer.state.global_step * options.batch_size * options.grad_accum * world
     return {
-        "settings": asdict(options) | {"steps": task.steps, "warmup": task.warmup},
+        "settings": dict(options) | {"steps": task.steps, "warmup": task.warmup},
         "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),
         "start": spread_at(scores, 0), "end": spread_at(scores, trainer.state.global_step),
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),

@@ -1,8 +1,14 @@
-"""Text to train on: the embedded novels, a file or folder, a Hub data set, or a data set by name."""
+"""Text to train on: the embedded novels, a file or folder, a Hub data set, or a data set by name.
+
+Only data sets of the Hub require the library `datasets`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,15 +23,16 @@ from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-import datasets
 import huggingface_hub
 
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
-from attngeo.pretrain.formats import READERS, Row, choose_text_column, get_ending, read_rows
-from attngeo.pretrain.hub_data import HUB_REFERENCE, explain_errors, list_names, open_builder
+from attngeo.pretrain.formats import READERS, Row, choose_text_column, get_ending, list_names, read_rows
 from attngeo.pretrain.presets import TEXT_DATA
 
+HUB_REFERENCE = re.compile(
+    r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[^@#]+))?(?:@(?P<revision>[^#]+))?(?:#(?P<split>.+))?", re.ASCII
+)
 # Characters in one batch of documents, about.
 BATCH_CHARACTERS = 1_000_000
 # A text of more bytes is streamed: it is read again in every epoch, and not held in memory.
@@ -105,6 +112,10 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
             corpus = files("attngeo.pretrain").joinpath("corpora", "austen.txt.xz")
             source = TextSource(name, partial(read_files, [corpus], column or "text"))
         case "wikipedia":
+            import datasets
+
+            from attngeo.pretrain.hub_data import explain_errors
+
             with explain_errors(name):
                 table = datasets.load_dataset_builder("parquet", data_files=WIKIPEDIA).as_streaming_dataset("train")
             documents = partial(read_table, name, table, column or "text")
@@ -172,6 +183,8 @@ def open_hub(reference: str, column: str = "") -> TextSource:
     reference: `org/name[:config][@revision][#split]`. column: see `choose_text_column`. Raises DataUnavailableError if
     the data set cannot be reached, DataError if it cannot be read or holds no text.
     """
+    from attngeo.pretrain.hub_data import explain_errors, open_builder
+
     with explain_errors(reference):
         builder, split = open_builder(reference)
         size = builder.info.dataset_size
@@ -188,6 +201,8 @@ def open_hub(reference: str, column: str = "") -> TextSource:
 
 def read_table(reference: str, table: Any, column: str) -> Iterator[str]:
     """The documents in a column of a table of `datasets`. Raises DataUnavailableError or DataError."""
+    from attngeo.pretrain.hub_data import explain_errors
+
     with explain_errors(reference):
         batches = table.select_columns([column]).iter(batch_size=TABLE_ROWS)
     while True:
@@ -277,3 +292,23 @@ def _explain_unreadable(place: Place) -> Iterator[None]:
             text = f"{place} is not UTF-8 text (byte 0x{byte:02x}); convert it, for example with iconv"
             raise DataError(text) from error
         raise DataError(f"{place} cannot be read ({first_line(error)})") from error
+
+
+@contextmanager
+def silence_libraries() -> Iterator[None]:
+    """Let `datasets` and huggingface_hub print nothing inside the block; restore their settings after it."""
+    loaded = [huggingface_hub, *([sys.modules["datasets"]] if "datasets" in sys.modules else [])]
+    libraries: list[Any] = [library.utils for library in loaded]
+    with_bars = [library for library in libraries if not library.are_progress_bars_disabled()]
+    levels = [(library.logging, library.logging.get_verbosity()) for library in libraries]
+    for library in with_bars:
+        library.disable_progress_bars()
+    for log, _ in levels:
+        log.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for library in with_bars:
+            library.enable_progress_bars()
+        for log, level in levels:
+            log.set_verbosity(level)

@@ -47,13 +47,11 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _alone = threading.Lock()
 
 
-@dataclass(frozen=True, kw_only=True)
 class StudyOptions(Options):
     """Options of a study. Raises UsageError for a value outside its limits, and for jobs together with a cluster."""
 
     jobs: int = option(
         1, "Number of processes that work at the same time", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS,
-        shown_default=True,
     )  # fmt: skip
     cluster: str | None = option(
         None, "Address of a Dask scheduler whose workers do the work, for example tcp://host:8786", panel=RUNNING,
@@ -66,8 +64,7 @@ class StudyOptions(Options):
         """Whether runs are done in other processes than this one."""
         return self.jobs > 1 or self.cluster is not None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.cluster is not None and self.jobs > 1:
             raise UsageError("jobs and cluster contradict each other; the number of workers is that of the cluster")
 
@@ -134,7 +131,7 @@ def run_study(
     Raises UsageError or ClusterError if the cluster cannot be used.
     """
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
-    options = dataclasses.replace(options, jobs=max(1, min(options.jobs, len(tasks))))
+    options = options.replace(jobs=max(1, min(options.jobs, len(tasks))))
     arrived: dict[int, RunOutcome[Result]] = {}
     if options.elsewhere:
         _report_several(tasks, arrived, options, progress)

@@ -77,11 +77,9 @@ def attention(
 
 
 def _print_weights(rows: pd.DataFrame) -> None:
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
-    from ..cells import format_number
-    from ..console import Terminal, fits
-    from ..tables import start_table
+    from ..tables import Terminal, fits, format_number, start_table
 
     console = Terminal()
     names = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
@@ -109,10 +107,9 @@ def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str]
     """The largest weights of each row, for a table without room for all. numbers: of the rows, as labels have them."""
     import numpy as np
 
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
-    from ..cells import format_number
-    from ..tables import start_table
+    from ..tables import format_number, start_table
 
     short = start_table(str(table.columns[0].header), f"the {STRONGEST} largest weights")
     short.title, short.title_justify, short.columns[1].justify = table.title, "left", "left"

@@ -11,7 +11,7 @@ from attngeo.efa.own_fit import EfaFitOptions
 from attngeo.options import RESULTS
 from attngeo.progress import is_first_process
 
-from ..declare import take_options
+from ..declare import with_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs, deliver_rows, hold_folders
 from .arguments import Rows
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@take_options(EfaFitOptions)
+@with_options
 def fit(
     options: EfaFitOptions,
     data: Rows,
@@ -76,9 +76,7 @@ def fit(
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    from ..cells import format_number
-    from ..console import Terminal
-    from ..tables import start_table
+    from ..tables import Terminal, format_number, start_table
 
     first = rows.iloc[0]
     baselines = ["without_context", *(["without_repeats"] if rows["without_repeats"].notna().any() else [])]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attngeo.efa.own_files import is_large
 from attngeo.efa.own_predict import EfaPredictOptions, predict_file, predict_large_file
 
-from ..declare import take_options
+from ..declare import with_options
 from ..options import Output, OutputFormat, RowsFormat
 from ..outputs import check_outputs, check_parts, deliver_rows
 from .arguments import Rows, SavedModel
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@take_options(EfaPredictOptions)
+@with_options
 def predict(
     options: EfaPredictOptions,
     model: SavedModel,
@@ -56,10 +56,9 @@ def print_frame(rows: pd.DataFrame) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from attngeo.bounds.escape import printable
+    from attngeo.bounds import printable
 
-    from ..cells import format_number, is_missing
-    from ..console import Terminal, drop_columns
+    from ..tables import Terminal, drop_columns, format_number, is_missing
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]

@@ -14,9 +14,7 @@ EPOCHS = "epochs"
 
 def print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each direction, setting, model and metric."""
-    from ..cells import format_number
-    from ..console import Terminal
-    from ..tables import start_table
+    from ..tables import Terminal, format_number, start_table
 
     table = start_table("direction")
     has_settings = bool(frame["setting"].ne("").any())

@@ -11,7 +11,7 @@ from attngeo.efa.experiment_options import RunOptions
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
-from ..declare import take_options
+from ..declare import with_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from ..outputs import check_outputs, hold_folders
 from ..study import deliver, run_all
@@ -19,9 +19,7 @@ from ..study import deliver, run_all
 ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature", "recovery"]
 
 
-@take_options(RunOptions)
-@take_options(ResultOptions, "results")
-@take_options(StudyOptions, "study")
+@with_options
 def run(
     options: RunOptions,
     experiment: Annotated[

@@ -19,7 +19,6 @@ import pytest
 import torch
 from conftest import Command
 from safetensors.torch import load_file
-from support.launch import launch
 from support.messages import assert_fails, assert_states
 
 from attngeo.efa.datasets import synthetic_ratings
@@ -244,25 +243,8 @@ def test_a_large_file_is_written_and_not_printed(inside: Command, baskets: Path,
     assert not list(tmp_path.glob("x*"))
 
 
-@pytest.mark.slow
-def test_two_processes_fit_one_model_and_speak_once(baskets: Path, tmp_path: Path) -> None:
-    """16 sequences train, in batches of 5: the last one has a sequence for one of the processes only."""
-    shown, weights = [], []
-    for processes in (1, 2):
-        model = tmp_path / f"model-{processes}"
-        command = ["efa", "fit", baskets, "--family", "poisson", *SMALL, "--batch-size", 5, "--norm",
-                   "--save", model]  # fmt: skip
-        shown.append(launch(processes, "-m", "attngeo", *command, folder=tmp_path))
-        # The softmax does not see biases of keys: their gradients are rounding, which Adam scales up.
-        named = load_file(model / "model.safetensors")
-        weights.append({name: each for name, each in named.items() if not name.endswith("key.bias")})
-    assert shown[1].count("log p") == 1
-    assert len(shown[0].splitlines()) == len(shown[1].splitlines())
-    torch.testing.assert_close(weights[1], weights[0], atol=1e-5, rtol=1e-4)
-
-
 # The command, but that it keeps the state of a training after each epoch.
-OFTEN = "import attngeo.training.loop as loop; loop.SAVE_EVERY = 0; from attngeo.commands.app import main; main()"
+OFTEN = "import attngeo.training.loop as loop; loop.PAUSE = 0; from attngeo.commands.app import main; main()"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 
 from attngeo.efa import propositions
 from attngeo.efa.propositions import check_proposition_1, check_proposition_2, check_proposition_3
-from attngeo.theory.residuals import Residuals
+from attngeo.papers.statements import Residuals
 
 CHECKS = {
     "attention_of_items": check_proposition_1,

@@ -18,8 +18,8 @@ from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, TableError, UnsupportedModelError
+from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
 from attngeo.scores.scoring import score
-from attngeo.tables.saved import CONFIG, WEIGHTS
 
 ROWS = pd.DataFrame(
     {
@@ -144,12 +144,12 @@ def set_value(folder: Path, place: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "facts"),
     [
-        ("options.order", "", ["options.order", "expected a boolean"]),
-        ("options.width", True, ["options.width", "expected an integer", True]),
-        ("options.width", "4", ["options.width", "expected an integer", "'4'"]),
-        ("options.heads", 0, ["heads is 0"]),
-        ("options.head", [0.5], ["options.head.0", "expected an integer"]),
-        ("options.position", ["x"], ["options.position", "expected a string"]),
+        ("options.order", "", ["options.order", "expected true or false"]),
+        ("options.width", True, ["options.width", "expected a whole number", True]),
+        ("options.width", "4", ["options.width", "expected a whole number", "'4'"]),
+        ("options.heads", 0, ["options.heads", "at least 1", "got 0"]),
+        ("options.head", [0.5], ["options.head", "head is 0.5", "expected a whole number"]),
+        ("options.position", ["x"], ["options.position", "expected a text"]),
         ("options.sequence", "\ud800", ["cannot be read", "JSON"]),
         ("options." + "a" * 100_000, 1, ["unknown key"]),
         ("options.kind", "a" * 100_000, ["kind", "softmax"]),

@@ -26,7 +26,7 @@ from attngeo.efa.own_predict import EfaPredictOptions, predict_file, predict_lar
 from attngeo.efa.saving import CONFIG
 from attngeo.efa.stores import open_store
 from attngeo.errors import CorruptCheckpointError, TableError, TrainingError, UsageError
-from attngeo.tables.own import read_own_table
+from attngeo.estimators.shared.files import read_own_table
 from attngeo.tables.parts import write_parts
 
 SMALL: dict[str, Any] = {"width": 4, "epochs": 1, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +155,7 @@ def test_the_parameter_may_be_the_last_number_of_a_token(tmp_path: Path) -> None
     with refuses(UsageError, "head has no effect", "last"):
         ExponentialFamilyAttention(**options, head=(8,))
     other = ExponentialFamilyAttention(options=EfaOptions(width=4), readout="last").options
-    assert (other.head_units, dataclasses.replace(other, readout="network").head_units) == ((32,), (32,))
+    assert (other.head_units, other.replace(readout="network").head_units) == ((32,), (32,))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -24,6 +24,7 @@ from support.dask_cluster import start_cluster
 from support.data import DATA, needs
 from support.locks import locked_elsewhere
 from support.messages import assert_states, refuses
+from support.rounding import VARIABLE
 from support.runs import CONFIG, small_options, write_config, write_text
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -72,8 +73,13 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> TextPretrainOptions:
 
 @pytest.fixture(scope="module")
 def comparison(options: TextPretrainOptions) -> Comparison:
-    folder = Path(options.data).with_name("runs")
-    return compare(options, folder, compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
+    """Runs with as many threads as each of two processes has: others sum in another order."""
+    folder, threads = Path(options.data).with_name("runs"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return compare(options, folder, compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_every_combination_is_run_with_the_same_start_but_for_wq_and_wk(comparison: Comparison) -> None:
@@ -141,7 +147,7 @@ def test_each_run_is_compared_with_the_baseline_of_its_own_seed(
     losses = {("default", 0): [9, 8, 7, 6], ("symmetric", 0): [8, 7, 5, 5], ("default", 1): [9, 7, 5, 2],
               ("symmetric", 1): [5, 4, 3, 2], ("default", 2): [9, 8, 7, 6], ("symmetric", 2): [5, 5, 4, 3]}  # fmt: skip
     for (init, seed), own in losses.items():
-        write_finished(tmp_path / "runs", dataclasses.replace(options, init=init, seed=seed), range(1, 5), own)
+        write_finished(tmp_path / "runs", options.replace(init=init, seed=seed), range(1, 5), own)
     rows = compare(options, tmp_path / "runs", compare=["default", "symmetric"], seeds=3, resume=True).rows
     own = rows[rows["init"] == "symmetric"].set_index("seed")
     assert own["steps_to_baseline"].tolist() == [3, pd.NA, 1]
@@ -152,7 +158,7 @@ def test_a_last_log_of_fewer_steps_is_not_compared(tmp_path: Path) -> None:
     """The number of steps of a run by epochs follows from the images; the mean of one step may be any."""
     options = make_options("vit-tiny", epochs=1, warmup_epochs=0, log_every=50)
     for init, losses in (("default", [3.0, 2.0, 9.0]), ("symmetric", [2.5, 1.5, 0.5])):
-        write_finished(tmp_path / "runs", dataclasses.replace(options, init=init), [50, 100, 101], losses)
+        write_finished(tmp_path / "runs", options.replace(init=init), [50, 100, 101], losses)
     baseline, symmetric = compare(
         options, tmp_path / "runs", compare=["default", "symmetric"], resume=True
     ).rows.to_dict("records")
@@ -300,23 +306,25 @@ def select_alone(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(frame["objective"] == "mlm") & (frame["seed"] == 0)].reset_index(drop=True)
 
 
-def test_two_at_a_time_give_the_same_numbers(
-    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
+@pytest.mark.skipif(VARIABLE in os.environ, reason="--rounding is of this process, not of those of a study")
+def test_two_at_a_time_are_the_same_runs(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for rounding. Another seed moves a symmetry by 0.16, a loss by 0.04 and a weight by 0.11."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     together = compare(options, tmp_path / "runs", compare=INITS, jobs=2)
-    pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), rtol=1e-3, atol=1e-4)
-    pd.testing.assert_frame_equal(together.rows, select_alone(comparison.rows), rtol=1e-3, atol=1e-4)
+    pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), check_exact=True)
+    pd.testing.assert_frame_equal(together.rows, select_alone(comparison.rows), check_exact=True)
     others = {path.name for path in comparison.folder.glob("*-seed*")} - {*RUNS}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         path.name for path in comparison.folder.iterdir()
     } - others
     weights = [load_file(path / RUNS[1] / "model/model.safetensors") for path in (tmp_path / "runs", comparison.folder)]
     assert weights[0].keys() == weights[1].keys()
-    assert all(torch.allclose(weights[0][name], weights[1][name], atol=5e-3) for name in weights[0])
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(VARIABLE in os.environ, reason="--rounding is of this process, not of those of a study")
 def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(
     options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
 ) -> None:

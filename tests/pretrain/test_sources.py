@@ -252,3 +252,24 @@ def test_addresses_that_cannot_be_reached(redpajama: Hub, tmp_path: Path, monkey
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with refuses(DataUnavailableError, "http://127.0.0.1:9/listings", "offline"):
         open_text("redpajama")
+
+
+def test_local_texts_require_no_library_of_an_extra(tmp_path: Path) -> None:
+    """The base installation trains on them."""
+    path = write_file(tmp_path / "a.jsonl", '{"text": "one"}')
+    code = f"""if True:
+        import sys
+        sys.modules |= dict.fromkeys(["datasets", "PIL", "sklearn", "scipy"])
+        import attngeo.pretrain.runs, attngeo.pretrain.text
+        from attngeo.errors import explain_missing
+        from attngeo.pretrain.sources import open_text
+        print(sum(len(list(open_text(name).read_documents())) for name in ("austen", {str(path)!r})))
+        try:
+            open_text("org/name")
+        except ModuleNotFoundError as error:
+            print(explain_missing(error))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, missing = done.stdout.splitlines()
+    assert int(count) > 1000
+    assert "pip install 'attngeo[data]'" in missing

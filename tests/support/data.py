@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from attngeo.efa.datasets.dayton import list_sites
-from attngeo.tabular.auto_mpg import NUMBERS
+from attngeo.papers.wibisono2023.data import NUMBERS
 
 # A folder beside the clone, unless the environment names another.
 DATA = Path(os.environ.get("ATTNGEO_DATA", Path(__file__).parents[3] / "shared" / "data"))

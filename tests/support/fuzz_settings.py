@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from functools import cache
 from pathlib import Path
@@ -28,7 +27,7 @@ def fuzz_settings(rng: Random, folder: Path) -> bool:
         check_error(error)
         return False
     stated: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
-    found = dataclasses.asdict(options)
+    found = dict(options)
     hints = get_type_hints(type(options))
     for name in stated:
         is_real = name in REAL and type(stated[name]) is int
@@ -44,7 +43,7 @@ def fuzz_settings(rng: Random, folder: Path) -> bool:
 @cache
 def list_settings() -> list[dict[str, Any]]:
     """The settings of two runs, as their files hold them."""
-    return [dataclasses.asdict(make_options(model, steps=50)) for model in ("bert-mini", "vit-6")]
+    return [dict(make_options(model, steps=50)) for model in ("bert-mini", "vit-6")]
 
 
 def mutate_settings(rng: Random, given: dict[str, Any]) -> bytes:

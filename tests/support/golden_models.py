@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
-from attngeo.tabular import AttentionClassifier
-from attngeo.tabular.saving import load_classifier, save_classifier
+from attngeo.estimators import AttentionClassifier
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ROWS, NUMBERS = "rows.json", "predictions.json"
@@ -54,7 +53,7 @@ def predict(name: str, rows: pd.DataFrame) -> dict[str, list[Any]]:
     """What the golden model says about rows: numbers by name, in the order of the rows."""
     folder = GOLDEN / name
     if name == TABULAR:
-        classifier = load_classifier(folder)
+        classifier = AttentionClassifier.load(folder)
         return {"probabilities": classifier.predict_proba(rows).ravel().tolist()}
     model = load_model(folder)
     means = model.predict_proba(rows) if model.part_ == "items" else model.predict(rows)
@@ -73,8 +72,8 @@ def assert_golden(name: str) -> None:
 def main() -> None:
     """Fit, save and ask all models."""
     sizes = {"n_heads": 2, "head_size": 2, "feed_forward": 3, "n_bins": 3}
-    classifier = AttentionClassifier(**sizes, epochs=60, learning_rate=0.02, random_state=0, device="cpu")
-    save_classifier(classifier.fit(CELLS, np.array(LABELS)), GOLDEN / TABULAR)
+    classifier = AttentionClassifier(**sizes, max_epochs=60, learning_rate=0.02, random_state=0, device="cpu")
+    classifier.fit(CELLS, np.array(LABELS)).save(GOLDEN / TABULAR)
     _write(TABULAR, CELLS[:8])
     for name, options in EFA.items():
         given: dict[str, Any] = {"width": 4, "epochs": 40, "learning_rate": 0.03, "validation_fraction": 0.0}

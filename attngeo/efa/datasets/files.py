@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from attngeo.bounds.small_files import check_small
+from attngeo.bounds import check_small
 from attngeo.errors import PROJECT_FILES, DataError, DataUnavailableError, first_line
 
 if TYPE_CHECKING:
