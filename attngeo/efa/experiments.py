@@ -15,9 +15,7 @@ from attngeo.efa.settings import SETTINGS, TEMPERATURE, ModelSetting, list_setti
 from attngeo.errors import UsageError
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome, require_all
+from attngeo.studies.engine import RunOutcome, StudyOptions, require_all, run_study
 
 if TYPE_CHECKING:
     import pandas as pd

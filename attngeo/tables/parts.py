@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import TableError, first_line
-from attngeo.tables.atomic import atomic_write, check_writable
+from attngeo.tables.files import atomic_write, check_writable
 from attngeo.tables.write import to_csv, to_jsonl
 
 if TYPE_CHECKING:

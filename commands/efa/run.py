@@ -9,7 +9,7 @@ import typer
 
 from attngeo.efa.experiment_options import RunOptions
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from ..declare import with_options
 from ..options import Output, OutputFormat, Quiet, RowsFormat, Verbose

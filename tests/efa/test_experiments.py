@@ -24,7 +24,7 @@ from attngeo.efa.runs import is_outdated, load_split, perform
 from attngeo.efa.settings import SETTINGS
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.progress import Progress
-from attngeo.studies.cache import list_entries
+from attngeo.studies.results import list_entries
 
 PLACES = {
     "movielens-sequence": "movielens", "movielens-ratings": "movielens", "instacart": "instacart",

@@ -12,7 +12,7 @@ from attngeo.efa.datasets.catalogue import DATASETS, DataSet, SourceFile, terms_
 from attngeo.efa.datasets.files import find_file, folder_of, has_file, read_content
 from attngeo.errors import DataError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.studies.downloads import downloads_folder, fetch
+from attngeo.studies.results import downloads_folder, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
