@@ -11,12 +11,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_m
 
 from attngeo.analogies.options import AnalogyOptions
 from attngeo.choices import one_of
-from attngeo.efa.experiment_options import RunOptions
-from attngeo.efa.settings import SETTINGS
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
 from attngeo.options import options_of
 from attngeo.papers.statements import TheoryOptions, select_statements
+from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,

@@ -172,9 +172,7 @@ def test_other_code_has_other_scores(model: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_digest_of_the_code_is_of_all_files(tmp_path: Path) -> None:
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from attngeo.provenance import digest_code\n"
-        "print(digest_code())"
+        "import sys; sys.path.insert(0, sys.argv[1])\nfrom attngeo.provenance import digest_code\nprint(digest_code())"
     )
     package = Path(library.__file__).parent
     copy = shutil.copytree(package, tmp_path / "attngeo", ignore=shutil.ignore_patterns("__pycache__", "demos"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attngeo.efa.datasets.dayton import list_sites
+from attngeo.papers.wibisono2025.temperature import list_sites
 from attngeo.tabular.auto_mpg import NUMBERS
 
 # A folder beside the clone, unless the environment names another.
