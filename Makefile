@@ -16,7 +16,7 @@ DIST := build/dist
 SEED := $(or $(SEED),$(shell date +%s))
 
 # Most of the tests that multiply tensors; see CONTRIBUTING.md.
-COMPUTING := $(addprefix tests/, analogies efa estimators geometry layouts pretrain scores papers training verification \
+COMPUTING := $(addprefix tests/, analogies estimators geometry layouts pretrain scores papers training verification \
 	commands/test_analogy.py commands/test_efa.py commands/test_tabular.py)
 
 .PHONY: help demo report test test-pythons slow portable explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean

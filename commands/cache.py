@@ -25,7 +25,7 @@ from .tables import Terminal, drop_columns
 
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual.
 KINDS = {
-    "efa": "attngeo.efa.runs",
+    "efa": "attngeo.papers.wibisono2025.experiments",
     "scores": "attngeo.scores.scoring",
     "tabular": "attngeo.papers.wibisono2023.methods",
 }

@@ -72,20 +72,6 @@ def deliver_rows(
         print_rows(frame, format)
 
 
-def check_parts(paths: Iterable[Path], format: OutputFormat, name: str) -> None:
-    """Refuse outputs that a large file cannot have, whose rows come in parts. name: of that file."""
-    from attngeo.tables.parts import check_part_output
-
-    paths = list(paths)
-    if not paths or format is not OutputFormat.table:
-        raise UsageError(
-            f"{name} is large, so its rows are not printed; write them with -o FILE.parquet, .csv or .jsonl, without "
-            "--format"
-        )
-    for path in paths:
-        check_part_output(path)
-
-
 def print_rows(frame: pd.DataFrame, format: OutputFormat) -> None:
     """Print the rows on stdout, for programs or for a Markdown page."""
     from attngeo.tables import write as tables

@@ -70,7 +70,7 @@ def loaded(code: str) -> set[str]:
 def test_every_package_is_listed() -> None:
     listed = PROJECT["tool"]["setuptools"]["packages"]
     folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "attngeo").rglob("__init__.py")}
-    assert set(listed) == folders | {"attngeo.commands", "attngeo.commands.efa"}
+    assert set(listed) == folders | {"attngeo.commands"}
     assert len(listed) == len(set(listed))
 
 

@@ -52,10 +52,11 @@ MODULES: dict[str, tuple[str, ...]] = {
         "definition-3.1", "proposition-s1.15-range", "proposition-s1.15-chance", "proposition-s1.16-range",
         "proposition-s1.16-chance", "symmetry-from-factors", "directionality-from-factors",
     ),
-    "attngeo.efa.propositions": ("efa-proposition-1", "efa-proposition-2", "efa-proposition-3"),
-    "attngeo.efa.identifiability": ("efa-theorem-1-items", "efa-theorem-1-values"),
-    "attngeo.efa.identified_fits": ("efa-theorem-1-fits",),
-    "attngeo.efa.toy_places": ("efa-theorem-2",),
+    "attngeo.papers.wibisono2025.propositions": ("efa-proposition-1", "efa-proposition-2", "efa-proposition-3"),
+    "attngeo.papers.wibisono2025.identifiability": (
+        "efa-theorem-1-items", "efa-theorem-1-values", "efa-theorem-1-fits",
+    ),
+    "attngeo.papers.wibisono2025.generalisation": ("efa-theorem-2",),
 }  # fmt: skip
 STATEMENTS: dict[str, str] = {name: module for module, names in MODULES.items() for name in names}
 # The statements of the modules that are imported.

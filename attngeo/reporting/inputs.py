@@ -217,11 +217,13 @@ def _read_vectors(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of vectors, or those of a model that `attngeo efa fit --save` wrote."""
     folder = _find_folder(inputs)
     if folder is not None:
-        from attngeo.efa import load_model
-        from attngeo.efa.views import tabulate_vectors
+        from attngeo.estimators import ExponentialFamilyAttention
+        from attngeo.estimators.efa.views import tabulate_vectors
 
-        return [inputs.filter(tabulate_vectors(load_model(folder)))]
-    return _read_rows(inputs, "attngeo.efa.views.tabulate_vectors, or a folder of efa fit --save", VECTOR_NUMBERS)
+        return [inputs.filter(tabulate_vectors(ExponentialFamilyAttention.load(folder)))]
+    return _read_rows(
+        inputs, "attngeo.estimators.efa.views.tabulate_vectors, or a folder of efa fit --save", VECTOR_NUMBERS
+    )
 
 
 def _read_places(inputs: FigureInputs) -> list[pd.DataFrame]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from attngeo.analogies.options import GOOGLE
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import local_path
-from attngeo.efa.experiment_options import RunOptions
 from attngeo.errors import InterruptedTrainingError, OutputError
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
+from attngeo.papers.wibisono2025.experiments import RunOptions
 from attngeo.pretrain.options import PATHS, make_options, separate_comparison
 from attngeo.provenance import digest_code, software
 from attngeo.reporting.schema import (
@@ -179,7 +179,7 @@ def _prepare_efa(request: EfaRequest, place: Workplace) -> ResultsPart:
         options["data"] = str(place.base / local_path(options["data"]))
 
     def make() -> pd.DataFrame:
-        from attngeo.efa.experiments import compare_models
+        from attngeo.papers.wibisono2025.experiments import compare_models
 
         return compare_models(request.experiment, RunOptions(**options), study=place.study, progress=place.progress)
 

@@ -83,7 +83,7 @@ def columns_of(request: Request) -> tuple[str, ...] | None:
 
             return AUTO_MPG_COLUMNS
         case EfaRequest():
-            from attngeo.efa.experiments import COLUMNS as EFA_COLUMNS
+            from attngeo.papers.wibisono2025.experiments import COLUMNS as EFA_COLUMNS
 
             return EFA_COLUMNS
     return None

@@ -11,13 +11,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, create_model, field
 
 from attngeo.analogies.options import AnalogyOptions
 from attngeo.choices import one_of
-from attngeo.efa.experiment_options import RunOptions
-from attngeo.efa.settings import SETTINGS
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
 from attngeo.options import Options, option, options_of
 from attngeo.papers.statements import TheoryOptions, select_statements
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
+from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,

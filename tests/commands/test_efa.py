@@ -21,8 +21,8 @@ from conftest import Command
 from safetensors.torch import load_file
 from support.messages import assert_fails, assert_states
 
-from attngeo.efa.datasets import synthetic_ratings
-from attngeo.efa.runs import load_split
+from attngeo.papers.wibisono2025.experiments import load_split
+from attngeo.papers.wibisono2025.simulated import synthetic_ratings
 
 NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
 SMALL = ["--width", "4", "--epochs", "2"]
@@ -97,7 +97,7 @@ def test_a_model_of_items_draws_ranks_and_attends(inside: Command, baskets: Path
 @pytest.fixture
 def _few_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Synthetic ratings of 400 users."""
-    monkeypatch.setattr("attngeo.efa.datasets.catalogue.synthetic_ratings", partial(synthetic_ratings, 400))
+    monkeypatch.setattr("attngeo.papers.wibisono2025.datasets.synthetic_ratings", partial(synthetic_ratings, 400))
     load_split.cache_clear()
     yield
     load_split.cache_clear()
@@ -228,19 +228,6 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["run", "temperature", "--neighbours", "44"], 2, ["neighbours", 44, 43]),
     ):
         assert_fails(inside("efa", *map(str, arguments)), code, *facts)
-
-
-def test_a_large_file_is_written_and_not_printed(inside: Command, baskets: Path, tmp_path: Path) -> None:
-    model, large, out = tmp_path / "model", tmp_path / "large.parquet", tmp_path / "out.csv"
-    assert inside("efa", "fit", baskets, *SMALL, "--save", model, "-q").returncode == 0
-    rows = pd.read_csv(baskets)
-    rows.to_parquet(large)
-    run = inside("efa", "predict", model, large, "--in-memory", "1KB", "-o", out)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-    assert pd.read_csv(out)["item"].tolist() == rows["item"].tolist()
-    for more in ([], ["-o", tmp_path / "out.html"], ["-o", tmp_path / "x.csv", "--format", "csv"]):
-        assert_fails(inside("efa", "predict", model, large, "--in-memory", "1KB", *more), 2, ".csv", ".jsonl")
-    assert not list(tmp_path.glob("x*"))
 
 
 # The command, but that it keeps the state of a training after each epoch.

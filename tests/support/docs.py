@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pdoc
 
-MODULES = ("attngeo", "attngeo.pretrain", "attngeo.estimators", "attngeo.efa", "attngeo.errors")
+MODULES = ("attngeo", "attngeo.pretrain", "attngeo.estimators", "attngeo.errors")
 
 
 def main(folder: Path) -> None:

@@ -34,7 +34,7 @@ LIBRARIES = (
 LIBRARIES_OF = {
     "analogy": ("attngeo.analogies.analogy",),
     "cbow": ("attngeo.embeddings.cbow", "gensim.models"),
-    "efa": ("attngeo.efa.own_fit", "attngeo.efa.own_predict", "pyarrow.parquet"),
+    "efa": ("attngeo.estimators.efa.estimator", "attngeo.estimators.efa.files", "pyarrow.parquet"),
     "plot": ("attngeo.reporting.plots", "attngeo.figures.save"),
     "pretrain": ("attngeo.pretrain.comparison", "transformers.trainer", "transformers.models.bert.modeling_bert"),
     "report": ("attngeo.reporting.report", "attngeo.figures.save"),

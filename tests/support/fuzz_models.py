@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from attngeo.efa import ExponentialFamilyAttention, load_model
 from attngeo.errors import AttnGeoError
-from attngeo.estimators import AttentionClassifier
+from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
 from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
 from support.mutate import choose_junk, mutate_bytes, mutate_json
 from support.outcome import Wrong, check_error
+from support.sequences import make_efa
 
 ROWS = pd.DataFrame(
     {
@@ -72,8 +72,8 @@ def save_models() -> dict[str, list[Saved]]:
     found: dict[str, list[Saved]] = {"efa": [], "tabular": []}
     savers: list[tuple[str, Callable[[str], None]]] = []
     for rows, options in EFA:
-        given: dict[str, Any] = {"width": 4, "epochs": 1, "validation_fraction": 0, "device": "cpu"}
-        savers.append(("efa", ExponentialFamilyAttention(**given | options).fit(rows).save))
+        given: dict[str, Any] = {"width": 4, "max_epochs": 1, "validation_fraction": 0, "device": "cpu"}
+        savers.append(("efa", make_efa(**given | options).fit(rows).save))
     for parameters in TABULAR:
         given = {"max_epochs": 1, "n_heads": 2, "head_size": 3, "random_state": 0, "device": "cpu"}
         model = AttentionClassifier(**given | parameters).fit(CELLS, LABELS)
@@ -91,12 +91,12 @@ def fuzz_efa(rng: Random, folder: Path) -> bool:
     before = rng.choice(save_models()["efa"])
     write_mutated(rng, before, folder)
     try:
-        model = load_model(folder)
+        model = ExponentialFamilyAttention.load(folder)
     except AttnGeoError as error:
         check_error(error)
         return False
     stated = json.loads((folder / CONFIG).read_text("utf-8"))
-    check_stated(stated["options"], dict(model.options))
+    check_stated(stated["options"], dict(model.options_))
     check_stated({"items": stated["items"]}, {"items": model.items_})
     found = predict_rows(model)
     is_usual = all(stated["shape"].get(name) == before.config["shape"][name] for name in SCALES) and all(
@@ -106,11 +106,11 @@ def fuzz_efa(rng: Random, folder: Path) -> bool:
         raise Wrong(f"predictions that are not finite: {found}")
     if found is not None and is_same(before, folder):
         write_saved(before, folder / "before")
-        again = predict_rows(load_model(folder / "before"))
+        again = predict_rows(ExponentialFamilyAttention.load(folder / "before"))
         if again is None or not np.array_equal(found, again):
             raise Wrong(f"other predictions: {found} instead of {again}")
     model.save(folder / "again")
-    load_model(folder / "again")
+    ExponentialFamilyAttention.load(folder / "again")
     return True
 
 
@@ -140,7 +140,7 @@ def fuzz_tabular(rng: Random, folder: Path) -> bool:
 
 def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
     """Log p and the prediction of some rows; None if the model refuses them."""
-    options, places = model.options, model._shape.places
+    options, places = model.options_, model._shape.places
     rows = PLACES if places else ROWS
     columns: dict[str, Any] = {options.sequence: rows["sequence"], options.position or "position": rows.index}
     columns |= dict.fromkeys(options.lag_names, np.arange(len(rows)) % 2.0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds import MOST_RESULTS_BYTES, check_small
+from attngeo.bounds import check_small, require_memory
 from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def read_own_table(
     missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS. texts: columns of a text file
     that are texts, even if all look like numbers. codes: columns that are texts if a whole number in them begins with
     0. Raises DataUnavailableError if there is no such file, UsageError for another format, TableError if it cannot be
-    read, has no rows, or names a column twice.
+    read, has no rows, or names a column twice, NotEnoughMemoryError for one that does not fit.
     """
     import pandas as pd
 
@@ -39,7 +40,7 @@ def read_own_table(
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
     try:
-        check_small(path, MOST_RESULTS_BYTES)
+        require_memory(_count_bytes(path), f"the table {path}")
         if path.suffix.lower() == ".parquet":
             frame: pd.DataFrame = pd.read_parquet(path)
             # An index without a name says nothing, and may repeat a label.
@@ -68,6 +69,17 @@ def read_own_table(
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
     frame.columns = frame.columns.map(str)
     return frame
+
+
+def _count_bytes(path: Path) -> int:
+    """The bytes of a table in memory, about: numbers of a text are as long as in the file."""
+    size = check_small(path, sys.maxsize)
+    if path.suffix.lower() != ".parquet":
+        return size
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    metadata = parquet.read_metadata(path)
+    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
 def list_missing(texts: Iterable[str] | None) -> list[str]:
