@@ -1,4 +1,4 @@
-"""The choices of options, shared by the library and the command line. Imports nothing heavy."""
+"""The groups and the choices of options, shared by the library and the command line. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any, Literal, get_args
 
 from attngeo.errors import UsageError
 
+# The groups of options in `--help`, in this order.
+MODEL, INPUT, DRAWING, COMPUTATION = "Model and task", "Input", "Drawing", "Computation"
+OPTIMISATION, COMPARISON, RESULTS, RUNNING = "Optimisation", "Comparison", "Results", "Running"
+PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS, RUNNING)
 # Formulas of the scores, and the number type of products; see scores.options.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]

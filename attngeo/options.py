@@ -1,93 +1,121 @@
-"""Options declared once: a field of a frozen dataclass carries its help text, its choices and its limits.
+"""Options declared once: a field of a pydantic model carries its type, its limits, its help text and its place in help.
 
-The library function, the command and the recipe of a question are all made from the fields of one such dataclass:
+The library function, the command and the recipe of a question are all made from the fields of one such class:
 
-    @dataclass(frozen=True, kw_only=True)
     class ScoreOptions(Options):
         gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION)
 
-    @accept_options(ScoreOptions)
-    def score(model, options): ...          # score(model, gamma=3), or score(model, options=ScoreOptions(gamma=3))
+    class ScoreKeywords(ScoreOptions, HubAccess):
+        options: ScoreOptions | None = None
+        hub: HubAccess | None = None
 
-`attngeo.commands.declare` makes the options of a command from the same class, `attngeo.reporting.recipe` its keys.
+    @takes(ScoreKeywords)
+    def score(model, options, *, hub): ...     # score(model, gamma=3) or score(model, options=ScoreOptions(gamma=3))
+
+`attngeo.commands.declare` makes the options of a command from the same class, and a table of a recipe is that class.
 Imports nothing heavy.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, wraps
-from numbers import Integral, Real
-from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
 
-from attngeo.choices import one_of
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
+from pydantic_core import ErrorDetails
+
+from attngeo.choices import (
+    COMPARISON as COMPARISON,
+)  # fmt: skip
+from attngeo.choices import (
+    COMPUTATION as COMPUTATION,
+)
+from attngeo.choices import (
+    DRAWING as DRAWING,
+)
+from attngeo.choices import (
+    INPUT as INPUT,
+)
+from attngeo.choices import (
+    MODEL as MODEL,
+)
+from attngeo.choices import (
+    OPTIMISATION as OPTIMISATION,
+)
+from attngeo.choices import (
+    PANELS as PANELS,
+)
+from attngeo.choices import (
+    RESULTS as RESULTS,
+)
+from attngeo.choices import (
+    RUNNING as RUNNING,
+)
+from attngeo.choices import (
+    one_of,
+)
 from attngeo.errors import UnknownOptionError, UsageError
+from attngeo.schemas import STRICT, as_value_error, expected_of
 
-# The groups of options in `--help`, in this order.
-MODEL, INPUT, DRAWING, COMPUTATION = "Model and task", "Input", "Drawing", "Computation"
-OPTIMISATION, COMPARISON, RESULTS, RUNNING = "Optimisation", "Comparison", "Results", "Running"
-PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS, RUNNING)
-
-KEY = "option"
 SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(i?)b?", re.ASCII)
 WIDTH = 110
+Keywords = ParamSpec("Keywords")
+Subject = TypeVar("Subject")
+Second = TypeVar("Second")
 Result = TypeVar("Result")
-Parse = Callable[[Any], Any]
-Choices = Callable[[], tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a field says about itself.
+    """What a field says about itself besides its type and its default.
 
     help: one phrase, without a full stop. panel: its group in `--help`. flags: how the command line spells it, by
     default `--the-name`. metavar: what `--help` shows for the value. shown_default: what `--help` shows for a default
-    that depends on something else; True shows the default itself also for commands that pass on only what the user
-    wrote. least, most: limits of a number, both allowed. choices: the texts that are allowed,
-    if the type does not list them. parse: makes the value from a text, such as "1GB"; command line and recipe use it.
-    repeated: whether the command line takes the option several times; parse then makes the value from a list of texts.
+    that depends on something else. least, most: limits of a number, both allowed. choices: the texts that are allowed,
+    if the type does not list them. parse: makes the value from any other than None, such as the text "1GB". repeated:
+    whether the command line takes the option several times; parse then gets a list of texts.
     """
 
     help: str
     panel: str
     flags: tuple[str, ...] = ()
     metavar: str | None = None
-    shown_default: str | bool | None = None
+    shown_default: str | None = None
     least: float | None = None
     most: float | None = None
-    choices: Choices | None = None
-    parse: Parse | None = None
+    choices: Callable[[], tuple[str, ...]] | None = None
+    parse: Callable[[Any], Any] | None = None
     repeated: bool = False
 
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Complete the JSON schema of the field, as pydantic asks."""
+        if self.choices is not None:
+            schema["enum"] = list(self.choices())
+        if self.parse is not None and not self.repeated:
+            kept = {name: schema.pop(name) for name in [*schema] if name not in ("default", "description", "title")}
+            schema["anyOf"] = [*kept.pop("anyOf", [kept] if kept else []), {"type": "string"}]
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    panel: str,
-    flags: tuple[str, ...] = (),
-    metavar: str | None = None,
-    shown_default: str | bool | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    choices: Choices | None = None,
-    parse: Parse | None = None,
-    repeated: bool = False,
-) -> Any:
-    """A dataclass field that is an option; the arguments are those of `Option`."""
-    declared = Option(
-        help=help, panel=panel, flags=flags, metavar=metavar, shown_default=shown_default, least=least, most=most,
-        choices=choices, parse=parse, repeated=repeated,
+
+def option(default: Any, help: str, *, panel: str, **about: Any) -> Any:
+    """A field that is an option; the arguments are those of `Option`. default: ... if there is none."""
+    declared = Option(help=help, panel=panel, **about)
+    return Field(
+        default, description=help, ge=declared.least, le=declared.most, json_schema_extra=declared
     )  # fmt: skip
-    return field(default=default, metadata=MappingProxyType({KEY: declared}))
 
 
 def device_option() -> Any:
@@ -95,101 +123,127 @@ def device_option() -> Any:
     return option("auto", "Where to compute: auto, cpu, cuda, cuda:N or mps", panel=RUNNING, metavar="DEVICE")
 
 
+def as_texts(texts: Any) -> Any:
+    """One text or several as a tuple."""
+    return (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, Iterable) else texts
+
+
 def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     """The option `missing` of what reads a user's own tables. default: what help shows."""
     return option(
         None, "Text that is a missing cell, as an empty one always is; may be repeated", panel=INPUT, metavar="TEXT",
-        parse=tuple, repeated=True, shown_default=default,
+        parse=as_texts, repeated=True, shown_default=default,
     )  # fmt: skip
 
 
-def parse_bytes(text: str, name: str = "memory") -> int:
+def parse_bytes(size: Any, name: str = "memory") -> Any:
     """The bytes of "2GB", "1.5 GiB" or "1000000": GB is 1000³ bytes, GiB is 1024³. name: of the option.
 
-    Raises UsageError.
+    A number stays as it is. Raises UsageError.
 
     >>> parse_bytes("2GB"), parse_bytes("500 kb"), parse_bytes("1.5GiB")
     (2000000000, 500000, 1610612736)
     """
-    found = SIZE.fullmatch(text.strip().lower())
-    if found is None:
-        raise UsageError(f"{name} is {text!r:.60}, expected an amount such as 500MB or 2GB")
-    number, prefix, binary = found.groups()
+    if not isinstance(size, str):
+        return size
+    parts = SIZE.fullmatch(size.strip().lower())
+    if parts is None:
+        raise UsageError(f"{name} is {size!r:.60}, expected an amount such as 500MB or 2GB")
+    number, prefix, binary = parts.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Base of the options of one question. Raises UsageError for a value that is no choice or outside its limits."""
+class _RaisesUsageError(type(BaseModel)):  # type: ignore[misc]
+    """Lets a class raise our error when it is called. In the tables of a file, pydantic's error adds the place."""
 
-    def __post_init__(self) -> None:
-        for name in options_of(type(self)):
-            value = getattr(self, name)
-            check_value(type(self), name, value)
-            object.__setattr__(self, name, _make_plain(value, type_of(type(self), name)))
-
-
-def _make_plain(value: Any, kind: Any) -> Any:
-    """The value as Python's own number: equal options are equal as JSON, too."""
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        value = value.item()
-    is_float = float in (kind, *get_args(kind)) and isinstance(value, int) and not isinstance(value, bool)
-    return float(value) if is_float else value
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            raise explain(cls, error) from None
 
 
-def options_of(kind: type[Options]) -> dict[str, Option]:
-    """The options of a class, by name, in the order in which they are declared."""
-    return {each.name: each.metadata[KEY] for each in dataclasses.fields(kind) if KEY in each.metadata}
+if TYPE_CHECKING:
+    _Base = BaseModel
+else:
+
+    class _Base(BaseModel, metaclass=_RaisesUsageError):
+        pass
 
 
-def default_of(kind: type[Options], name: str) -> Any:
-    """The default of an option."""
-    return next(each.default for each in dataclasses.fields(kind) if each.name == name)
+class Options(_Base):
+    """Base of the options of one question. Raises UsageError for a value that is no choice or outside its limits.
+
+    `model_fields_set` has the names of the options that were given.
+    """
+
+    model_config = ConfigDict(**STRICT, allow_inf_nan=False, defer_build=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _convert(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """Make the value from a text, and Python's own number of one of numpy's, before it is checked."""
+        if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+            value = value.item()
+        name = str(info.field_name)
+        declared = cls.model_fields[name].json_schema_extra
+        if value is not None and isinstance(declared, Option):
+            if declared.choices is not None:
+                as_value_error(one_of, name, value, declared.choices())
+            if declared.parse is not None:
+                value = as_value_error(declared.parse, value)
+        if info.mode == "json" and isinstance(value, tuple):  # JSON has lists
+            return tuple(check(list(value)))
+        return check(value)
+
+    def model_post_init(self, _context: Any) -> None:
+        """Let each class check its options together, by its method `_check`, which raises UsageError."""
+        for kind in reversed(type(self).__mro__):
+            if (check := vars(kind).get("_check")) is not None:
+                as_value_error(check, self)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by name."""
+        return {name: value for name, value in self if name in self.model_fields_set}
+
+    def replace(self, **changes: Any) -> Self:
+        """The same options but for these, checked again."""
+        return type(self)(**self.given | changes)
 
 
-def select_given(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the given values that are options of a class."""
-    return {name: given[name] for name in options_of(kind) if name in given}
+def explain(kind: type[Options], error: ValidationError) -> UsageError:
+    """The error about options that pydantic refused: name, value and what is expected."""
+    problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    return UsageError(describe_refusal(kind, problem))
 
 
-def type_of(kind: type[Options], name: str) -> Any:
-    """The type of an option, resolved."""
-    return _resolve_types(kind)[name]  # type: ignore[arg-type]  # for mypy, a class has the hash of its instances
+def describe_refusal(kind: type[BaseModel], problem: ErrorDetails) -> str:
+    """What is wrong with an option of a class, by the error of pydantic."""
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    declared = options_of(kind).get(name)
+    value = f"{problem['input']!r:.60}"
+    match problem["type"]:
+        case "value_error":
+            return str(problem["ctx"]["error"])
+        case "extra_forbidden":
+            return f"there is no option {name!r}; {advise(name, kind.model_fields)}"
+        case "missing":
+            return f"{name} is missing"
+        case "literal_error":
+            expected = f"one of: {', '.join(choices_of(kind, name))}"
+        case "greater_than_equal" | "less_than_equal" if declared is not None:
+            value, expected = f"{problem['input']:,}", describe_range(declared.least, declared.most)
+        case _:
+            expected = expected_of(problem)
+    return f"{name} is {value}, expected {expected}"
 
 
-@cache
-def _resolve_types(kind: type[Options]) -> dict[str, Any]:
-    """The types of the fields of a class. They are resolved once, because that compiles each annotation."""
-    return get_type_hints(kind)
-
-
-def choices_of(declared: Option, kind: Any) -> tuple[str, ...]:
-    """The texts that an option may be; empty if it is not a choice."""
-    if declared.choices is not None:
-        return declared.choices()
-    literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
-    return get_args(literal) if literal is not None else ()
-
-
-def check_value(options: type[Options], name: str, value: Any) -> None:
-    """Raise UsageError for a value that the declaration of an option does not allow."""
-    declared, kind = options_of(options)[name], type_of(options, name)
-    if value is None and type(None) in get_args(kind):
-        return
-    if choices := choices_of(declared, kind):
-        one_of(name, value, choices)
-    numbers = [each for each in (kind, *get_args(kind)) if each in (int, float)]
-    if not numbers or (isinstance(value, str) and declared.parse is not None):
-        return
-    expected = "a finite number" if float in numbers else "a whole number"
-    allowed = Real if float in numbers else Integral  # also numpy's numbers
-    finite = isinstance(value, Integral) or (isinstance(value, Real) and math.isfinite(value))
-    if isinstance(value, bool) or not isinstance(value, allowed) or not finite:
-        raise UsageError(f"{name} is {value!r:.60}, expected {expected}")
-    least, most = declared.least, declared.most
-    number: Any = value
-    if (least is not None and number < least) or (most is not None and number > most):
-        raise UsageError(f"{name} is {value:,}, expected {describe_range(least, most)}")
+def advise(name: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, or all of them."""
+    known = list(known)
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(known)}"
 
 
 def describe_range(least: float | None, most: float | None) -> str:
@@ -203,65 +257,106 @@ def describe_range(least: float | None, most: float | None) -> str:
     return f"at most {most:,}" if least is None else f"from {least:,} to {most:,}"
 
 
-def accept_options(
-    kind: type[Options], parameter: str = "options"
-) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """A decorator: the function, which takes all options as one `parameter`, takes each of them as a keyword, too.
+def options_of(kind: type[BaseModel]) -> dict[str, Option]:
+    """The options of a class, by name, in the order in which they are declared."""
+    declared = {name: field.json_schema_extra for name, field in kind.model_fields.items()}
+    return {name: about for name, about in declared.items() if isinstance(about, Option)}
 
-    The signature lists them, and their help texts replace the parameter's name in braces, such as `{options}`, in the
-    docstring. Keywords win over `parameter`. The function raises UnknownOptionError for a keyword that is neither an
-    option nor a parameter of its own.
+
+def default_of(kind: type[BaseModel], name: str) -> Any:
+    """The default of an option."""
+    return kind.model_fields[name].default
+
+
+def choices_of(kind: type[BaseModel], name: str) -> tuple[str, ...]:
+    """The texts that an option may be; empty if it is not a choice."""
+    declared = options_of(kind)[name]
+    if declared.choices is not None:
+        return declared.choices()
+    hint = kind.model_fields[name].annotation
+    literal = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Literal), None)
+    return get_args(literal) if literal is not None else ()
+
+
+def takes(
+    keywords: Callable[Keywords, Options],
+) -> Callable[[Callable[Concatenate[Subject, ...], Result]], Callable[Concatenate[Subject, Keywords], Result]]:
+    """A decorator: the function takes the fields of a class as keywords; editors and mypy see them with their types.
+
+    A field of that class whose type is an options class names a parameter of the function, which gets an instance: of
+    the keywords that are its options, on top of those of an instance that is given. Other fields are passed on. The
+    help texts of the options replace the parameter's name in braces, such as `{options}`, in the docstring. The
+    function raises UnknownOptionError for a keyword that is no field.
     """
+    decorate: Any = _decorator(keywords)
+    return decorate  # type: ignore[no-any-return]
 
-    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
-        signature = _build_signature(function, kind, parameter)
+
+def takes_after_two(
+    keywords: Callable[Keywords, Options],
+) -> Callable[
+    [Callable[Concatenate[Subject, Second, ...], Result]], Callable[Concatenate[Subject, Second, Keywords], Result]
+]:
+    """`takes` for a function of two things."""
+    decorate: Any = _decorator(keywords)
+    return decorate  # type: ignore[no-any-return]
+
+
+def _decorator(keywords: Any) -> Any:
+    parts = {name: kind for name, field in keywords.model_fields.items() if (kind := _options_class(field.annotation))}
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = _build_signature(function, keywords, parts)
 
         @wraps(function)
-        def accept(*args: Any, **given: Any) -> Result:
-            _refuse_unknown(function, given, signature.parameters)
-            chosen, whole = select_given(kind, given), given.get(parameter)
-            made = kind(**chosen) if whole is None else dataclasses.replace(whole, **chosen)
-            rest = {name: value for name, value in given.items() if name not in chosen}
-            return function(*args, **rest | {parameter: made})
+        def accept(*subjects: Any, **values: Any) -> Any:
+            for name in values:
+                if name not in signature.parameters or name == "self":
+                    known = [known for known in signature.parameters if known != "self"]
+                    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+                    raise UnknownOptionError(f"{called}() has no option {name!r}; {advise(name, known)}")
+            rest = {name: value for name, value in values.items() if name not in options_of(keywords)}
+            for name, kind in parts.items():
+                chosen = {option: values[option] for option in options_of(kind) if option in values}
+                start = rest.get(name)
+                rest[name] = kind(**chosen) if start is None else start.replace(**chosen) if chosen else start
+            return function(*subjects, **rest)
 
         accept.__signature__ = signature  # type: ignore[attr-defined]
-        accept.__doc__ = describe_options(function.__doc__ or "", kind, parameter)
+        accept.__doc__ = inspect.cleandoc(function.__doc__ or "")  # Python does so itself since version 3.13
+        for name, kind in parts.items():
+            accept.__doc__ = accept.__doc__.replace(f"{{{name}}}", describe_options(kind))
         return accept
 
     return decorate
 
 
-def _refuse_unknown(function: Callable[..., Any], given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UnknownOptionError for the first name that is not known."""
-    known = [name for name in known if name != "self"]
-    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(known)}"
-            raise UnknownOptionError(f"{called}() has no option {name!r}; {advice}")
+def _options_class(hint: Any) -> type[Options] | None:
+    """The options class of an annotation such as `ScoreOptions | None`."""
+    return next(
+        (part for part in (hint, *get_args(hint)) if isinstance(part, type) and issubclass(part, Options)), None
+    )
 
 
-def _build_signature(function: Callable[..., Any], kind: type[Options], parameter: str) -> inspect.Signature:
-    """The function's signature with the options as keywords in the place of `parameter`, which is last."""
-    own = inspect.signature(function)
-    keywords = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default_of(kind, name), annotation=type_of(kind, name)
-        )
-        for name in options_of(kind)
+def _build_signature(function: Callable[..., Any], keywords: type[Options], parts: Iterable[str]) -> inspect.Signature:
+    """The function's signature with the keywords in place of its options."""
+    kept = [parameter for name, parameter in inspect.signature(function).parameters.items()
+            if name not in keywords.model_fields]  # fmt: skip
+    inherited = (name for base in keywords.__bases__ if issubclass(base, BaseModel) for name in base.model_fields)
+    own = sorted(keywords.model_fields, key=lambda name: name in parts)
+    fields = {name: keywords.model_fields[name] for name in (*inherited, *own)}
+    named = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
+        for name, field in fields.items()
     ]
-    whole = own.parameters[parameter].replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
-    listed = [new for each in own.parameters.values() for new in (keywords if each.name == parameter else [each])]
-    return own.replace(parameters=[*listed, whole])
+    return inspect.Signature([*kept, *named])
 
 
-def describe_options(text: str, kind: type[Options], parameter: str) -> str:
-    """The docstring with `{parameter}` replaced by a line or more for each option: its name and its help."""
+def describe_options(kind: type[Options]) -> str:
+    """A line or more for each option: its name and its help."""
     lines = []
     for name, declared in options_of(kind).items():
-        choices = choices_of(declared, type_of(kind, name))
+        choices = choices_of(kind, name)
         among = f" ({', '.join(choices)})" if choices else ""
         lines.append(textwrap.fill(f"{name}: {declared.help}{among}.", WIDTH, subsequent_indent="    "))
-    # Python removes the indentation of docstrings since version 3.13.
-    return inspect.cleandoc(text).replace(f"{{{parameter}}}", "\n".join(lines))
+    return "\n".join(lines)

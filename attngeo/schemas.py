@@ -1,20 +1,25 @@
-"""What a file from outside may say, checked by pydantic: tables with the keys of options classes, and its errors."""
+"""What a value from outside may be, checked by pydantic: strict tables, and its errors in our words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from collections.abc import Callable
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, create_model
-from pydantic_core import CoreSchema, ErrorDetails, core_schema
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import ErrorDetails
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import UsageError
-from attngeo.options import Options, check_value, options_of, type_of
 
-# How pydantic begins most messages: "Input should be a valid integer …".
+# How pydantic begins most messages: "Input should be a valid dictionary …".
 SHOULD_BE = re.compile(r"\w+ should (?:be|have) (?:a valid (?P<kind>\w+)|(?P<rest>.*))")
+# Types of pydantic's errors, and what was expected.
+EXPECTED = {
+    "bool_type": "true or false", "finite_number": "a finite number", "float_type": "a finite number",
+    "int_from_float": "a whole number", "int_type": "a whole number", "string_type": "a text",
+}  # fmt: skip
+LIMITS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
 # Characters of a message about a value, and of a key.
 LONGEST_TEXT, LONGEST_KEY = 200, 60
 
@@ -29,84 +34,12 @@ class Table(BaseModel):
     model_config = STRICT
 
 
-def make_keys(
-    kind: type[Options], leave_out: Iterable[str] = (), hints: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """A pydantic field for each option of a class: its type, and the parser and the limits that it declares.
-
-    hints: types of options in place of those of the class.
-    """
-    return {
-        name: (_type_of_key(kind, name, (hints or {}).get(name)), Field(default=None, validate_default=False))
-        for name in options_of(kind)
-        if name not in leave_out
-    }
-
-
-def _type_of_key(kind: type[Options], name: str, hint: Any) -> Any:
-    declared = options_of(kind)[name]
-
-    def parse(value: Any) -> Any:
-        if declared.parse is None or declared.repeated or not isinstance(value, str):
-            return value
-        return as_value_error(declared.parse, value)
-
-    def check(value: Any) -> Any:
-        as_value_error(check_value, kind, name, value)
-        return value
-
-    # Choices are checked by the declaration, which lists them when it is asked: a table of scores may have grown.
-    return Annotated[hint or _plain_type(type_of(kind, name)), BeforeValidator(parse), AfterValidator(check)]
-
-
-def _plain_type(hint: Any) -> Any:
-    """A type that TOML and JSON have, for one of an option: a list for any collection, a text for a choice."""
-    if type(None) in get_args(hint):
-        (inner,) = (each for each in get_args(hint) if each is not type(None))
-        return _plain_type(inner) | None
-    origin = get_origin(hint)
-    if origin is Literal:
-        return str
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Iterable):
-        return list[get_args(hint)[0]]  # type: ignore[misc]
-    return hint
-
-
-class OptionsOf:
-    """Annotation of a file's table of options: its keys are the fields of options classes, checked by `check`.
-
-    check: called with the options that the file states; raises UsageError if they contradict one another. leave_out:
-    fields that are no keys. The value is the dict of these options.
-    """
-
-    def __init__(
-        self, *kinds: type[Options], check: Callable[[dict[str, Any]], object], leave_out: Iterable[str] = ()
-    ) -> None:
-        fields = {name: field for kind in kinds for name, field in make_keys(kind, leave_out).items()}
-        self.table: type[BaseModel] = create_model("OptionsTable", __base__=Table, **fields)
-        self._check = check
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The schema of the table, followed by the check of all its options."""
-        return core_schema.no_info_after_validator_function(self._take, handler.generate_schema(self.table))
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys that the table may have."""
-        return tuple(self.table.model_fields)
-
-    def _take(self, table: BaseModel) -> dict[str, Any]:
-        given = {name: getattr(table, name) for name in table.model_fields_set}
-        as_value_error(self._check, given)
-        return given
-
-
 def as_value_error(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """The function's result; its UsageError as a ValueError, to which pydantic adds the place."""
     try:
         return function(*args, **named)
     except UsageError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(error) from None
 
 
 def describe_error(problem: ErrorDetails) -> str:
@@ -120,9 +53,9 @@ def describe_error(problem: ErrorDetails) -> str:
         case "json_invalid":
             text = f"cannot be read ({problem['msg']})"
         case "value_error":
-            text = problem["msg"].removeprefix("Value error, ")
+            text = str(problem["ctx"]["error"])
         case _:
-            text = describe_expected(problem)
+            text = f"expected {expected_of(problem)}, got {problem['input']!r:.60}"
     return f"{_shorten(place, LONGEST_KEY)}: {_shorten(text, LONGEST_TEXT)}" if place else _shorten(text, LONGEST_TEXT)
 
 
@@ -130,23 +63,29 @@ def _shorten(text: str, most: int) -> str:
     return printable(text if len(text) <= most else f"{text[: most - 2]} …")
 
 
-def describe_expected(problem: ErrorDetails) -> str:
-    """What an error of pydantic says that a value should be, and what it is."""
-    return f"{_state_expected(problem['msg'])}, got {problem['input']!r:.60}"
+def expected_of(problem: ErrorDetails) -> str:
+    """What a value should be, by an error of pydantic about it."""
+    kind = problem["type"]
+    if kind in EXPECTED:
+        return EXPECTED[kind]
+    if kind in LIMITS:
+        name, words = LIMITS[kind]
+        return f"{words} {problem['ctx'][name]:,}"
+    return _state_expected(problem["msg"])
 
 
 def _state_expected(message: str) -> str:
     """What pydantic says that an input should be, in our words.
 
-    >>> _state_expected("Input should be a valid integer, got a number with a fractional part")
-    'expected an integer'
+    >>> _state_expected("Input should be a valid dictionary or instance of Shape")
+    'a dictionary'
     >>> _state_expected("String should have at most 200 characters")
-    'expected at most 200 characters'
+    'at most 200 characters'
     """
-    found = SHOULD_BE.match(message)
-    if found is None:
+    match = SHOULD_BE.match(message)
+    if match is None:
         return f"{message[0].lower()}{message[1:]}"
-    kind = found["kind"]
+    kind = match["kind"]
     if kind is None:
-        return f"expected {found['rest']}"
-    return f"expected {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+        return match["rest"]
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

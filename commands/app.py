@@ -6,57 +6,109 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, NoReturn
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from attngeo.checkpoints.ahead import THREADS
+from attngeo.checkpoints.files import THREADS
 from attngeo.errors import AttnGeoError, CheckpointError, OutputError
 
-from . import interrupts
-from .analogy import analogy
-from .cache import cache
-from .cbow import cbow
-from .efa import efa
-from .families import families
 from .help import Command, Group
-from .inspect import inspect
-from .messages import TRACEBACK, describe_error, say
-from .nearest import nearest
-from .plot import plot
-from .pretrain import pretrain
-from .report import report
-from .score import score
-from .tabular import tabular
-from .theory import theory
+from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
 
 INTERRUPTED = 130
 # The variable that a shell sets to ask for completions.
 COMPLETION = "_ATTNGEO_COMPLETE"
+
+READ, TRAIN, SHOW, ESTIMATE, PAPERS = (
+    "Pretrained models", "Training", "Pictures and pages", "Your own tables and sequences", "Papers",
+)  # fmt: skip
+
+
+class SubCommand(NamedTuple):
+    """What the list of commands says of one. It is defined by its name in the module of its name."""
+
+    panel: str
+    purpose: str
+
+
+# A test compares the texts with those of the commands, whose modules are imported when they are called.
+COMMANDS = {
+    "score": SubCommand(READ, "Score how symmetric and how directional the query-key matrix of every layer is."),
+    "inspect": SubCommand(
+        READ, "Show what score would read of a model, what it leaves out, and why. Reads no weights."
+    ),
+    "analogy": SubCommand(READ, "Test embeddings on word analogies: a is to b as c is to which word?"),
+    "nearest": SubCommand(READ, "Show the words nearest to a sum of words."),
+    "families": SubCommand(
+        READ, "List the model families of the table, the tensors of their queries and keys, and caveats."
+    ),
+    "pretrain": SubCommand(TRAIN, "Train a small transformer from scratch and score its attention as it learns."),
+    "cbow": SubCommand(
+        TRAIN, "Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is a sentence."
+    ),
+    "plot": SubCommand(
+        SHOW, "Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items."
+    ),
+    "report": SubCommand(SHOW, "Make a report: one page with figures, tables and checks, which opens offline."),
+    "cache": SubCommand(SHOW, "List the results that are kept on this machine, with their sizes, or remove them."),
+    "efa": SubCommand(ESTIMATE, "Model sequences, baskets, ratings and places with exponential family attention."),
+    "tabular": SubCommand(ESTIMATE, "Classify tables of categories with attention, and compare it with other methods."),
+    "theory": SubCommand(PAPERS, "Check the statements of the papers by computing both sides of each."),
+}
+
+
+class Commands(Mapping[str, Any]):
+    """The sub-commands by name; a module is imported when its command is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        return load_command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@cache
+def load_command(name: str) -> Any:
+    """A sub-command, or a group of them, as the parser needs it."""
+    command = getattr(import_module(f".{name}", __package__), name)
+    if isinstance(command, typer.Typer):
+        return typer.main.get_group(command)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, cls=Command)(command)
+    return typer.main.get_command(alone)
+
+
+class Root(Group):
+    """`attngeo` itself."""
+
+    def __init__(self, **about: Any) -> None:
+        super().__init__(**about)
+        self.commands = Commands()  # type: ignore[assignment]  # typer only reads it
+
+    def list_purposes(self, _ctx: Any) -> Iterator[tuple[str, str, str]]:
+        """The panel, the name and the purpose of each command."""
+        return ((command.panel, name, command.purpose) for name, command in COMMANDS.items())
+
 
 app = typer.Typer(
     name="attngeo",
     help="Read the weights of pretrained transformers and report what their attention has learned.",
     epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 model not found or not reachable, "
     "4 found but cannot be scored, 130 interrupted.",
-    cls=Group,
+    cls=Root,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Attention": (score, inspect, families, cache),
-    "Embeddings": (analogy, nearest, cbow),
-    "Training": (pretrain,),
-    "Theory": (theory,),
-    "Pictures and pages": (plot, report),
-}
-for group, functions in COMMANDS.items():
-    for function in functions:
-        app.command(cls=Command, rich_help_panel=group)(function)
-app.add_typer(tabular, rich_help_panel="Tables")
-app.add_typer(efa, rich_help_panel="Tables")
 
 
 def _version(wanted: bool) -> None:
@@ -89,12 +141,12 @@ def main() -> None:
         # huggingface_hub logs each retry, for people who wait. A log file needs only the result, which is our one line.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:
-        with interrupts.remember():
+        with remember_interrupts():
             code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        text, code = ("interrupted", INTERRUPTED) if interrupts.requested() else _explain(error)
+        text, code = ("interrupted", INTERRUPTED) if was_interrupted() else _explain(error)
         say(text)
         _leave(code)
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attngeo.bounds.escape import dump_json, printable
+from attngeo.bounds import dump_json, printable
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KINDS = {
     "efa": "attngeo.papers.wibisono2025.experiments",
     "scores": "attngeo.scores.scoring",
-    "tabular": "attngeo.tabular.runs",
+    "tabular": "attngeo.papers.wibisono2023.methods",
 }
 
 
@@ -128,7 +128,7 @@ def _print(entries: list[Entry]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from .console import Terminal, drop_columns
+    from .tables import Terminal, drop_columns
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("model", "commit", "layers", "options", "size", "modified"):

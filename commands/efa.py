@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.estimators.efa.files import EfaFitOptions, EfaPredictOptions
 from attngeo.options import COMPUTATION, INPUT, RESULTS
 from attngeo.papers.wibisono2025 import experiments
@@ -17,16 +19,16 @@ from attngeo.papers.wibisono2025.experiments import RunOptions
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.options import StudyOptions
 
-from .cells import format_number, is_missing
-from .declare import take_options
+from .declare import with_options
 from .help import Command, Group
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, deliver_rows, hold_folders
+from .progress import Bar
 from .study import deliver, run_all
+from .tables import Terminal, drop_columns, fits, format_number, is_missing, start_table
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
 HELP = """Model sequences, baskets, ratings and places with exponential family attention.
 
@@ -46,7 +48,7 @@ STRONGEST, PRINTED = 5, 4
 KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 
 
-@take_options(EfaFitOptions)
+@with_options
 def fit(
     options: EfaFitOptions,
     data: Rows,
@@ -90,8 +92,6 @@ def fit(
     with hold_folders(save, resume):
         from attngeo.estimators.efa.files import fit_own_sequences
 
-        from .progress import Bar
-
         with Bar("fit", quiet=quiet, verbose=verbose) as progress:
             folder = None if resume is None else str(resume)
             fitted = fit_own_sequences(data, options, folder=folder, save=save, progress=progress)
@@ -99,9 +99,6 @@ def fit(
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    from .console import Terminal
-    from .tables import start_table
-
     first = rows.iloc[0]
     baselines = ["without_context", *(["without_repeats"] if rows["without_repeats"].notna().any() else [])]
     table = start_table("data", "sequences", "rows", "log p", *(name.replace("_", " ") for name in baselines))
@@ -114,7 +111,7 @@ def _print_scores(rows: pd.DataFrame) -> None:
     console.print(f"{first['part'].capitalize()}, {first['family']}; each row given {sees}.", highlight=False)
 
 
-@take_options(EfaPredictOptions)
+@with_options
 def predict(
     options: EfaPredictOptions,
     model: SavedModel,
@@ -140,10 +137,6 @@ def predict(
 
 def print_frame(rows: pd.DataFrame) -> None:
     """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from .console import Terminal, drop_columns
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]
@@ -203,7 +196,7 @@ def sample(
     outputs = output or []
     check_outputs(outputs, inputs=[given] if given else [])
 
-    from attngeo.estimators.efa import ExponentialFamilyAttention
+    from attngeo.estimators import ExponentialFamilyAttention
     from attngeo.estimators.efa.files import read_like
 
     loaded = ExponentialFamilyAttention.load(model)
@@ -233,7 +226,7 @@ def similar(
     outputs = output or []
     check_outputs(outputs)
 
-    from attngeo.estimators.efa import ExponentialFamilyAttention
+    from attngeo.estimators import ExponentialFamilyAttention
     from attngeo.estimators.efa.files import find_item
     from attngeo.estimators.efa.views import rank_similar
 
@@ -279,7 +272,7 @@ def attention(
     outputs = output or []
     check_outputs([*outputs, *([places_output] if places_output else [])], inputs=[basket])
 
-    from attngeo.estimators.efa import ExponentialFamilyAttention
+    from attngeo.estimators import ExponentialFamilyAttention
     from attngeo.estimators.efa.files import read_basket
     from attngeo.estimators.efa.views import tabulate_places
     from attngeo.tables.write import write_table
@@ -293,9 +286,6 @@ def attention(
 
 
 def _print_weights(rows: pd.DataFrame) -> None:
-    from .console import Terminal, fits
-    from .tables import start_table
-
     console = Terminal()
     names = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
     sequences = rows["sequence"].unique()
@@ -322,8 +312,6 @@ def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str]
     """The largest weights of each row, for a table without room for all. numbers: of the rows, as labels have them."""
     import numpy as np
 
-    from .tables import start_table
-
     short = start_table(str(table.columns[0].header), f"the {STRONGEST} largest weights")
     short.title, short.title_justify, short.columns[1].justify = table.title, "left", "left"
     for label, weights in zip(table.columns[0].cells, wide.to_numpy(), strict=True):
@@ -336,9 +324,7 @@ def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str]
     return short
 
 
-@take_options(RunOptions)
-@take_options(ResultOptions, "results")
-@take_options(StudyOptions, "study")
+@with_options
 def run(
     options: RunOptions,
     experiment: Annotated[
@@ -365,8 +351,6 @@ def run(
     """
     check_outputs(output or [], inputs=[options.data] if options.data else [])
     with hold_folders(None, None if options.save is None else Path(options.save).expanduser()):
-        from .progress import Bar
-
         runs = experiments.plan_runs(experiment, options)
         with Bar("data", quiet=quiet, verbose=verbose) as progress:
             load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
@@ -376,9 +360,6 @@ def run(
 
 def _print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each direction, setting, model and metric."""
-    from .console import Terminal
-    from .tables import start_table
-
     table = start_table("direction")
     has_settings = bool(frame["setting"].ne("").any())
     for name in (*(["setting"] if has_settings else []), "model", "metric"):

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from attngeo.choices import PANELS, RUNNING
 from attngeo.errors import NetworkError, UsageError
-from attngeo.options import PANELS, RUNNING
 
 from .messages import write_flags
 
@@ -87,6 +87,12 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The whole text of --help."""
         formatter.write(_render(_parts(self, ctx)))
+
+    def list_purposes(self, ctx: Any) -> Iterator[tuple[str, str, str]]:
+        """The panel, the name and the purpose of each command."""
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            yield command.rich_help_panel, name, " ".join(command.help.partition("\n\n")[0].split())
 
 
 @contextmanager
@@ -156,10 +162,8 @@ def _groups(command: Command | Group, ctx: Any) -> dict[str, list[tuple[str, str
             name = re.sub(r"<.*?>", lambda kind: TYPES.get(kind[0], kind[0][1:-1]), name)
             groups[getattr(param, "rich_help_panel", None) or RUNNING].append((name, about))
     if isinstance(command, Group):
-        for name in command.list_commands(ctx):
-            each: Any = command.get_command(ctx, name)
-            purpose = " ".join(each.help.partition("\n\n")[0].split())
-            groups.setdefault(each.rich_help_panel, []).append((name, purpose))
+        for panel, name, purpose in command.list_purposes(ctx):
+            groups.setdefault(panel, []).append((name, purpose))
         groups["Options"] = groups.pop(RUNNING)
     return {title: records for title, records in groups.items() if records}
 

@@ -8,18 +8,17 @@ from typing import Any
 
 import typer
 
-from attngeo.bounds.escape import dump_json
+from attngeo.bounds import dump_json
 from attngeo.checkpoints.access import HubAccess
 from attngeo.studies.options import StudyOptions
 
-from .declare import take_options
+from .declare import with_options
 from .messages import TRACEBACK, describe_error, say
 from .models import SEVERAL_FAILED, Models, ModelsFile, list_all
 from .options import FindingsFormat, Quiet, Verbose
 
 
-@take_options(HubAccess, "hub")
-@take_options(StudyOptions, "study")
+@with_options
 def inspect(
     models: Models = None,
     models_file: ModelsFile = None,

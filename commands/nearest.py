@@ -7,17 +7,16 @@ from typing import Annotated
 import typer
 
 from attngeo.analogies.options import NearestOptions
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.checkpoints.access import HubAccess
 
-from .declare import take_options
+from .declare import with_options
 from .messages import say
 from .options import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
 from .outputs import print_rows
 
 
-@take_options(NearestOptions)
-@take_options(HubAccess, "hub")
+@with_options
 def nearest(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models)
@@ -58,7 +57,7 @@ def nearest(
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    from .console import Terminal
+    from .tables import Terminal
 
     grid = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     grid.add_column("word", overflow="fold")

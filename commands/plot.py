@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,9 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import one_of
 from attngeo.figures.kinds import FIGURES
 from attngeo.figures.options import ImageSize, PlotOptions
-from attngeo.options import RESULTS, select_given
+from attngeo.options import RESULTS
 
-from .declare import take_given, take_options
+from .declare import with_options
 from .options import Quiet, Verbose, complete_models
 from .outputs import check_outputs
 
@@ -26,8 +26,7 @@ def complete_kinds(incomplete: str) -> list[str]:
     return [name for name in FIGURES if name.startswith(incomplete)]
 
 
-@take_given(PlotOptions, ImageSize)
-@take_options(HubAccess, "hub")
+@with_options
 def plot(
     kind: Annotated[
         str,
@@ -48,7 +47,8 @@ def plot(
             rich_help_panel=RESULTS,
         ),
     ],
-    given: dict[str, Any],
+    options: PlotOptions,
+    size: ImageSize,
     hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -66,9 +66,7 @@ def plot(
         attngeo plot matrix demo:minilm --layer 2 --head 5 -o matrix.pdf
     """
     spec = FIGURES[one_of("kind", kind, FIGURES)]
-    drawing = select_given(PlotOptions, given)
-    spec.check_given(drawing)
-    options, size = PlotOptions(**drawing), ImageSize(**select_given(ImageSize, given))
+    spec.check_given(options.model_fields_set)
     check_outputs((), output, inputs)
 
     from attngeo.figures.save import save_figure

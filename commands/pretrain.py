@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS, RUNNING
 from attngeo.pretrain.options import (
@@ -24,7 +24,7 @@ from attngeo.pretrain.options import (
 )
 from attngeo.studies.options import StudyOptions
 
-from .declare import take_given, take_options
+from .declare import with_options
 from .options import FindingsFormat, Quiet, Verbose
 
 if TYPE_CHECKING:
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 MakeBar = Callable[[str], "Bar"]
 
 
-@take_given(TextPretrainOptions, ImagePretrainOptions, ComparisonOptions)
-@take_options(StudyOptions, "study")
+@with_options
 def pretrain(
-    given: dict[str, Any],
+    given: Annotated[dict[str, Any], TextPretrainOptions, ImagePretrainOptions, ComparisonOptions],
     study: StudyOptions,
     resume: Annotated[
         bool,

@@ -9,12 +9,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import spread_of
 
-from .cells import format_quartiles
-from .console import Terminal, drop_columns
+from .tables import Terminal, drop_columns, format_quartiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,15 +14,14 @@ from attngeo.errors import UsageError
 from attngeo.options import INPUT, RESULTS
 from attngeo.studies.options import StudyOptions
 
-from .declare import take_options
+from .declare import with_options
 from .messages import say
 from .options import Quiet, Verbose
 
 CHECK_FAILED = 1
 
 
-@take_options(HubAccess, "hub")
-@take_options(StudyOptions, "study")
+@with_options
 def report(
     recipe: Annotated[
         Path | None,

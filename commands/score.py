@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from attngeo.options import RESULTS
 from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.studies.options import StudyOptions
 
-from .declare import take_options
+from .declare import with_options
 from .messages import describe_error, say
 from .models import SEVERAL_FAILED, Models, ModelsFile, list_all
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
 CHECK_FAILED = 1
 
 
-@take_options(ScoreOptions)
-@take_options(HubAccess, "hub")
-@take_options(ResultOptions, "results")
-@take_options(StudyOptions, "study")
+@with_options
 def score(
     options: ScoreOptions,
     models: Models = None,
@@ -92,7 +88,7 @@ def score(
     conditions = _check(outputs, figures, fail_if or [], options)
     listed = list_all(models, models_file, hub, command="score")
     run = _Run(listed, hub, results, study, quiet=quiet, verbose=verbose)
-    scored = run.score(replace(options, per_head=True), to_people=format is OutputFormat.table)
+    scored = run.score(options.replace(per_head=True), to_people=format is OutputFormat.table)
     verified = run.verify(scored) if verify else []
     failed = False
     if scored:
@@ -187,7 +183,7 @@ def _check(outputs: list[Path], figures: list[Path], conditions: list[str], opti
     from attngeo.scores.conditions import Condition
 
     parsed = [Condition(condition) for condition in conditions]
-    if options.device != ScoreOptions.device:  # a device is looked for by torch, which takes long to import
+    if "device" in options.model_fields_set:  # a device is looked for by torch, which takes long to import
         from attngeo.devices import pick_device
 
         pick_device(options.device)
@@ -277,8 +273,8 @@ def _deliver(
 
 
 def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) -> None:
-    from .console import Terminal
     from .render_score import print_scores, tabulate_summary
+    from .tables import Terminal
 
     for frame in frames:
         print_scores(frame, per_head=per_head, quiet=quiet)
@@ -287,7 +283,7 @@ def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) ->
 
 
 def _print_study(frames: list[pd.DataFrame]) -> None:
-    from .console import Terminal
     from .render_score import tabulate_study
+    from .tables import Terminal
 
     Terminal().print(tabulate_study(frames))

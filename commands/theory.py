@@ -12,13 +12,12 @@ from rich.text import Text
 
 from attngeo.papers.statements import ROUNDING, STATEMENTS, TheoryOptions, check_statements, select_statements
 
-from .cells import format_number
-from .console import Terminal, drop_columns
-from .declare import take_options
+from .declare import with_options
 from .messages import say
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, deliver_rows
 from .progress import Bar
+from .tables import Terminal, drop_columns, format_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +30,7 @@ def complete_statements(incomplete: str) -> list[str]:
     return [name for name in STATEMENTS if name.startswith(incomplete)]
 
 
-@take_options(TheoryOptions)
+@with_options
 def theory(
     options: TheoryOptions,
     names: Annotated[

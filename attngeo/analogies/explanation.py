@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.analogies.options import GOOGLE, ExplainOptions
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
-from attngeo.bounds.small_files import MOST_INDEX_BYTES, read_small_text
+from attngeo.bounds import MOST_INDEX_BYTES, read_small_text
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import DataError, DataUnavailableError, QuestionError
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 
@@ -42,7 +42,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@accept_options(ExplainOptions)
+class ExplainKeywords(ExplainOptions):
+    """The keywords of `explain`."""
+
+    options: ExplainOptions | None = None
+    progress: ProgressCallback = ignore_progress
+
+
+@takes(ExplainKeywords)
 def explain(
     corpus: str | Path | Corpus, options: ExplainOptions, *, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:

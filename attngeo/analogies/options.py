@@ -5,11 +5,13 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from attngeo.choices import Candidates, Case, Compose, Method, Resample, Table
+from attngeo.choices import Candidates, Case, Compose, Resample, Table
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
+
+# Score of a candidate; see analogies.probe.
+Method = Literal["3cosadd", "3cosmul"]
 
 GOOGLE = "google"
 MOST_DRAWS = 100_000
@@ -17,7 +19,6 @@ MOST_DRAWS = 100_000
 MOST_SHOWN = 10
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProbeSettings(Options):
     """How a table of vectors is asked: which rows, how they are prepared, where the products are computed.
 
@@ -46,13 +47,12 @@ class ProbeSettings(Options):
     device: str = device_option()
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnalogyOptions(ProbeSettings):
     """Which analogies are asked, how candidates are scored, and how results are summarised."""
 
     questions: Any = option(
         GOOGLE, "Questions: google (19,544), a file of the same form, or a folder of BATS", panel=INPUT,
-        metavar="NAME|FILE|FOLDER", parse=str,
+        metavar="NAME|FILE|FOLDER",
     )  # fmt: skip
     keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT)
     method: Method = option("3cosadd", "Score of a candidate", panel=COMPUTATION)
@@ -72,17 +72,11 @@ class AnalogyOptions(ProbeSettings):
     seed: int = option(0, "Seed of the bootstrap; with --explain, of the training", panel=COMPUTATION, least=0)
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS)
     memory: int | str = option(
-        "1GB", "Memory for blocks of the computation, in addition to the table", panel=RUNNING, metavar="SIZE",
-        parse=parse_bytes,
+        1_000_000_000, "Memory for blocks of the computation, in addition to the table", panel=RUNNING, metavar="SIZE",
+        parse=parse_bytes, shown_default="1GB",
     )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.memory, str):
-            object.__setattr__(self, "memory", parse_bytes(self.memory))
 
-
-@dataclass(frozen=True, kw_only=True)
 class NearestOptions(ProbeSettings):
     """Which words are nearest to a sum of words."""
 
@@ -91,13 +85,12 @@ class NearestOptions(ProbeSettings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExplainOptions(Options):
     """Which analogies are explained, and how the models are trained that they are explained in."""
 
     questions: Any = option(
         GOOGLE, "Questions: google (for the toy corpus: some of its words), or a file of the same form", panel=INPUT,
-        metavar="NAME|FILE", parse=str,
+        metavar="NAME|FILE",
     )  # fmt: skip
     dimensions: int = option(
         100, "Dimensions of the embeddings (with --explain)", panel=COMPUTATION, least=1, most=10_000

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attngeo.options import RUNNING, Options, option
 
 
-@dataclass(frozen=True, kw_only=True)
 class HubAccess(Options):
     """Options for models on the Hub. Raises UsageError for a value outside its limits.
 

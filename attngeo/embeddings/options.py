@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attngeo.options import COMPUTATION, INPUT, MODEL, OPTIMISATION, RUNNING, Options, option
 
 
-@dataclass(frozen=True, kw_only=True)
 class CbowOptions(Options):
     """How CBOW is trained. The defaults are gensim's, except 300 dimensions, which the paper's model has.
 

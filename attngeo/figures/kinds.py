@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # What a figure can be drawn from. scores: rows of `attngeo.score` with all heads. summary: rows of `summarise`, made of
 # them. published: rows of `published_scores`. matrix: the two tables of `query_key_matrix`. curves: rows of
 # `curves.parquet` or `geometry.parquet`. analogies: rows of `attngeo.analogy`. explanations: rows of `explain`.
-# methods: rows of `attngeo tabular simulate` or `auto-mpg`. cells, encodings: rows of `attngeo.tabular.views`; the
+# methods: rows of `attngeo tabular simulate` or `auto-mpg`. cells, encodings: tables of an `AttentionClassifier`; the
 # latter also of a saved model. weights: rows of `attngeo efa attention`. vectors, places: rows of
 # `attngeo.estimators.efa.views`;
 # the former also of a saved model. errors: rows of `attngeo efa run`.

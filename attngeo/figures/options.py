@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 from attngeo.errors import UsageError
 from attngeo.options import DRAWING, Options, option
@@ -20,12 +20,16 @@ def drawable_scores() -> tuple[str, ...]:
     return (*score_names(), LOSS)
 
 
-def parse_where(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Column → its values, of texts such as "layer=2". Raises UsageError.
+def parse_where(texts: Any) -> Mapping[str, Any]:
+    """Column → its values, of texts such as "layer=2"; a mapping stays as it is. Raises UsageError.
 
     >>> parse_where(["layer=2", "note=a=b", "layer=3"])
     {'layer': ['2', '3'], 'note': ['a=b']}
     """
+    if isinstance(texts, Mapping):
+        return texts
+    if not isinstance(texts, list | tuple):
+        raise UsageError(f"where is {texts!r:.60}, expected a column and its value, such as {{'layer': 2}}")
     values: dict[str, list[str]] = {}
     for text in texts:
         column, equals, value = text.partition("=")
@@ -35,15 +39,14 @@ def parse_where(texts: Iterable[str]) -> dict[str, list[str]]:
     return values
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlotOptions(Options):
     """What a figure shows of its inputs. Raises UsageError for a value that is no choice or outside its limits."""
 
     score: str = option(
-        "symmetry", "Score to draw; the kind training also draws loss", panel=DRAWING, shown_default=True,
+        "symmetry", "Score to draw; the kind training also draws loss", panel=DRAWING,
         choices=drawable_scores,
     )  # fmt: skip
-    layer: int = option(0, "Layer of the matrix", panel=DRAWING, metavar="N", shown_default=True, least=0)
+    layer: int = option(0, "Layer of the matrix", panel=DRAWING, metavar="N", least=0)
     head: int | None = option(
         None, "Head of the matrix", panel=DRAWING, metavar="N", shown_default="the whole layer", least=0
     )
@@ -61,13 +64,7 @@ class PlotOptions(Options):
         shown_default="published",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.where is not None and not isinstance(self.where, Mapping):
-            raise UsageError(f"where is {self.where!r:.60}, expected a column and its value, such as {{'layer': 2}}")
 
-
-@dataclass(frozen=True, kw_only=True)
 class ImageSize(Options):
     """Pixels of an image. Raises UsageError for a value outside its limits."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.errors import OutputError, first_line
 from attngeo.figures.options import ImageSize
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.tables.atomic import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -33,7 +33,13 @@ def check_figure(path: Path) -> None:
             )
 
 
-@accept_options(ImageSize, "size")
+class SizeKeywords(ImageSize):
+    """The keywords of `save_figure`."""
+
+    size: ImageSize | None = None
+
+
+@takes_after_two(SizeKeywords)
 def save_figure(figure: Figure, path: str | Path, size: ImageSize) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, Options, accept_options, option
+from attngeo.options import COMPUTATION, Options, option, takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 
@@ -67,11 +67,11 @@ DECLARED: dict[str, Statement] = {}
 class Residuals:
     """How far both sides of a statement are apart, in each case that was computed.
 
-    found: the numbers behind the residuals, in words. errors: one for each case, at least 0. printed: the same for the
-    statement as the paper prints it; empty if that is what was computed.
+    computed: the numbers behind the residuals, in words. errors: one for each case, at least 0. printed: the same for
+    the statement as the paper prints it; empty if that is what was computed.
     """
 
-    found: str
+    computed: str
     errors: tuple[float, ...]
     printed: tuple[float, ...] = ()
 
@@ -178,7 +178,6 @@ def select_statements(names: Sequence[str]) -> list[str]:
     return [name for name in STATEMENTS if not names or name in selected]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TheoryOptions(Options):
     """How statements are evaluated. Raises UsageError for a value outside its limits."""
 
@@ -187,7 +186,14 @@ class TheoryOptions(Options):
     )
 
 
-@accept_options(TheoryOptions)
+class TheoryKeywords(TheoryOptions):
+    """The keywords of `check_statements`."""
+
+    options: TheoryOptions | None = None
+    progress: ProgressCallback = ignore_progress
+
+
+@takes(TheoryKeywords)
 def check_statements(
     names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
@@ -222,6 +228,6 @@ def _evaluate(chosen: Statement, seed: int) -> tuple[Any, ...]:
     residuals = chosen.evaluate(seed)
     holds = residuals.worst <= chosen.tolerance
     return (
-        chosen.name, f"{chosen.paper}, {chosen.place}", f"{chosen.claim}: {residuals.found}", chosen.tolerance,
+        chosen.name, f"{chosen.paper}, {chosen.place}", f"{chosen.claim}: {residuals.computed}", chosen.tolerance,
         residuals.worst, holds, holds and residuals.worst_printed <= chosen.tolerance,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks  # type: ignore[attr-defined]
 
-from attngeo.checkpoints.module_store import ModuleStore
+from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.computing import score_site

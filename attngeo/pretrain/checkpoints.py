@@ -8,7 +8,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.tables.atomic import atomic_write
 
 # Written into a checkpoint's folder last: a checkpoint without it is broken.

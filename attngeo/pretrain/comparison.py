@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ import pandas as pd
 
 from attngeo.choices import Objective
 from attngeo.errors import UsageError
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_absolute
 from attngeo.pretrain.runs import Run, refuse_other_runs
@@ -62,8 +61,16 @@ class Comparison:
         return frame
 
 
-@accept_options(ComparisonOptions, "comparison")
-@accept_options(StudyOptions, "study")
+class CompareKeywords(ComparisonOptions, StudyOptions):
+    """The keywords of `compare`."""
+
+    comparison: ComparisonOptions | None = None
+    study: StudyOptions | None = None
+    resume: bool = False
+    progress: ProgressCallback | None = None
+
+
+@takes_after_two(CompareKeywords)
 def compare(
     options: TextPretrainOptions | ImagePretrainOptions,
     folder: str | Path,
@@ -119,9 +126,9 @@ def _plan(
         if not isinstance(options, TextPretrainOptions):
             raise UsageError("objectives is for texts, but these runs are on images; leave it out")
         known = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
-        by_objective = [dataclasses.replace(options, objective=objective) for objective in known]
+        by_objective = [options.replace(objective=objective) for objective in known]
     plan = [
-        dataclasses.replace(each, init=init, seed=options.seed + number)
+        each.replace(init=init, seed=options.seed + number)
         for each, number, init in product(by_objective, range(comparison.seeds), inits)
     ]
     if len({_folder_name(each) for each in plan}) < len(plan):

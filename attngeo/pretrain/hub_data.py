@@ -14,8 +14,8 @@ import huggingface_hub
 from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
 
-from attngeo.bounds.small_files import read_small_text
-from attngeo.checkpoints.downloads import require_answers
+from attngeo.bounds import read_small_text
+from attngeo.checkpoints.remote import require_answers
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
 
 HUB_REFERENCE = re.compile(

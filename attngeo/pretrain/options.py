@@ -9,9 +9,7 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -28,12 +26,11 @@ from attngeo.options import (
     Options,
     option,
     options_of,
-    select_given,
 )
 from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, PRESETS, TEXT_DATA
 
 # The default of an option that each model has its own value for; `of` fills it in.
-BY_MODEL: Any = dataclasses.MISSING
+BY_MODEL: Any = ...
 # Named initialisations; any other is a reference to a checkpoint.
 INITS = ("default", "symmetric", "identity")
 # Options that may be paths, and the names that they may be instead. A name wins over a path, which may begin with "./".
@@ -66,7 +63,6 @@ def preset_option(name: str, help: str, *, panel: str, least: float, default: An
     return option(default, help, panel=panel, shown_default=show_presets(name), least=least)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PretrainOptions(Options):
     """What a training run depends on, for text and for images alike. Raises UsageError for a value that has no meaning.
 
@@ -82,7 +78,7 @@ class PretrainOptions(Options):
     task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="that of the model")
     init: str = option(
         "default", "Initial Wq and Wk; REF is a checkpoint to take them from", panel=MODEL,
-        metavar="default|symmetric|identity|REF", shown_default=True,
+        metavar="default|symmetric|identity|REF",
     )  # fmt: skip
     data: str = option(
         BY_MODEL,
@@ -101,18 +97,17 @@ class PretrainOptions(Options):
     )
     weight_decay: float = preset_option("weight_decay", "Weight decay of AdamW", panel=OPTIMISATION, least=0)
     precision: TrainingPrecision = option(
-        "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", panel=COMPUTATION, shown_default=True
+        "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", panel=COMPUTATION
     )
     seed: int = option(
         0, "Seed of the weights, the order of the data, and the masks or mixed images", panel=COMPUTATION, least=0,
-        most=LARGEST_SEED, shown_default=True,
+        most=LARGEST_SEED,
     )  # fmt: skip
     log_every: int = preset_option("log_every", "Updates between logs; each log has the scores", panel=RESULTS, least=1)
-    report_to: Tracker = option("none", "Experiment tracker to log to as well", panel=RESULTS, shown_default=True)
+    report_to: Tracker = option("none", "Experiment tracker to log to as well", panel=RESULTS)
     save_every: int = preset_option("save_every", "Updates between checkpoints", panel=RUNNING, least=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.task != self.TASK:
             raise UsageError(f"task is {self.task!r}, expected {self.TASK!r} for {type(self).__name__}")
         if self.lr == 0:
@@ -168,15 +163,12 @@ class PretrainOptions(Options):
         return "-".join([self.model_name, self.objective_name, init, f"seed{self.seed}"])
 
 
-@dataclass(frozen=True, kw_only=True)
 class TextPretrainOptions(PretrainOptions):
     """Options of a run on text: an encoder that predicts masked tokens, or a decoder that predicts the next one."""
 
     TASK: ClassVar[Task] = "text"
 
-    objective: Objective = option(
-        "mlm", "Prediction of masked tokens or of the next token", panel=MODEL, shown_default=True
-    )
+    objective: Objective = option("mlm", "Prediction of masked tokens or of the next token", panel=MODEL)
     mlm_probability: float = preset_option("mlm_probability", "Share of tokens that are masked", panel=MODEL, least=0)
     text_column: str = option("", "Column of a table that holds the text", panel=INPUT, shown_default="text")
     tokenizer: str = option(
@@ -193,8 +185,7 @@ class TextPretrainOptions(PretrainOptions):
     )
     seq_len: int = preset_option("seq_len", "Tokens per sequence", panel=INPUT, least=2)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if not self.steps:
             raise UsageError("steps is 0, expected at least 1")
         check_share("mlm_probability", self.mlm_probability)
@@ -207,7 +198,6 @@ class TextPretrainOptions(PretrainOptions):
         return self.objective
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImagePretrainOptions(PretrainOptions):
     """Options of a run on images: a classifier, trained by the recipe of Saponati et al. 2025, section S3."""
 
@@ -229,8 +219,7 @@ class ImagePretrainOptions(PretrainOptions):
         least=0,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if not self.steps and not self.epochs:
             raise UsageError("steps and epochs are 0, expected one of them to be at least 1")
         check_share("label_smoothing", self.label_smoothing)
@@ -243,16 +232,15 @@ def check_share(name: str, value: float) -> None:
         raise UsageError(f"{name} is {value}, expected a share from 0 to less than 1")
 
 
-def parse_names(text: str) -> list[str]:
-    """The names of a list.
+def parse_names(text: Any) -> Any:
+    """The names of a list; a list stays as it is.
 
     >>> parse_names("default, symmetric")
     ['default', 'symmetric']
     """
-    return [name.strip() for name in text.split(",")]
+    return [name.strip() for name in text.split(",")] if isinstance(text, str) else text
 
 
-@dataclass(frozen=True, kw_only=True)
 class ComparisonOptions(Options):
     """Which runs are compared. Raises UsageError for a value that has no meaning."""
 
@@ -263,10 +251,9 @@ class ComparisonOptions(Options):
     objectives: Sequence[str] | None = option(
         None, "Objectives to train with (with --compare)", panel=COMPARISON, metavar="mlm,clm", parse=parse_names
     )
-    seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1, shown_default=True)
+    seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.compare is None and self.objectives is not None:
             raise UsageError("objectives requires compare, which is not given; for a single run, give one objective")
         if self.compare is None and self.seeds != 1:
@@ -278,7 +265,7 @@ class ComparisonOptions(Options):
 def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, dict[str, Any]]:
     """The options of a comparison among those given, and the options of its runs. Raises UsageError."""
     chosen = {name: value for name, value in given.items() if value is not None}
-    own = select_given(ComparisonOptions, chosen)
+    own = {name: chosen[name] for name in options_of(ComparisonOptions) if name in chosen}
     comparison = ComparisonOptions(**own)
     rest = {name: value for name, value in chosen.items() if name not in own}
     if comparison.compare is not None and "init" in rest:

@@ -7,16 +7,16 @@ import logging
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.devices import explain_memory
-from attngeo.embeddings.silence import silence_transformers
+from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import (
     DataError,
     DataUnavailableError,
@@ -101,7 +101,7 @@ def run_locked(
     """Do what `run` does in a folder that the caller has locked. Stops as at a signal if `asked_to_stop` is true."""
     refuse_other_runs(folder, resume=resume)
     if resume:
-        options = resume_options(read_settings(folder), asdict(options), folder)
+        options = resume_options(read_settings(folder), dict(options), folder)
     stop = StopOnSignal(lambda: report(Progress("train", STOPPING)), asked_to_stop)
     with silence_transformers(), stop.listening():
         arguments = build_arguments(options, folder)
@@ -116,7 +116,7 @@ def run_locked(
         start = f"from step {0 if checkpoint is None else step_of(checkpoint):,}"
         if resume and checkpoint is None:
             start = f"no checkpoint to resume: {start}"
-        log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, asdict(options))
+        log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, dict(options))
         report(Progress("train", f"training {start} of {task.steps:,}, to {folder}"))
         return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError
-from attngeo.options import options_of, type_of
+from attngeo.options import options_of
 from attngeo.pretrain.options import PATHS, ImagePretrainOptions, PretrainOptions, TextPretrainOptions, make_absolute
 from attngeo.tables.atomic import atomic_write
 
@@ -26,7 +25,7 @@ Kind = TypeVar("Kind", bound=PretrainOptions)
 def write_settings(options: PretrainOptions, folder: Path) -> None:
     """Write the options into a run's folder."""
     with atomic_write(folder / FILE) as path:
-        path.write_text(json.dumps(dataclasses.asdict(options), indent=2) + "\n", "utf-8")
+        path.write_text(json.dumps(dict(options), indent=2) + "\n", "utf-8")
 
 
 def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
@@ -43,7 +42,6 @@ def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
         foreign = options_of(TextPretrainOptions if images else ImagePretrainOptions).keys() - options_of(kind).keys()
         fields = {OLD_NAMES.get(name, name): value for name, value in stored.items()}
         own = {name: value for name, value in fields.items() if name not in foreign}
-        _check_types(kind, own)
         return kind(**own)
     except FileNotFoundError:
         raise explain_missing(folder) from None
@@ -51,15 +49,6 @@ def read_settings(folder: Path) -> TextPretrainOptions | ImagePretrainOptions:
         raise TrainingError(
             f"{path} cannot be read ({type(error).__name__}: {error}); start the run again in another folder"
         ) from None
-
-
-def _check_types(kind: type[PretrainOptions], given: Mapping[str, Any]) -> None:
-    """Raise ValueError for a value that JSON may hold instead of a text or a truth value; options check numbers."""
-    for name in options_of(kind).keys() & given.keys():
-        expected = type_of(kind, name)
-        if expected in (str, bool) and not isinstance(given[name], expected):
-            wanted = "a text" if expected is str else "true or false"
-            raise ValueError(f"{name} is {given[name]!r:.60}, expected {wanted}")
 
 
 def explain_missing(folder: Path) -> DataUnavailableError:
@@ -90,4 +79,4 @@ def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind
                 f"{name} is {value}, expected {own}, with which {folder} was started; leave it out, or start another "
                 "run with -o"
             )
-    return dataclasses.replace(stored, **{name: asked[name] for name in FREE if name in asked})
+    return stored.replace(**{name: asked[name] for name in FREE if name in asked})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import threading
@@ -59,7 +58,7 @@ def train_all(
             raise _explain_interrupt([outcome])
 
     # The first process of several would go on to the next run without the others.
-    options = dataclasses.replace(study, fail_fast=(study.fail_fast and not study.elsewhere) or several)
+    options = study.replace(fail_fast=(study.fail_fast and not study.elsewhere) or several)
     train = partial(train_one, folder=folder, resume=resume, locked=not study.elsewhere)
     try:
         with _passing_on_signals(stop, report) if study.elsewhere else nullcontext():
@@ -90,7 +89,7 @@ def train_one(
         # A cluster may repeat a run whose worker was lost, and which has saved a checkpoint or is finished.
         resume = resume or not locked
         if resume and (done := load_run(place)) is not None:
-            resume_options(done.options, dataclasses.asdict(options), place)  # raises if they differ
+            resume_options(done.options, dict(options), place)  # raises if they differ
             return done
         started = (place / SETTINGS).is_file()
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +27,7 @@ def summarise_run(
     world = trainer.args.world_size
     sequences = trainer.state.global_step * options.batch_size * options.grad_accum * world
     return {
-        "settings": asdict(options) | {"steps": task.steps, "warmup": task.warmup},
+        "settings": dict(options) | {"steps": task.steps, "warmup": task.warmup},
         "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),
         "start": spread_at(scores, 0), "end": spread_at(scores, trainer.state.global_step),
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),

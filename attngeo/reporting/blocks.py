@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError, UsageError
+from attngeo.papers.wibisono2023.tables import measure_advantage, summarise_methods
 from attngeo.reporting.inputs import FigureInputs, read_frames
 from attngeo.reporting.plots import plot
 from attngeo.reporting.results import CollectedResults
@@ -18,7 +19,6 @@ from attngeo.scores.published import published_of, published_scores
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import QUARTILES, statistic, summarise
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, require_columns
-from attngeo.tabular.summary import measure_advantage, summarise_methods
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,18 +72,18 @@ def _draw_model(block: FigureBlock, model: str, place: Workplace) -> Figure:
     """A figure of one model, which is named as in the recipe instead of by its path on this machine."""
     frames = read_frames(
         FigureInputs(
-            given=[resolve_reference(model, place.base)], spec=block.spec, options=block.options,
+            given=[resolve_reference(model, place.base)], spec=block.spec, options=block.shown,
             hub=place.hub, progress=place.progress,
         )
     )  # fmt: skip
     for frame in frames:
         frame.attrs = {**frame.attrs, "model": model}
-    return block.spec.draw(*frames, options=block.options)
+    return block.spec.draw(*frames, options=block.shown)
 
 
 def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
     """One figure of all models, or one for each if its kind shows no more at once."""
-    most, options = block.spec.most_models, replace(block.options, where=None)  # `rows` are selected already
+    most, options = block.spec.most_models, block.shown.replace(where=None)  # `rows` are selected already
     models = list(dict.fromkeys(rows["model"])) if "model" in rows else []
     if most is None or len(models) <= most:
         return [("", plot(block.kind, rows, options=options))]
@@ -92,7 +92,7 @@ def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Fi
 
 def _select_rows(block: FigureBlock, results: CollectedResults) -> pd.DataFrame:
     """The rows that a figure shows: those of its models that `where` selects."""
-    rows = filter_rows(find_rows(results, str(block.of)), block.options.where or {}, str(block.of))
+    rows = filter_rows(find_rows(results, str(block.of)), block.shown.where or {}, str(block.of))
     if block.models is None:
         return rows
     rows = require_columns(rows, ("model",), str(block.of), "attngeo.score")
@@ -104,7 +104,7 @@ def _select_rows(block: FigureBlock, results: CollectedResults) -> pd.DataFrame:
 
 def _describe(block: FigureBlock) -> str:
     """What the figure shows, in words."""
-    options = block.options
+    options = block.shown
     label = SCORES[options.score].label if options.score in SCORES else options.score
     text = block.spec.describe(label)
     text = text[0].upper() + text[1:]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import FigureSpec, FrameName
@@ -121,7 +121,7 @@ def _read_matrix(inputs: FigureInputs) -> list[pd.DataFrame]:
         raise UsageError(
             f"{inputs.spec.name} requires one model, expected a reference such as org/name, a folder or demo:minilm"
         )
-    matrix = query_key_matrix(given[0], options.layer, head=options.head, stack=options.stack, hub=inputs.hub)
+    matrix = query_key_matrix(given[0], layer=options.layer, head=options.head, stack=options.stack, hub=inputs.hub)
     return list(matrix)
 
 
@@ -202,10 +202,10 @@ def _read_encodings(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of encodings, or those of a model that `attngeo tabular fit --save` wrote."""
     folder = _find_folder(inputs)
     if folder is not None:
-        from attngeo.tabular.saving import load_classifier
-        from attngeo.tabular.views import tabulate_encodings
+        from attngeo.estimators import AttentionClassifier
+        from attngeo.estimators.tabular.files import tabulate_encodings
 
-        return [inputs.filter(tabulate_encodings(load_classifier(folder)))]
+        return [inputs.filter(tabulate_encodings(AttentionClassifier.load(folder)))]
     return _read_rows(inputs, "attngeo tabular fit --encodings-output FILE, or a folder of --save", ("x", "y"))
 
 
@@ -217,7 +217,7 @@ def _read_vectors(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of vectors, or those of a model that `attngeo efa fit --save` wrote."""
     folder = _find_folder(inputs)
     if folder is not None:
-        from attngeo.estimators.efa import ExponentialFamilyAttention
+        from attngeo.estimators import ExponentialFamilyAttention
         from attngeo.estimators.efa.views import tabulate_vectors
 
         return [inputs.filter(tabulate_vectors(ExponentialFamilyAttention.load(folder)))]

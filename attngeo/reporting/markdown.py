@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.escape import escape_markdown
+from attngeo.bounds import escape_markdown
 from attngeo.reporting.page import DIGITS, ReportContent
 from attngeo.tables.write import to_markdown
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.reporting.blocks import ReportFigure, ReportTable
 from attngeo.reporting.payload import compress, pack_figures
 from attngeo.scores.conditions import Outcome

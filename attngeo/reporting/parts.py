@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.analogies.options import GOOGLE
-from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
+from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import InterruptedTrainingError, OutputError
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.papers.wibisono2025.experiments import RunOptions
 from attngeo.pretrain.options import PATHS, make_options, separate_comparison
 from attngeo.provenance import digest_code, software
@@ -32,7 +33,6 @@ from attngeo.reporting.workplace import Workplace, describe_files, resolve_refer
 from attngeo.scores.spec import number_columns
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.read import read_results
-from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def plan_parts(request: Request, place: Workplace) -> Iterator[tuple[str, Callab
         case AnalogyRequest():
             yield ", ".join(request.models), partial(_prepare_analogies, request, place)
         case PretrainRequest():
-            yield str(request.options.get("model", "training")), partial(_prepare_training, request, place)
+            yield str(request.options.given.get("model", "training")), partial(_prepare_training, request, place)
         case SimulateRequest():
             yield "simulated tables", partial(_prepare_simulation, request, place)
         case AutoMpgRequest():
@@ -91,7 +91,7 @@ def _prepare_scores(request: ScoreRequest, model: str, place: Workplace) -> Resu
     def make() -> pd.DataFrame:
         from attngeo.scores import scoring
 
-        options = {"per_head": True} | request.options
+        options = {"per_head": True} | request.options.given
         frame = scoring.score(reference, hub=place.hub, progress=place.progress, **options)
         return _rename_models(frame, {reference: model})
 
@@ -101,7 +101,7 @@ def _prepare_scores(request: ScoreRequest, model: str, place: Workplace) -> Resu
 
 def _prepare_analogies(request: AnalogyRequest, place: Workplace) -> ResultsPart:
     references = [resolve_reference(model, place.base) for model in request.models]
-    options = dict(request.options)
+    options = dict(request.options.given)
     questions = options.get("questions", GOOGLE)
     if isinstance(questions, str) and questions != GOOGLE:
         options["questions"] = questions = str(place.base / local_path(questions))
@@ -120,14 +120,14 @@ def _prepare_theory(request: TheoryRequest, place: Workplace) -> ResultsPart:
     def make() -> pd.DataFrame:
         from attngeo.papers.statements import check_statements
 
-        return check_statements(request.statements, progress=place.progress, **request.options)
+        return check_statements(request.statements, progress=place.progress, **request.options.given)
 
     return ResultsPart(_fingerprint(request, digest_code()), make)
 
 
 def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart:
     """The curves of a run or of a comparison, whose runs are kept in the report's folder."""
-    options = dict(request.options)
+    options = dict(request.options.given)
     paths = [name for name, names in PATHS.items() if name in options and options[name] not in names]
     for name in paths:
         options[name] = resolve_reference(options[name], place.base)
@@ -135,8 +135,8 @@ def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart
         options["compare"] = [
             init if init in PATHS["init"] else resolve_reference(init, place.base) for init in options["compare"]
         ]
-    inits = {options.get("init"): request.options.get("init")}
-    inits |= dict(zip(options.get("compare") or (), request.options.get("compare") or (), strict=True))
+    inits = {options.get("init"): request.options.given.get("init")}
+    inits |= dict(zip(options.get("compare") or (), request.options.given.get("compare") or (), strict=True))
     folder = place.folder / RUNS / request.name
     files = "".join(describe_files(options[name]) for name in paths)
 
@@ -144,7 +144,7 @@ def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart
         _check_inputs(folder, files)
         frame = _train(options, folder, place)
         frame["init"] = frame["init"].replace(inits)
-        frame.attrs.update(request.options)  # paths as the recipe writes them
+        frame.attrs.update(request.options.given)  # paths as the recipe writes them
         return frame
 
     return ResultsPart(_fingerprint(request, files), make)
@@ -152,21 +152,21 @@ def _prepare_training(request: PretrainRequest, place: Workplace) -> ResultsPart
 
 def _prepare_simulation(request: SimulateRequest, place: Workplace) -> ResultsPart:
     def make() -> pd.DataFrame:
-        from attngeo.tabular.experiments import compare_on_simulation
+        from attngeo.papers.wibisono2023.tables import compare_on_simulation
 
-        options = SimulateOptions(**request.options)
+        options = SimulateOptions(**request.options.given)
         return compare_on_simulation(options, study=place.study, progress=place.progress)
 
     return ResultsPart(_fingerprint(request), make)
 
 
 def _prepare_auto_mpg(request: AutoMpgRequest, place: Workplace) -> ResultsPart:
-    options = dict(request.options)
+    options = dict(request.options.given)
     if options.get("data") is not None:
         options["data"] = str(place.base / local_path(options["data"]))
 
     def make() -> pd.DataFrame:
-        from attngeo.tabular.experiments import compare_on_auto_mpg
+        from attngeo.papers.wibisono2023.tables import compare_on_auto_mpg
 
         return compare_on_auto_mpg(AutoMpgOptions(**options), study=place.study, progress=place.progress)
 
@@ -174,7 +174,7 @@ def _prepare_auto_mpg(request: AutoMpgRequest, place: Workplace) -> ResultsPart:
 
 
 def _prepare_efa(request: EfaRequest, place: Workplace) -> ResultsPart:
-    options = dict(request.options)
+    options = dict(request.options.given)
     if options.get("data") is not None:
         options["data"] = str(place.base / local_path(options["data"]))
 
@@ -203,12 +203,12 @@ def _train(options: dict[str, Any], folder: Path, place: Workplace) -> pd.DataFr
         else:
             finished = load_run(folder)
             if finished is not None:
-                resume_options(finished.options, asdict(training), folder)  # raises if they differ
+                resume_options(finished.options, dict(training), folder)  # raises if they differ
             started = (folder / SETTINGS).is_file()
             curves = build_curves([finished or run(training, folder, resume=started, progress=place.progress)])
     except InterruptedTrainingError as error:
         raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
-    curves.attrs.update(asdict(training) | asdict(comparison))
+    curves.attrs.update(dict(training) | dict(comparison))
     return curves
 
 
@@ -238,5 +238,5 @@ def _rename_models(frame: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
 
 
 def _fingerprint(request: Request, *files: str) -> str:
-    content = json.dumps([dict(request), files, software()], sort_keys=True)
+    content = json.dumps([request.model_dump(exclude_unset=True), files, software()], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import FIGURES
 from attngeo.figures.options import PlotOptions
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.reporting.inputs import FigureInputs, read_frames
 
@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
-@accept_options(PlotOptions)
-@accept_options(HubAccess, "hub")
+class PlotKeywords(PlotOptions, HubAccess):
+    """The keywords of `plot`."""
+
+    options: PlotOptions | None = None
+    hub: HubAccess | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes_after_two(PlotKeywords)
 def plot(
     kind: str,
     inputs: Any,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from attngeo.bounds.small_files import read_small_bytes
+from attngeo.bounds import read_small_bytes
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.reporting.recipe_columns import find_unknown_columns
 from attngeo.reporting.recipe_errors import describe_problem, find_contradictions

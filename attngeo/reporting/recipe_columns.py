@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from attngeo.papers.wibisono2023.tables import ADVANTAGE_COLUMNS, LABELS, METHOD_COLUMNS
 from attngeo.reporting.schema import (
     AnalogyRequest,
     AutoMpgRequest,
@@ -18,7 +19,6 @@ from attngeo.reporting.schema import (
 )
 from attngeo.reporting.toml_lines import Place
 from attngeo.tables.read import explain_unknown_column
-from attngeo.tabular.summary import ADVANTAGE_COLUMNS, LABELS, METHOD_COLUMNS
 
 
 def find_unknown_columns(recipe: Recipe) -> Iterator[tuple[Place, str]]:
@@ -26,7 +26,7 @@ def find_unknown_columns(recipe: Recipe) -> Iterator[tuple[Place, str]]:
     for i, section in enumerate(recipe.section):
         for j, figure in enumerate(section.figures):
             place: Place = ("section", i, "figures", j)
-            yield from _check(recipe, (*place, "where"), figure.of, figure.options.where or {}, named=True)
+            yield from _check(recipe, (*place, "where"), figure.of, figure.shown.where or {}, named=True)
         for j, table in enumerate(section.tables):
             place = ("section", i, "tables", j)
             yield from _check(recipe, (*place, "where"), table.of, table.where, named=True)
@@ -75,11 +75,11 @@ def columns_of(request: Request) -> tuple[str, ...] | None:
 
             return THEORY_COLUMNS
         case SimulateRequest():
-            from attngeo.tabular.experiments import SIMULATION_COLUMNS
+            from attngeo.papers.wibisono2023.tables import SIMULATION_COLUMNS
 
             return SIMULATION_COLUMNS
         case AutoMpgRequest():
-            from attngeo.tabular.experiments import AUTO_MPG_COLUMNS
+            from attngeo.papers.wibisono2023.tables import AUTO_MPG_COLUMNS
 
             return AUTO_MPG_COLUMNS
         case EfaRequest():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -11,7 +12,6 @@ from pydantic_core import ErrorDetails
 from attngeo.figures.kinds import FrameName
 from attngeo.reporting.schema import (
     COMMANDS,
-    OPTION_KEYS,
     REQUESTS,
     Check,
     FigureBlock,
@@ -21,7 +21,7 @@ from attngeo.reporting.schema import (
     TableBlock,
 )
 from attngeo.reporting.toml_lines import Place
-from attngeo.schemas import describe_expected
+from attngeo.schemas import expected_of
 
 # The commands whose results a figure is drawn from, by the frame that it takes first; others are drawn from files only.
 COMMANDS_OF_FRAME: dict[FrameName, tuple[str, ...]] = {
@@ -64,8 +64,8 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
     for name in type(figure).model_fields:
         if name in figure.model_fields_set and name not in ("kind", "caption", *known):
             yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(known)}"
-    if "score" in figure.given and figure.options.score not in spec.scores:
-        yield (*place, "score"), f"score is {figure.options.score!r}, expected one of: {', '.join(spec.scores)}"
+    if "score" in figure.model_fields_set and figure.shown.score not in spec.scores:
+        yield (*place, "score"), f"score is {figure.shown.score!r}, expected one of: {', '.join(spec.scores)}"
     if "model" in source and figure.model is not None:
         if "of" in source and figure.of is not None:
             yield (*place, "model"), f"{figure.kind} has of, too; expected results or a model"
@@ -120,8 +120,8 @@ def describe_problem(error: ValidationError) -> tuple[Place, str]:
         case "missing":
             return place, "is missing"
         case "value_error":
-            return place, problem["msg"].removeprefix("Value error, ")
-    return place, describe_expected(problem)
+            return place, str(details["error"])
+    return place, f"expected {expected_of(problem)}, got {problem['input']!r:.60}"
 
 
 def _locate(problem: ErrorDetails) -> Place:
@@ -159,6 +159,7 @@ def _list_keys(place: Place, command: str | None) -> list[str]:
         requests = dict(zip(COMMANDS, REQUESTS, strict=True))
         allowed = REQUESTS if command is None else [requests[command]]
         return sorted({key for request in allowed for key in request.model_fields})
-    if name == "options" and command in OPTION_KEYS:
-        return sorted(OPTION_KEYS[command].keys)
+    if name == "options" and command is not None:
+        options: Any = dict(zip(COMMANDS, REQUESTS, strict=True))[command].model_fields["options"].annotation
+        return sorted(options.model_fields)
     return list(TABLES.get(name, Recipe).model_fields)

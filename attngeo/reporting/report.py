@@ -14,10 +14,10 @@ from errno import EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import OutputError, UsageError
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.reporting.blocks import FILE_NAME, build_figure, build_table, run_check
@@ -55,8 +55,15 @@ class Report:
         return self.folder / PAGE
 
 
-@accept_options(HubAccess, "hub")
-@accept_options(StudyOptions, "study")
+class ReportKeywords(HubAccess, StudyOptions):
+    """The keywords of `build_report`."""
+
+    hub: HubAccess | None = None
+    study: StudyOptions | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes_after_two(ReportKeywords)
 def build_report(
     recipe: str | Path,
     folder: str | Path,

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, create_model, field_validator
 
 from attngeo.analogies.options import AnalogyOptions
 from attngeo.choices import one_of
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
-from attngeo.options import options_of
+from attngeo.options import Options, option, options_of
 from attngeo.papers.statements import TheoryOptions, select_statements
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions
 from attngeo.pretrain.options import (
     ComparisonOptions,
@@ -23,18 +24,12 @@ from attngeo.pretrain.options import (
     make_options,
     separate_comparison,
 )
-from attngeo.schemas import STRICT, OptionsOf, make_keys
-from attngeo.schemas import as_value_error as _as_value_error
+from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
-from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
 
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"
 Name = Annotated[str, Field(pattern=NAME)]
-
-
-class _Table(BaseModel):
-    model_config = STRICT
 
 
 def _refuse_repeated(models: list[str]) -> list[str]:
@@ -57,85 +52,100 @@ def _check_values(wanted: object) -> object:
 Where = dict[str, Annotated[Any, BeforeValidator(_check_values)]]
 
 
-SCORE_KEYS = OptionsOf(ScoreOptions, check=lambda given: ScoreOptions(**given))
-ANALOGY_KEYS = OptionsOf(AnalogyOptions, check=lambda given: AnalogyOptions(**given))
-PRETRAIN_KEYS = OptionsOf(
-    TextPretrainOptions, ImagePretrainOptions, ComparisonOptions,
-    check=lambda given: make_options(**separate_comparison(given)[1]),
-)  # fmt: skip
-THEORY_KEYS = OptionsOf(TheoryOptions, check=lambda given: TheoryOptions(**given))
-
-SIMULATE_KEYS = OptionsOf(SimulateOptions, check=lambda given: SimulateOptions(**given))
-AUTO_MPG_KEYS = OptionsOf(AutoMpgOptions, check=lambda given: AutoMpgOptions(**given))
-EFA_KEYS = OptionsOf(RunOptions, check=lambda given: RunOptions(**given), leave_out=("save",))
+def _add_pretrain_keys() -> dict[str, Any]:
+    """The options of both kinds of runs, and of a comparison; each may be left out."""
+    fields: dict[str, Any] = {}
+    for kind in (TextPretrainOptions, ImagePretrainOptions, ComparisonOptions):
+        for name, declared in options_of(kind).items():
+            fields[name] = (kind.model_fields[name].annotation | None, option(None, **vars(declared)))  # type: ignore[operator]
+    return fields
 
 
-class ScoreRequest(_Table):
+if TYPE_CHECKING:
+    PretrainTable = Options
+else:
+    PretrainTable = create_model("PretrainTable", __base__=Options, **_add_pretrain_keys())
+
+
+class ScoreRequest(Table):
     """Scores of every layer and head of some models, each model by itself."""
 
     command: Literal["score"]
     name: Name
     models: Models
-    options: Annotated[dict[str, Any], SCORE_KEYS] = Field(default_factory=dict)
+    options: ScoreOptions = Field(default_factory=ScoreOptions)
 
 
-class AnalogyRequest(_Table):
+class AnalogyRequest(Table):
     """Word analogies in the embeddings of some models, on the questions that all of them know."""
 
     command: Literal["analogy"]
     name: Name
     models: Models
-    options: Annotated[dict[str, Any], ANALOGY_KEYS] = Field(default_factory=dict)
+    options: AnalogyOptions = Field(default_factory=AnalogyOptions)
 
 
-class PretrainRequest(_Table):
+class PretrainRequest(Table):
     """Scores and loss of a training run, or of a comparison of runs, at every log."""
 
     command: Literal["pretrain"]
     name: Name
-    options: Annotated[dict[str, Any], PRETRAIN_KEYS] = Field(default_factory=dict)
+    options: PretrainTable = Field(default_factory=PretrainTable)
+
+    @field_validator("options")
+    @classmethod
+    def _check(cls, options: Options) -> Options:
+        as_value_error(lambda: make_options(**separate_comparison(options.given)[1]))
+        return options
 
 
-class TheoryRequest(_Table):
+class TheoryRequest(Table):
     """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
 
     command: Literal["theory"]
     name: Name
-    statements: Annotated[list[str], AfterValidator(lambda names: _check_statements(names))] = []
-    options: Annotated[dict[str, Any], THEORY_KEYS] = Field(default_factory=dict)
+    statements: Annotated[list[str], AfterValidator(lambda names: _check_statements(names))] = Field(default=[])
+    options: TheoryOptions = Field(default_factory=TheoryOptions)
 
 
 def _check_statements(names: list[str]) -> list[str]:
-    _as_value_error(select_statements, names)
+    as_value_error(select_statements, names)
     return names
 
 
-class SimulateRequest(_Table):
+class SimulateRequest(Table):
     """Scores of methods on simulated tables, whose test rows have another distribution."""
 
     command: Literal["simulate"]
     name: Name
-    options: Annotated[dict[str, Any], SIMULATE_KEYS] = Field(default_factory=dict)
+    options: SimulateOptions = Field(default_factory=SimulateOptions)
 
 
-class AutoMpgRequest(_Table):
+class AutoMpgRequest(Table):
     """Scores of methods on the auto-mpg data."""
 
     command: Literal["auto-mpg"]
     name: Name
-    options: Annotated[dict[str, Any], AUTO_MPG_KEYS] = Field(default_factory=dict)
+    options: AutoMpgOptions = Field(default_factory=AutoMpgOptions)
 
 
-class EfaRequest(_Table):
+class EfaRequest(Table):
     """Errors of models in an experiment of exponential family attention, beside baselines."""
 
     command: Literal["efa"]
     name: Name
-    experiment: Annotated[str, AfterValidator(lambda name: _as_value_error(one_of, "experiment", name, SETTINGS))]
-    options: Annotated[dict[str, Any], EFA_KEYS] = Field(default_factory=dict)
+    experiment: Annotated[str, AfterValidator(lambda name: as_value_error(one_of, "experiment", name, SETTINGS))]
+    options: RunOptions = Field(default_factory=RunOptions)
+
+    @field_validator("options")
+    @classmethod
+    def _refuse_save(cls, options: RunOptions) -> RunOptions:
+        if options.save is not None:
+            raise ValueError("save is an option of the command only; leave it out")
+        return options
 
 
-class FileRequest(_Table):
+class FileRequest(Table):
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
 
     command: Literal["file"]
@@ -149,18 +159,17 @@ Request = (
 )  # fmt: skip
 REQUESTS: tuple[type[Request], ...] = get_args(Request)
 COMMANDS: tuple[str, ...] = tuple(get_args(each.model_fields["command"].annotation)[0] for each in REQUESTS)
-OPTION_KEYS = {
-    "score": SCORE_KEYS, "analogy": ANALOGY_KEYS, "pretrain": PRETRAIN_KEYS, "theory": THEORY_KEYS,
-    "simulate": SIMULATE_KEYS, "auto-mpg": AUTO_MPG_KEYS, "efa": EFA_KEYS,
-}  # fmt: skip
 
 
-class _FigureKeys(_Table):
-    kind: Annotated[str, AfterValidator(lambda kind: _as_value_error(one_of, "kind", kind, FIGURES))]
+class FigureBlock(PlotOptions):
+    """A figure of `attngeo plot`."""
+
+    kind: Annotated[str, AfterValidator(lambda kind: as_value_error(one_of, "kind", kind, FIGURES))]
     of: str | None = None
     model: str | None = None
     models: Models | None = None
     caption: str = ""
+    where: Where | None = None
 
     @property
     def spec(self) -> FigureSpec:
@@ -168,26 +177,12 @@ class _FigureKeys(_Table):
         return FIGURES[self.kind]
 
     @property
-    def given(self) -> list[str]:
-        """The plot options that the recipe gives."""
-        return [name for name in options_of(PlotOptions) if name in self.model_fields_set]
-
-    @property
-    def options(self) -> PlotOptions:
+    def shown(self) -> PlotOptions:
         """What is shown of the results."""
-        return PlotOptions(**{name: getattr(self, name) for name in self.given})
+        return PlotOptions(**{name: value for name, value in self.given.items() if name in PlotOptions.model_fields})
 
 
-if TYPE_CHECKING:
-
-    class FigureBlock(_FigureKeys):
-        """A figure of `attngeo plot`."""
-
-else:
-    FigureBlock = create_model("FigureBlock", __base__=_FigureKeys, **make_keys(PlotOptions, hints={"where": Where}))
-
-
-class TableBlock(_Table):
+class TableBlock(Table):
     """A table of results.
 
     show: all rows, a summary of scores, medians beside the published ones, means of methods on tables, or the advantage
@@ -197,20 +192,20 @@ class TableBlock(_Table):
     of: str
     show: Literal["rows", "summary", "published", "methods", "advantage"] = "rows"
     columns: list[str] | None = Field(default=None, min_length=1)
-    where: Where = {}
+    where: Where = Field(default={})
     caption: str = ""
 
 
-class Section(_Table):
+class Section(Table):
     """A heading, then a text (Markdown), figures and tables."""
 
     title: str = Field(min_length=1, max_length=200)
     text: str = ""
-    figures: list[FigureBlock] = []
-    tables: list[TableBlock] = []
+    figures: list[FigureBlock] = Field(default=[])
+    tables: list[TableBlock] = Field(default=[])
 
 
-class Check(_Table):
+class Check(Table):
     """A condition that must be false for every stack of the models. of: results of the command score."""
 
     of: str
@@ -220,18 +215,18 @@ class Check(_Table):
     @field_validator("fail_if")
     @classmethod
     def _parse(cls, text: str) -> str:
-        _as_value_error(Condition, text)
+        as_value_error(Condition, text)
         return text
 
 
-class Recipe(_Table):
+class Recipe(Table):
     """A report: title, text (Markdown), results, sections and checks."""
 
     title: str = Field(min_length=1, max_length=200)
     text: str = ""
-    results: list[Annotated[Request, Field(discriminator="command")]] = []
-    section: list[Section] = []
-    check: list[Check] = []
+    results: list[Annotated[Request, Field(discriminator="command")]] = Field(default=[])
+    section: list[Section] = Field(default=[])
+    check: list[Check] = Field(default=[])
 
     def find_request(self, name: str) -> Request | None:
         """The request of the results with this name."""

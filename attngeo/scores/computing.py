@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
@@ -129,8 +128,9 @@ def _count_parameters(store: TensorStore, sites: list[AttentionSite]) -> int | N
 
 def _option_notes(options: ScoreOptions) -> list[str]:
     """Notes that tell rows from those with default options, in every file that they are written to."""
-    notes = [] if options.convention == ScoreOptions.convention else [f"{options.convention} convention"]
-    return notes if options.gamma == ScoreOptions.gamma else [*notes, f"gamma {options.gamma:g}"]
+    plain = ScoreOptions()
+    notes = [] if options.convention == plain.convention else [f"{options.convention} convention"]
+    return notes if options.gamma == plain.gamma else [*notes, f"gamma {options.gamma:g}"]
 
 
 def score_site(
@@ -191,6 +191,6 @@ def _describe_making(
     """How scores are made, for reports and for the list of what is kept."""
     return {
         **software(), **machine(), "model": store.ref, "revision": store.revision, "device": str(device),
-        "unused": list_unused(sites, Variants.of(options)), "layers": len(sites), "options": asdict(options),
+        "unused": list_unused(sites, Variants.of(options)), "layers": len(sites), "options": dict(options),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }  # fmt: skip

@@ -16,7 +16,7 @@ from attngeo.errors import CheckpointError, UsageError
 from attngeo.geometry.directionality import check_choices, is_outlier, outlier_threshold
 from attngeo.geometry.factors import form_statistics, largest_entries, layer_factors
 from attngeo.layouts.sites import AttentionSite
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
 
 if TYPE_CHECKING:
@@ -37,11 +37,22 @@ class QueryKeyMatrix(NamedTuple):
     norms: pd.DataFrame
 
 
-@accept_options(HubAccess, "hub")
+class MatrixKeywords(HubAccess):
+    """The keywords of `query_key_matrix`."""
+
+    hub: HubAccess | None = None
+    layer: int = 0
+    head: int | None = None
+    stack: str | None = None
+    gamma: float = 2.0
+    cells: int = MOST_CELLS
+
+
+@takes(MatrixKeywords)
 def query_key_matrix(
     model: Any,
-    layer: int = 0,
     *,
+    layer: int = 0,
     head: int | None = None,
     stack: str | None = None,
     gamma: float = 2.0,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from numbers import Integral
 
@@ -48,14 +47,12 @@ def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:
     return tuple(map(int, wanted))  # of numpy, too
 
 
-@dataclass(frozen=True, kw_only=True)
 class ResultOptions(Options):
     """Options for scores that are kept on this machine."""
 
     fresh: bool = option(False, "Compute again what is in the result store (see attngeo cache)", panel=RUNNING)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreOptions(Options):
     """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
 
@@ -64,8 +61,8 @@ class ScoreOptions(Options):
         None, "Score only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
         panel=INPUT, metavar="NAME",
     )  # fmt: skip
-    layers: Iterable[int] | None = option(
-        None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=parse_layers
+    layers: Sequence[int] | None = option(
+        None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
     )
     gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION)
     convention: Convention = option(
@@ -87,9 +84,3 @@ class ScoreOptions(Options):
         None, "Memory for the weights of layers in flight; at least one layer is read", panel=RUNNING, metavar="SIZE",
         shown_default="a quarter of what is free", least=1, parse=parse_bytes,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        if isinstance(self.memory, str):
-            object.__setattr__(self, "memory", parse_bytes(self.memory))
-        super().__post_init__()
-        object.__setattr__(self, "layers", check_layers(self.layers))

@@ -21,7 +21,7 @@ from attngeo.layouts.assemble import Projections, assemble, count_shared_rows
 from attngeo.layouts.layout import LatentLayout
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
 from attngeo.layouts.sites import AttentionSite, find_sites
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.scores.options import ScoreOptions, check_layers
 
 
@@ -54,7 +54,19 @@ class SiteWeights(NamedTuple):
     wk: Tensor
 
 
-@accept_options(HubAccess, "hub")
+class SiteKeywords(HubAccess):
+    """The keywords of `attention_sites`."""
+
+    hub: HubAccess | None = None
+    stack: str | None = None
+    layers: Iterable[int] | None = None
+    with_bias: bool = False
+    fold_norm: bool = False
+    rope_offset: int = 0
+    dtype: torch.dtype = torch.float32
+
+
+@takes(SiteKeywords)
 def attention_sites(
     model: Any,
     *,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import Identity, identify, identify_path
-from attngeo.options import accept_options, default_of, options_of
+from attngeo.checkpoints.opening import Identity, identify, identify_path
+from attngeo.options import default_of, options_of, takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code, software
 from attngeo.scores.options import ResultOptions, ScoreOptions
@@ -41,9 +40,16 @@ def score_types() -> dict[str, type]:
     return {name: int if name in INTEGERS else float if name in floats else str for name in score_columns()}
 
 
-@accept_options(ScoreOptions)
-@accept_options(HubAccess, "hub")
-@accept_options(ResultOptions, "results")
+class ScoreKeywords(ScoreOptions, HubAccess, ResultOptions):
+    """The keywords of `score`."""
+
+    options: ScoreOptions | None = None
+    hub: HubAccess | None = None
+    results: ResultOptions | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes(ScoreKeywords)
 def score(
     model: Any,
     options: ScoreOptions,
@@ -108,7 +114,7 @@ def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None
     if store is None:
         return None
     content = {"content": identity.content, "version": VERSION}
-    chosen = asdict(replace(options, memory=None))  # no number depends on it
+    chosen = dict(options.replace(memory=None))  # no number depends on it
     return store.record(content | {"options": chosen}, is_current=identity.is_current, about=content)
 
 
@@ -119,7 +125,5 @@ def _build_frame(found: Kept, options: ScoreOptions, model: str) -> pd.DataFrame
     frame = pd.DataFrame(found.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame["model"] = model
     about = {name: value for name, value in found.about.items() if name not in OWN_ENTRIES}
-    frame.attrs = (
-        {"title": "Attention scores"} | about | {"model": model} | asdict(options) | {"device": about["device"]}
-    )
+    frame.attrs = {"title": "Attention scores"} | about | {"model": model} | dict(options) | {"device": about["device"]}
     return frame

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.memory import available_memory
+from attngeo.bounds import available_memory
 from attngeo.checkpoints.access import HubAccess
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions, ScoreOptions
@@ -36,7 +35,7 @@ def score_models(
     the free memory unless `options.memory` is given, which is for each of them.
     """
     if options.memory is None and study.jobs > 1:
-        options = replace(options, memory=max(available_memory() // 4 // study.jobs, 1))
+        options = options.replace(memory=max(available_memory() // 4 // study.jobs, 1))
     run = partial(score_one, options=options, hub=hub, results=results)
     return run_study(run, models, names=models, options=study, progress=progress, on_outcome=on_outcome)
 

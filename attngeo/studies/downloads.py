@@ -72,13 +72,13 @@ def _require_online(what: str, advice: str) -> None:
 
 def _download(address: str, path: Path, advice: str, most_bytes: int) -> None:
     """Write the file in parts, so that one without an end does not fill memory or the disk."""
-    import httpx2
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # re-exported
 
     # Nothing is compressed on the way: few bytes could then become many.
     headers = {"Accept-Encoding": "identity"}
     try:
         with (
-            httpx2.stream("GET", address, timeout=TIMEOUT, follow_redirects=True, headers=headers) as answer,
+            httpx.stream("GET", address, timeout=TIMEOUT, follow_redirects=True, headers=headers) as answer,
             path.open("wb") as file,
         ):
             answer.raise_for_status()
@@ -86,5 +86,5 @@ def _download(address: str, path: Path, advice: str, most_bytes: int) -> None:
                 file.write(part)
                 if file.tell() > most_bytes:
                     raise DataError(f"{address} has more than {most_bytes:,} bytes, expected at most that; {advice}")
-    except httpx2.HTTPError as error:
+    except httpx.HTTPError as error:
         raise DataUnavailableError(f"{address} cannot be read ({first_line(error)}); {advice}") from None

@@ -46,7 +46,7 @@ def run_study(
     Raises UsageError or ClusterError if the cluster cannot be used.
     """
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
-    options = dataclasses.replace(options, jobs=max(1, min(options.jobs, len(tasks))))
+    options = options.replace(jobs=max(1, min(options.jobs, len(tasks))))
     found: dict[int, RunOutcome[Result]] = {}
     with closing(_start(function, tasks, options, progress)) as outcomes:
         for outcome in outcomes:

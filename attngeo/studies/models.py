@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from attngeo.bounds.small_files import MOST_BYTES, read_small_text
+from attngeo.bounds import MOST_BYTES, read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import HUB_ID, ModelRef, local_path
 from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
@@ -104,7 +104,7 @@ def is_glob(text: str) -> bool:
 
 def _match_revisions(text: str, hub: HubAccess) -> list[str]:
     """The references of the revisions that match, in natural order. Raises ModelNotFoundError if none does."""
-    from attngeo.checkpoints.repository import Repository
+    from attngeo.checkpoints.hub import Repository
 
     name, _, glob = text.partition("@")
     revisions = Repository(ModelRef(text, "hub", name), hub).list_revisions()

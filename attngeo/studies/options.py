@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attngeo.errors import UsageError
 from attngeo.options import RUNNING, Options, option
 
@@ -11,13 +9,11 @@ from attngeo.options import RUNNING, Options, option
 MOST_JOBS = 1024
 
 
-@dataclass(frozen=True, kw_only=True)
 class StudyOptions(Options):
     """Options of a study. Raises UsageError for a value outside its limits, and for jobs together with a cluster."""
 
     jobs: int = option(
         1, "Number of processes that work at the same time", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS,
-        shown_default=True,
     )  # fmt: skip
     cluster: str | None = option(
         None, "Address of a Dask scheduler whose workers do the work, for example tcp://host:8786", panel=RUNNING,
@@ -30,7 +26,6 @@ class StudyOptions(Options):
         """Whether runs are done in other processes than this one."""
         return self.jobs > 1 or self.cluster is not None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.cluster is not None and self.jobs > 1:
             raise UsageError("jobs and cluster contradict each other; the number of workers is that of the cluster")

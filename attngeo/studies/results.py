@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from attngeo.bounds.small_files import read_small_bytes
+from attngeo.bounds import read_small_bytes
 from attngeo.errors import OutputError, UsageError, first_line
 from attngeo.tables.atomic import atomic_write
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from platform import node
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.errors import FolderInUseError, OutputError
 from attngeo.progress import is_first_process
 from attngeo.tables.atomic import atomic_write

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
+from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.errors import first_line
 
 if TYPE_CHECKING:

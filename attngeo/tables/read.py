@@ -10,7 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
+from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.tables.parquet import read_parquet
 

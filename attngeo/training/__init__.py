@@ -8,7 +8,6 @@ imported when they are first used, so that the options of commands cost nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from attngeo import import_when_used
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 Precision = Literal["fp32", "bf16"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Options):
     """Options of the loop. Raises UsageError for a value outside its limits."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from attngeo.devices import explain_memory, pick_device
 from attngeo.errors import InterruptedTrainingError, TrainingError
-from attngeo.options import accept_options
+from attngeo.options import takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
 from attngeo.training.state import flatten_optimizer, load_optimizer, load_state, save_state
@@ -143,7 +142,18 @@ class History:
     best_epoch: np.ndarray
 
 
-@accept_options(TrainingOptions)
+class TrainingKeywords(TrainingOptions):
+    """The keywords of `train`."""
+
+    options: TrainingOptions | None = None
+    validation: Batches | None = None
+    folder: str | Path | None = None
+    identity: str = ""
+    optimizer: torch.optim.Optimizer | None = None
+    progress: ProgressCallback = ignore_progress
+
+
+@takes_after_two(TrainingKeywords)
 def train(
     model: nn.Module,
     batches: Batches,
@@ -173,8 +183,8 @@ def train(
     KeyboardInterrupt if there is no `folder` for the state.
     """
     optimizer = optimizer or make_optimizer(model, options)
-    place = None if folder is None else Path(folder)
-    training = _Training(model, batches, options, validation, place, identity, optimizer)
+    place, device = None if folder is None else Path(folder), pick_device(options.device)
+    training = _Training(model.to(device), batches, options, validation, place, identity, optimizer, device)
     try:
         return training.run(progress)
     except KeyboardInterrupt:
@@ -193,76 +203,76 @@ def make_optimizer(model: nn.Module, options: TrainingOptions) -> torch.optim.Op
     )
 
 
+@dataclass
 class _Training:
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Batches,
-        options: TrainingOptions,
-        validation: Batches | None,
-        folder: Path | None,
-        identity: str,
-        optimizer: torch.optim.Optimizer,
-    ) -> None:
-        self._device = pick_device(options.device)
-        self._model = model.to(self._device)
-        self._batches, self._validation, self._options, self._folder = batches, validation, options, folder
-        self._optimizer = optimizer
-        shapes = {name: list(weight.shape) for name, weight in model.named_parameters()}
-        kept = {name: value for name, value in dataclasses.asdict(options).items() if name not in FREE}
-        self._about = {"identity": identity, "options": kept, "shapes": shapes}
-        self.epoch = 0
-        self._train: list[Tensor] = []
-        self._held_out: list[Tensor] = []
-        self._best: BestWeights | None = None
-        self._next_save = 0.0
+    """The training of a model that is on its device, from `epoch` on."""
+
+    model: nn.Module
+    batches: Batches
+    options: TrainingOptions
+    validation: Batches | None
+    folder: Path | None
+    identity: str
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    epoch: int = 0
+    train_losses: list[Tensor] = field(default_factory=list)
+    held_out_losses: list[Tensor] = field(default_factory=list)
+    best: BestWeights | None = None
+    next_save: float = 0.0
+
+    def identify(self) -> dict[str, Any]:
+        """What the state of a training is of."""
+        shapes = {name: list(weight.shape) for name, weight in self.model.named_parameters()}
+        kept = {name: value for name, value in self.options if name not in FREE}
+        return {"identity": self.identity, "options": kept, "shapes": shapes}
 
     def run(self, progress: ProgressCallback) -> History:
         """Train, from the saved state if there is one."""
-        devices = [self._device.index or 0] if self._device.type == "cuda" else []
+        devices = [self.device.index or 0] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._resume()
-            while self.epoch < self._options.epochs and not (self._best is not None and self._best.all_stopped):
-                torch.manual_seed(draw_generator(self._options.seed, self.epoch, 1).initial_seed())
+            while self.epoch < self.options.epochs and not (self.best is not None and self.best.all_stopped):
+                torch.manual_seed(draw_generator(self.options.seed, self.epoch, 1).initial_seed())
                 self._run_epoch()
                 self.epoch += 1
                 self._save_if_due()
-                progress(Progress("fit", self._describe(), self.epoch, self._options.epochs, "steps"))
+                progress(Progress("fit", self._describe(), self.epoch, self.options.epochs, "steps"))
         return self._finish()
 
     def _run_epoch(self) -> None:
-        self._model.train()
+        self.model.train()
         with explain_memory(SMALLER):
-            losses = [self._take_step(batch) for batch in self._batches.epoch(self.epoch)]
-        self._train.append(self._average(losses))
-        if self._validation is not None:
+            losses = [self._take_step(batch) for batch in self.batches.epoch(self.epoch)]
+        self.train_losses.append(self._average(losses))
+        if self.validation is not None:
             with explain_memory(SMALLER):
-                self._held_out.append(self._validate(self._validation))
-            self._best = self._best or self._start_best(self._held_out[-1])
-            self._best.update(self.epoch, self._held_out[-1])
+                self.held_out_losses.append(self._validate(self.validation))
+            self.best = self.best or self._start_best(self.held_out_losses[-1])
+            self.best.update(self.epoch, self.held_out_losses[-1])
 
     def _start_best(self, losses: Tensor) -> BestWeights:
         """For one model, or for as many as there are losses."""
-        return BestWeights(self._model, len(losses) if losses.ndim else None, self._options.patience)
+        return BestWeights(self.model, len(losses) if losses.ndim else None, self.options.patience)
 
     def _take_step(self, batch: Batch) -> Tensor:
         """One update. Returns the sums of losses and the numbers of terms: [2] or [2, models]."""
         total, count = self._measure(batch)
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         (total / count).sum().backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        self.optimizer.step()
         return _stack(total, count)
 
     def _measure(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        moved = [tensor.to(self._device, non_blocking=True) for tensor in batch]
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "bf16"):
-            total, count = self._model(*moved)
+        moved = [tensor.to(self.device, non_blocking=True) for tensor in batch]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bf16"):
+            total, count = self.model(*moved)
         return total, count
 
     @torch.no_grad()
     def _validate(self, batches: Batches) -> Tensor:
         """The mean loss of data that is not trained on."""
-        self._model.eval()
+        self.model.eval()
         pairs = [_stack(*self._measure(batch)) for batch in batches.epoch(0)]
         sums: Tensor = torch.stack(pairs).cpu().double().sum(0)
         return sums[0] / sums[1]
@@ -279,82 +289,84 @@ class _Training:
             value = losses[at, 0][~finite[at]].reshape(-1)[0]
             raise TrainingError(
                 f"the loss became {'NaN' if value.isnan() else 'infinite'} in epoch {self.epoch + 1}, batch {at + 1}; "
-                f"lower the learning rate (now {self._options.learning_rate:g})"
+                f"lower the learning rate (now {self.options.learning_rate:g})"
             )
         sums: Tensor = losses.sum(0)
         return sums[0] / sums[1]
 
     def _check_weights(self) -> None:
         """Raise TrainingError if the last step, whose effect no loss shows, made a weight that is not finite."""
-        for name, weight in self._model.named_parameters():
+        for name, weight in self.model.named_parameters():
             if not weight.isfinite().all():
                 raise TrainingError(
-                    f"{name} has weights that are not finite after the last epoch, {len(self._train)}; "
-                    f"lower the learning rate (now {self._options.learning_rate:g})"
+                    f"{name} has weights that are not finite after the last epoch, {len(self.train_losses)}; "
+                    f"lower the learning rate (now {self.options.learning_rate:g})"
                 )
 
     def _describe(self) -> str:
-        text = f"loss {float(self._train[-1].mean()):.4f}"
-        return text + (f"  validation {float(self._held_out[-1].mean()):.4f}" if self._held_out else "")
+        text = f"loss {float(self.train_losses[-1].mean()):.4f}"
+        return text + (f"  validation {float(self.held_out_losses[-1].mean()):.4f}" if self.held_out_losses else "")
 
     def _save_if_due(self) -> None:
         """Save what the epochs so far have given, if there is a folder for it."""
         start = time.monotonic()
-        if self._folder is None or start < self._next_save:
+        if self.folder is None or start < self.next_save:
             return
-        lists = {"train": self._train, "validation": self._held_out}
+        lists = {"train": self.train_losses, "validation": self.held_out_losses}
         groups = {
-            "model": self._model.state_dict(),
-            "optimizer": flatten_optimizer(self._optimizer),
-            "best": {} if self._best is None else self._best.state(),
+            "model": self.model.state_dict(),
+            "optimizer": flatten_optimizer(self.optimizer),
+            "best": {} if self.best is None else self.best.state(),
             "lists": {name: torch.stack(values) for name, values in lists.items() if values},
         }
-        save_state(self._folder, groups, self._about | {"epoch": self.epoch})
+        save_state(self.folder, groups, self.identify() | {"epoch": self.epoch})
         end = time.monotonic()
-        self._next_save = end + PAUSE * (end - start)
+        self.next_save = end + PAUSE * (end - start)
 
     def _resume(self) -> None:
         """Load the saved state, if there is one."""
-        state = None if self._folder is None else load_state(self._folder)
+        state = None if self.folder is None else load_state(self.folder)
         if state is None:
             return
         groups, about = state
-        for what, wanted in self._about.items():
+        for what, wanted in self.identify().items():
             if about.get(what) != wanted:
                 raise TrainingError(
-                    f"{self._folder}: its unfinished training has another {NAMES[what]}; choose another folder, or "
+                    f"{self.folder}: its unfinished training has another {NAMES[what]}; choose another folder, or "
                     "remove it to train from the start"
                 )
         self.epoch = int(about["epoch"])
-        self._model.load_state_dict(groups["model"])
-        load_optimizer(self._optimizer, groups["optimizer"])
+        self.model.load_state_dict(groups["model"])
+        load_optimizer(self.optimizer, groups["optimizer"])
         lists: dict[str, Any] = groups.get("lists", {})
-        self._train, self._held_out = ([*lists.get(name, torch.empty(0)).unbind(0)] for name in ("train", "validation"))
+        self.train_losses, self.held_out_losses = (
+            [*lists.get(name, torch.empty(0)).unbind(0)] for name in ("train", "validation")
+        )
         if "best" in groups:
-            self._best = self._start_best(self._held_out[-1])
-            self._best.load(groups["best"])
+            self.best = self._start_best(self.held_out_losses[-1])
+            self.best.load(groups["best"])
 
     def _check_validation(self, best: BestWeights) -> None:
         """Raise TrainingError for a model without a best epoch: after none was its validation loss finite."""
         without = best.epochs < 0
         if without.any():
-            last = self._held_out[-1].reshape(-1)[without][0]
+            last = self.held_out_losses[-1].reshape(-1)[without][0]
             raise TrainingError(
-                f"no validation loss of {len(self._held_out)} epochs is finite (the last one is "
+                f"no validation loss of {len(self.held_out_losses)} epochs is finite (the last one is "
                 f"{'NaN' if last.isnan() else 'infinite'}); lower the learning rate (now "
-                f"{self._options.learning_rate:g}), or leave extreme values out of the validation data"
+                f"{self.options.learning_rate:g}), or leave extreme values out of the validation data"
             )
 
     def _finish(self) -> History:
-        if self._best is not None:
-            self._check_validation(self._best)
-            self._best.restore()
+        if self.best is not None:
+            self._check_validation(self.best)
+            self.best.restore()
         self._check_weights()
-        self._model.eval()
+        self.model.eval()
         empty = np.empty(0)
-        train = torch.stack(self._train).numpy() if self._train else empty
-        best = np.full(train.shape[1:] or 1, len(train) - 1) if self._best is None else self._best.epochs.numpy()
-        return History(train, torch.stack(self._held_out).numpy() if self._held_out else empty, best)
+        train = torch.stack(self.train_losses).numpy() if self.train_losses else empty
+        best = np.full(train.shape[1:] or 1, len(train) - 1) if self.best is None else self.best.epochs.numpy()
+        return History(train, torch.stack(self.held_out_losses).numpy() if self.held_out_losses else empty, best)
 
 
 def _stack(total: Tensor, count: Tensor) -> Tensor:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import nn
 
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.file_store import FileStore
-from attngeo.checkpoints.module_store import ModuleStore
+from attngeo.checkpoints.files import FileStore
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.sites import AttentionSite
-from attngeo.options import accept_options
+from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import software
 from attngeo.scores.projections import sites_of
@@ -37,7 +36,14 @@ FAILING = ("differs", "no product", "only in memory")
 UNCHECKED = ("not run", "only in the file")
 
 
-@accept_options(HubAccess, "hub")
+class VerifyKeywords(HubAccess):
+    """The keywords of `verify`."""
+
+    hub: HubAccess | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes(VerifyKeywords)
 def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = None) -> pd.DataFrame:
     """Compare the query and key weights that attngeo reads with what the running model multiplies, at every site.
 

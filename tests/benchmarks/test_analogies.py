@@ -18,6 +18,7 @@ from support.vectors import keyed
 
 import attngeo
 from attngeo.analogies.lexicon import build_lexicon
+from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import google_path, load_questions
 from attngeo.embeddings.opening import open_embedding
 
@@ -29,7 +30,7 @@ def test_all_questions_against_gensim_and_the_product_alone(benchmark: Benchmark
     """At least 4 times faster than gensim with the same answers, and within 1.6 times of one product a question."""
     embedding = open_embedding("demo:minilm")
     oracle = keyed(embedding.labels, embedding.matrix)
-    lexicon = build_lexicon(embedding, candidates="all")
+    lexicon = build_lexicon(embedding, settings=ProbeSettings(candidates="all"))
     found = [rows for q in load_questions("google").questions if (rows := lexicon.rows_of(q)) is not None]
     unit = torch.nn.functional.normalize(embedding.matrix, dim=1)
     a, b, c = torch.tensor([terms for *terms, _ in found]).T

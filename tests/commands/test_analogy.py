@@ -180,11 +180,11 @@ def test_one_analogy_by_hand(attngeo: Command) -> None:
 def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the king and the queen saw a man and a woman\n" * 200)
-    run = attngeo("cbow", text, "-o", tmp_path / "v.kv", "--dimensions", 10)
+    run = attngeo("cbow", text, "-o", tmp_path / "v.vec", "--dimensions", 10)
     assert (run.returncode, run.stdout) == (0, "")
-    assert_states(run.stderr, tmp_path / "v.kv", 8, 10)
+    assert_states(run.stderr, tmp_path / "v.vec", 8, 10)
     questions = write_questions(tmp_path / "q.txt", {"royal": ["man king woman queen"]})
-    for reference in (tmp_path / "v.kv", f"cbow:{text}"):
+    for reference in (tmp_path / "v.vec", f"cbow:{text}"):
         run = attngeo("analogy", reference, "--questions", questions, "--top-k", 1, "--format", "json")
         assert (run.returncode, run.stderr) == (0, "")
         assert json.loads(run.stdout)[-1]["known"] == 1
@@ -326,9 +326,9 @@ def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
             UsageError,
             ["--top-k", "99999", "from 1 to 22,500", "22,501"],
         ),
-        (["cbow", "none.txt", "-o", "v.kv"], ModelNotFoundError, ["none.txt"]),
-        (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".kv"]),
-        (["cbow", "none.txt", "-o", "v.kv", "--epochs", "0"], UsageError, ["--epochs", 0, 1]),
+        (["cbow", "none.txt", "-o", "v.vec"], ModelNotFoundError, ["none.txt"]),
+        (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".vec"]),
+        (["cbow", "none.txt", "-o", "v.vec", "--epochs", "0"], UsageError, ["--epochs", 0, 1]),
     ],
 )
 def test_bad_sums_and_texts(

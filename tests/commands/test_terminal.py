@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attngeo.commands.app import COMMANDS, app
+from attngeo.commands.app import COMMANDS, load_command
 from support.messages import assert_fails, assert_states
 from support.terminal import on_terminal
 
-from attngeo.checkpoints.known_models import HUB_MODELS
+from attngeo.checkpoints.reference import hub_models
+from attngeo.choices import PANELS, RUNNING
 from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
-from attngeo.options import PANELS, RUNNING
 
-NAMES = [function.__name__ for functions in COMMANDS.values() for function in functions]
+NAMES = [name for name in COMMANDS if name not in ("efa", "tabular")]
 # The options that change no result.
 RUNNING_OPTIONS = {
     "device", "memory", "workers", "offline", "download", "retries", "fresh", "quiet", "verbose", "resume",
@@ -35,10 +35,12 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][;m]")
 
 
 def params(name: str) -> list[Any]:
-    import typer.main
+    return list(load_command(name).params)
 
-    group: Any = typer.main.get_command(app)
-    return list(group.commands[name].params)
+
+def test_the_table_of_commands_says_what_their_help_says() -> None:
+    for name, command in COMMANDS.items():
+        assert command.purpose == " ".join(load_command(name).help.partition("\n\n")[0].split())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,8 +64,7 @@ def test_help_fits_every_terminal(inside: Command, name: str, width: int) -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_are_commands_that_exist(name: str) -> None:
     """Each option of an example is one of its command's."""
-    function = next(each for functions in COMMANDS.values() for each in functions if each.__name__ == name)
-    examples = re.findall(r"^ +attngeo (\w+) ?(.*)$", function.__doc__ or "", re.MULTILINE)
+    examples = re.findall(r"^ +attngeo (\w+) ?(.*)$", load_command(name).help, re.MULTILINE)
     assert examples
     for command, arguments in examples:
         flags = {flag for param in params(command) for flag in param.opts}
@@ -189,7 +190,7 @@ def test_well_written_names_are_not_doubted(inside: Command) -> None:
     for name in ("mistralai/Mistral-7B-v0.1", "bert-base-uncased", "someone/unlike-any-other"):
         done = inside("score", name)
         assert_fails(done, NetworkError.exit_code, name, "offline")
-        assert not any(other in done.stderr for other in HUB_MODELS if other != name)
+        assert not any(other in done.stderr for other in hub_models() if other != name)
 
 
 def test_no_arguments_show_the_commands(attngeo: Command) -> None:
@@ -197,7 +198,8 @@ def test_no_arguments_show_the_commands(attngeo: Command) -> None:
     assert done.returncode == 0
     assert done.stdout == attngeo("--help").stdout
     assert all(re.search(rf"^  {name} +\S", done.stdout, re.MULTILINE) for name in NAMES)
-    assert [line for line in done.stdout.splitlines() if line in COMMANDS] == list(COMMANDS)
+    panels = dict.fromkeys(command.panel for command in COMMANDS.values())
+    assert [line for line in done.stdout.splitlines() if line in panels] == list(panels)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,8 @@ def test_fish_gets_a_candidate_a_line(attngeo: Command) -> None:
 
 def test_names_complete_without_loading_torch() -> None:
     code = (
-        "import sys; from attngeo.checkpoints import suggest; list(suggest.local_names());print('torch' in sys.modules)"
+        "import sys; from attngeo.checkpoints.reference import local_names\n"
+        "list(local_names()); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"

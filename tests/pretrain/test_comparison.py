@@ -119,7 +119,7 @@ def test_each_run_is_compared_with_the_baseline_of_its_own_seed(
     losses = {("default", 0): [9, 8, 7, 6], ("symmetric", 0): [8, 7, 5, 5], ("default", 1): [9, 7, 5, 2],
               ("symmetric", 1): [5, 4, 3, 2], ("default", 2): [9, 8, 7, 6], ("symmetric", 2): [5, 5, 4, 3]}  # fmt: skip
     for (init, seed), own in losses.items():
-        write_finished(tmp_path / "runs", dataclasses.replace(options, init=init, seed=seed), range(1, 5), own)
+        write_finished(tmp_path / "runs", options.replace(init=init, seed=seed), range(1, 5), own)
     rows = compare(options, tmp_path / "runs", compare=["default", "symmetric"], seeds=3, resume=True).rows
     own = rows[rows["init"] == "symmetric"].set_index("seed")
     assert own["steps_to_baseline"].tolist() == [3, pd.NA, 1]
@@ -130,7 +130,7 @@ def test_a_last_log_of_fewer_steps_is_not_compared(tmp_path: Path) -> None:
     """The number of steps of a run by epochs follows from the images; the mean of one step may be any."""
     options = make_options("vit-tiny", epochs=1, warmup_epochs=0, log_every=50)
     for init, losses in (("default", [3.0, 2.0, 9.0]), ("symmetric", [2.5, 1.5, 0.5])):
-        write_finished(tmp_path / "runs", dataclasses.replace(options, init=init), [50, 100, 101], losses)
+        write_finished(tmp_path / "runs", options.replace(init=init), [50, 100, 101], losses)
     baseline, symmetric = compare(
         options, tmp_path / "runs", compare=["default", "symmetric"], resume=True
     ).rows.to_dict("records")
@@ -206,7 +206,7 @@ def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_p
 def test_checkpoints_are_compared_by_path_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = small_options(tmp_path, steps=5)
     for seed in (1, 2):
-        run(dataclasses.replace(options, seed=seed), tmp_path / f"{seed}/run")
+        run(options.replace(seed=seed), tmp_path / f"{seed}/run")
     monkeypatch.chdir(tmp_path)
     inits = ["1/run/model", "2/run/model"]
     first = compare(options, "runs", compare=inits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -368,7 +367,7 @@ def test_faults_that_can_be_known_are_reported_before_training(
 ) -> None:
     if torch.cuda.is_available() and "precision" in given:
         pytest.skip("there is a CUDA device here")
-    options = dataclasses.replace(small_options(tmp_path), **given)
+    options = small_options(tmp_path).replace(**given)
     with pytest.raises(kind, match=facts) as error:
         run(options, tmp_path / "run")
     assert "\n" not in str(error.value)
@@ -395,7 +394,7 @@ def test_typos_are_reported_before_the_data_are_read(tmp_path: Path, monkeypatch
         ({"model": "tinny"}, "'tinny'.* tiny"),
     ):
         with pytest.raises(UsageError, match=facts):
-            run(dataclasses.replace(small_options(tmp_path), **given), tmp_path / "run")
+            run(small_options(tmp_path).replace(**given), tmp_path / "run")
     for fields, facts in (
         ({"model_type": "bret"}, "'bret'.*'bert'"),
         ({"model_type": ""}, "model_type ''.*'bert'"),

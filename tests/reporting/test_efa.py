@@ -10,7 +10,7 @@ import pytest
 from support.messages import refuses
 
 from attngeo.errors import UsageError
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.reporting import build_report, read_recipe
 
 RECIPE = """

@@ -8,7 +8,8 @@ import pytest
 import typer
 from attngeo.commands.app import app
 
-from attngeo.reporting.schema import OPTION_KEYS, FigureBlock, Recipe
+from attngeo.reporting.schema import COMMANDS as REQUESTED
+from attngeo.reporting.schema import REQUESTS, FigureBlock, Recipe
 
 # Options about one run of a command, not about the question: a recipe is offline, quiet or verbose as a whole.
 RUNNING = {
@@ -92,7 +93,11 @@ def options_of_commands() -> dict[str, set[str]]:
 
 
 def keys_of_recipes() -> dict[str, set[str]]:
-    keys = {RENAMED.get(name, name): set(keys.keys) for name, keys in OPTION_KEYS.items()}
+    keys: dict[str, set[str]] = {}
+    for name, request in zip(REQUESTED, REQUESTS, strict=True):
+        if "options" in request.model_fields:
+            options: Any = request.model_fields["options"].annotation
+            keys[RENAMED.get(name, name)] = set(options.model_fields) - {"save"}
     return keys | {"plot": set(FigureBlock.model_fields)}
 
 

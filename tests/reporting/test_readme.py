@@ -12,7 +12,7 @@ from support.readme import ROOT
 from attngeo.figures.kinds import FIGURES
 from attngeo.reporting import read_recipe
 from attngeo.reporting.recipe_errors import TABLES
-from attngeo.reporting.schema import OPTION_KEYS, REQUESTS, Recipe
+from attngeo.reporting.schema import COMMANDS, REQUESTS, Recipe
 
 TEXT = (ROOT / "attngeo/reporting/README.md").read_text("utf-8")
 
@@ -58,7 +58,9 @@ def test_every_key_of_a_recipe_is_listed() -> None:
 def test_every_option_of_a_command_is_listed() -> None:
     rows = read_table("command", "keys of `options`")
     assert {names_in(row[0])[0]: names_in(row[1]) for row in rows} == {
-        command: list(keys.keys) for command, keys in OPTION_KEYS.items()
+        command: [name for name in request.model_fields["options"].annotation.model_fields if name != "save"]
+        for command, request in zip(COMMANDS, REQUESTS, strict=True)
+        if "options" in request.model_fields
     }
 
 

@@ -64,9 +64,9 @@ BAD = [
     ('command = "score"', 'command = "score"\noptions = { layers = "a" }', 7, "results[1].options.layers", "0-3,7"),
     ('command = "score"', 'command = "score"\noptions = { convention = 1 }', 7, "results[1].options.convention", "1"),
     ('command = "score"', 'command = "score"\noptions = { rope_offset = "x" }', 7, "results[1].options.rope_offset",
-     "integer, got 'x'"),
+     "whole number, got 'x'"),
     ('command = "score"', 'command = "score"\noptions = { rope_offset = 1.5 }', 7, "results[1].options.rope_offset",
-     "integer, got 1.5"),
+     "whole number, got 1.5"),
     ('show = "summary"', 'show = "all"', 12, "section[1].tables[1].show", "expected 'rows'"),
     ('command = "score"', 'command = "score"\noptions = 3', 7, "results[1].options", "3"),
     ("symmetry.median < 0.2", "symmetry < 0.2", 17, "check[1].fail_if", "'symmetry'"),
@@ -124,21 +124,21 @@ def test_the_starter_is_a_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        ('layers = "0-2,5"', {"layers": [0, 1, 2, 5]}),
-        ("layers = [1]", {"layers": [1]}),
+        ('layers = "0-2,5"', {"layers": (0, 1, 2, 5)}),
+        ("layers = [1]", {"layers": (1,)}),
         ("gamma = 3", {"gamma": 3.0}),
         ('per_head = false, device = "cpu"', {"per_head": False, "device": "cpu"}),
     ],
 )
 def test_options_are_those_of_the_command_and_may_be_texts(written: str, read: dict[str, Any], recipe: Path) -> None:
     recipe.write_text(recipe.read_text().replace('command = "score"', f'command = "score"\noptions = {{ {written} }}'))
-    assert read_recipe(recipe).recipe.results[0].options == read
+    assert read_recipe(recipe).recipe.results[0].options.given == read
 
 
 def test_options_of_a_figure_are_those_of_plot(recipe: Path) -> None:
     recipe.write_text(recipe.read_text().replace('of = "scores" }]', 'of = "scores", where = { layer = 1 } }]'))
     (figure,) = read_recipe(recipe).recipe.section[0].figures
-    assert (figure.given, figure.options.where) == (["where"], {"layer": 1})
+    assert figure.shown.given == {"where": {"layer": 1}}
     recipe.write_text(recipe.read_text().replace("layer = 1 }", "layer = [1, 2] }"))
     (figure,) = read_recipe(recipe).recipe.section[0].figures
-    assert figure.options.where == {"layer": [1, 2]}
+    assert figure.shown.where == {"layer": [1, 2]}

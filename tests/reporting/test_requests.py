@@ -14,13 +14,17 @@ from support.vectors import write_text as write_vectors
 
 from attngeo.errors import StudyError, UsageError
 from attngeo.figures.kinds import FIGURES
+from attngeo.papers.wibisono2023.tables import (
+    AUTO_MPG_COLUMNS,
+    SIMULATION_COLUMNS,
+    measure_advantage,
+    summarise_methods,
+)
 from attngeo.progress import ignore_progress
 from attngeo.reporting import build_report, read_recipe
 from attngeo.reporting.results import STUDIES, make_part
 from attngeo.reporting.schema import COMMANDS, REQUESTS
 from attngeo.studies.tasks import RunOutcome, StudyTask, run_task
-from attngeo.tabular.experiments import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
-from attngeo.tabular.summary import measure_advantage, summarise_methods
 
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
 REQUESTED = {

@@ -38,7 +38,7 @@ LIBRARIES_OF = {
     "plot": ("attngeo.reporting.plots", "attngeo.figures.save"),
     "pretrain": ("attngeo.pretrain.comparison", "transformers.trainer", "transformers.models.bert.modeling_bert"),
     "report": ("attngeo.reporting.report", "attngeo.figures.save"),
-    "tabular": ("attngeo.tabular.own_fit", "pyarrow.parquet"),
+    "tabular": ("attngeo.estimators.tabular.files", "pyarrow.parquet"),
 }
 BYTES = 1 << 20  # of a request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -17,10 +17,8 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from attngeo.errors import AttnGeoError
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
 from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
-from attngeo.tabular import AttentionClassifier
-from attngeo.tabular.saving import load_classifier, save_classifier
 from support.mutate import choose_junk, mutate_bytes, mutate_json
 from support.outcome import Wrong, check_error
 from support.sequences import make_efa
@@ -79,7 +77,7 @@ def save_models() -> dict[str, list[Saved]]:
     for parameters in TABULAR:
         given = {"max_epochs": 1, "n_heads": 2, "head_size": 3, "random_state": 0, "device": "cpu"}
         model = AttentionClassifier(**given | parameters).fit(CELLS, LABELS)
-        savers.append(("tabular", partial(save_classifier, model)))
+        savers.append(("tabular", model.save))
     for kind, save_to in savers:
         with tempfile.TemporaryDirectory() as folder:
             save_to(folder)
@@ -98,7 +96,7 @@ def fuzz_efa(rng: Random, folder: Path) -> bool:
         check_error(error)
         return False
     stated = json.loads((folder / CONFIG).read_text("utf-8"))
-    check_stated(stated["options"], dataclasses.asdict(model.options_))
+    check_stated(stated["options"], dict(model.options_))
     check_stated({"items": stated["items"]}, {"items": model.items_})
     found = predict_rows(model)
     is_usual = all(stated["shape"].get(name) == before.config["shape"][name] for name in SCALES) and all(
@@ -121,7 +119,7 @@ def fuzz_tabular(rng: Random, folder: Path) -> bool:
     before = rng.choice(save_models()["tabular"])
     write_mutated(rng, before, folder)
     try:
-        model = load_classifier(folder)
+        model = AttentionClassifier.load(folder)
     except AttnGeoError as error:
         check_error(error)
         return False
@@ -132,11 +130,11 @@ def fuzz_tabular(rng: Random, folder: Path) -> bool:
     found = predict_cells(model)
     if found is not None and is_same(before, folder):
         write_saved(before, folder / "before")
-        again = predict_cells(load_classifier(folder / "before"))
+        again = predict_cells(AttentionClassifier.load(folder / "before"))
         if again is None or not np.array_equal(found, again):
             raise Wrong(f"other predictions: {found} instead of {again}")
-    save_classifier(model, folder / "again")
-    load_classifier(folder / "again")
+    model.save(folder / "again")
+    AttentionClassifier.load(folder / "again")
     return True
 
 
@@ -167,10 +165,11 @@ def predict_cells(model: AttentionClassifier) -> np.ndarray | None:
         pd.Series([coding.values[at % len(coding.values)] if coding.values else None for at in range(4)], dtype=object)
         for coding in model.coding_.columns[:-1]
     ]
-    table = pd.concat(columns, axis=1, keys=model.coding_.names if model.coding_.named else range(len(columns)))
+    named = all(isinstance(name, str) for name in model.coding_.names)
+    table = pd.concat(columns, axis=1, keys=model.coding_.names if named else range(len(columns)))
     try:
-        found = model.predict_proba(table if model.coding_.named else table.to_numpy())
-        model.predict(table if model.coding_.named else table.to_numpy())
+        found = model.predict_proba(table if named else table.to_numpy())
+        model.predict(table if named else table.to_numpy())
     except AttnGeoError as error:
         check_error(error)
         return None

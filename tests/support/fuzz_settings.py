@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from functools import cache
 from pathlib import Path
@@ -37,7 +36,7 @@ def fuzz_settings(rng: Random, folder: Path) -> bool:
     stated: dict[str, Any] = json.loads((folder / FILE).read_text())
     if OLD_NAME in stated:
         stated[NEW_NAME] = stated.pop(OLD_NAME)
-    found = dataclasses.asdict(options)
+    found = dict(options)
     hints = get_type_hints(type(options))
     for name in stated.keys() - (ONLY_IMAGES if options.task == "text" else ONLY_TEXT):
         is_real = name in REAL and type(stated[name]) is int
@@ -53,7 +52,7 @@ def fuzz_settings(rng: Random, folder: Path) -> bool:
 @cache
 def list_settings() -> list[dict[str, Any]]:
     """The settings of two runs, and of one of version 0.1, as their files hold them."""
-    text, image = (dataclasses.asdict(make_options(model, steps=50)) for model in ("bert-mini", "vit-6"))
+    text, image = (dict(make_options(model, steps=50)) for model in ("bert-mini", "vit-6"))
     old = image | text | {OLD_NAME: True}
     del old[NEW_NAME]
     return [text, image, old]

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.estimators.efa import ExponentialFamilyAttention
-from attngeo.tabular import AttentionClassifier
-from attngeo.tabular.saving import load_classifier, save_classifier
+from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
 from support.sequences import make_efa
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -55,7 +53,7 @@ def predict(name: str, rows: pd.DataFrame) -> dict[str, list[Any]]:
     """What the golden model says about rows: numbers by name, in the order of the rows."""
     folder = GOLDEN / name
     if name == TABULAR:
-        classifier = load_classifier(folder)
+        classifier = AttentionClassifier.load(folder)
         return {"probabilities": classifier.predict_proba(rows).ravel().tolist()}
     model = ExponentialFamilyAttention.load(folder)
     means = model.predict_proba(rows) if model.part_ == "items" else model.predict(rows)
@@ -75,7 +73,7 @@ def main() -> None:
     """Fit, save and ask all models."""
     sizes = {"n_heads": 2, "head_size": 2, "feed_forward": 3, "n_bins": 3}
     classifier = AttentionClassifier(**sizes, max_epochs=60, learning_rate=0.02, random_state=0, device="cpu")
-    save_classifier(classifier.fit(CELLS, np.array(LABELS)), GOLDEN / TABULAR)
+    classifier.fit(CELLS, np.array(LABELS)).save(GOLDEN / TABULAR)
     _write(TABULAR, CELLS[:8])
     for name, options in EFA.items():
         given: dict[str, Any] = {"width": 4, "max_epochs": 40, "learning_rate": 0.03, "validation_fraction": 0.0}

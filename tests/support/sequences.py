@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.options import Architecture
 from attngeo.options import options_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds.escape import list_names, printable
+from attngeo.bounds import list_names, printable
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.efa.options import EfaOptions

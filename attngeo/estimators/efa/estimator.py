@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import copy, deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -47,6 +47,7 @@ from attngeo.estimators.efa.prediction import (
 from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, Sequences, TableReader
 from attngeo.estimators.efa.views import tabulate_embeddings, tabulate_weights
+from attngeo.options import options_of
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import History, TensorBatches, TrainingOptions, draw_generator, seeded, train
 from attngeo.training.state import remove_state
@@ -181,8 +182,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """An estimator with the options of a command. family: in place of the one that the options name."""
         names = {option: name for name, option in OPTION_NAMES.items()}
-        own = {field.name for field in fields(EfaOptions)}
-        parameters: dict[str, Any] = {names.get(name, name): getattr(options, name) for name in own}
+        parameters: dict[str, Any] = {names.get(name, name): getattr(options, name) for name in options_of(EfaOptions)}
         return cls(**parameters | {"architecture": architecture, "family": family or options.family})
 
     def fit(
@@ -446,7 +446,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         NotEnoughMemoryError.
         """
         saved, model = read_efa(Path(folder), family)
-        options = replace(saved.options, device=usable_device(saved.options.device))
+        options = saved.options.replace(device=usable_device(saved.options.device))
         loaded = cls.from_options(options, saved.architecture, family)
         loaded.options_, loaded.architecture_ = options, saved.architecture
         loaded.items_, loaded._shape, loaded.model_ = saved.items, model.shape, model.eval()
@@ -471,7 +471,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         position = options.position or shape.position
         has_vectors = options.gives_vectors(position)
         return TableReader(
-            replace(options, position=position), self.items_ or None, shape.part == "values",
+            options.replace(position=position), self.items_ or None, shape.part == "values",
             shape.longest if has_vectors else 0,
             is_ordered=has_vectors or options.causal or not self.items_, of_places=bool(shape.places),
         )  # fmt: skip
@@ -532,8 +532,8 @@ def train_model(
     """
     batches = SequenceBatches(model, tables[0], options.batch_size, options.seed)
     held_out = HeldOutBatches(model, tables[1], options) if len(tables) > 1 else None
-    own = {field.name: getattr(options, field.name) for field in fields(TrainingOptions)}
-    digest = hashlib.sha256(f"{replace(options, device='cpu')!r} {architecture!r}".encode())
+    own = {name: getattr(options, name) for name in options_of(TrainingOptions)}
+    digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
     for table in tables:
         digest.update(table.starts.tobytes())
         for name, tensor in table.tensors():

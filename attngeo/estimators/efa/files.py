@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.options import EfaOptions, Short
 from attngeo.estimators.shared.files import SUFFIXES, list_texts, read_own_table
-from attngeo.options import INPUT, Options, device_option, missing_option, option
+from attngeo.options import INPUT, Options, device_option, missing_option, option, options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class EfaFitOptions(EfaOptions):
     """What is fitted to a table, and how it is measured. Raises UsageError."""
 
@@ -35,14 +33,13 @@ class EfaFitOptions(EfaOptions):
         None, "File of the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
     )
     test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
-    missing: Iterable[str] | None = missing_option()
+    missing: Sequence[str] | None = missing_option()
 
 
-@dataclass(frozen=True, kw_only=True)
 class EfaPredictOptions(Options):
     """How a file is read that a saved model predicts, and where. Raises UsageError."""
 
-    missing: Iterable[str] | None = missing_option()
+    missing: Sequence[str] | None = missing_option()
     short: Short | None = option(
         None, "What to do with a sequence of one row, which no other row predicts: stop, or keep it", panel=INPUT,
         shown_default="as in fit",
@@ -84,7 +81,7 @@ def fit_own_sequences(
     for source, file in paths.items():
         if file:
             frames[source] = _read_with(file, options, frames.get(TRAINING))
-    own = {field.name: getattr(options, field.name) for field in fields(EfaOptions)}
+    own = {name: getattr(options, name) for name in options_of(EfaOptions)}
     model = ExponentialFamilyAttention.from_options(EfaOptions(**own))
     with _naming(paths):
         model.fit(
@@ -117,7 +114,7 @@ def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = Efa
 
     model = ExponentialFamilyAttention.load(folder)
     short = options.short or model.options_.short
-    model.options_ = replace(model.options_, device=options.device, short=short)
+    model.options_ = model.options_.replace(device=options.device, short=short)
     with _naming({TABLE: path}):
         return predict_own_rows(model, read_like(model, path, options.missing))
 
@@ -178,7 +175,7 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def read_like(model: ExponentialFamilyAttention, path: str, missing: Iterable[str] | None = None) -> pd.DataFrame:
+def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[str] | None = None) -> pd.DataFrame:
     """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
 
     missing, and what it raises: as `read_own_table`.

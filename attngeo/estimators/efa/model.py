@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attngeo.bounds.memory import require_memory
+from attngeo.bounds import require_memory
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedAttention, measure_lengths
 from attngeo.estimators.efa.columns import TABLE, TRAINING

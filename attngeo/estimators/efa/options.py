@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from attngeo.choices import whole
 from attngeo.errors import UsageError
-from attngeo.options import INPUT, MODEL, OPTIMISATION, Options, option
+from attngeo.options import INPUT, MODEL, OPTIMISATION, Options, as_texts, option
 from attngeo.training import TrainingOptions
 
 Part = Literal["auto", "items", "values"]
@@ -27,7 +26,11 @@ Distance = Literal["haversine", "euclidean"]
 LEVELS = ("levels", "truncated")
 
 
-@dataclass(frozen=True, kw_only=True)
+def _parse_units(units: Any) -> tuple[int, ...]:
+    """Whole numbers from 1. Raises UsageError."""
+    return tuple(whole("head", count, 1) for count in (units if isinstance(units, list | tuple) else (units,)))
+
+
 class Architecture(Options):
     """How a model is built, beyond its sizes. Commands have the default one; experiments have those of the paper.
 
@@ -53,8 +56,8 @@ class Architecture(Options):
         panel=MODEL,
     )  # fmt: skip
     join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
-    head: Iterable[int] | None = option(
-        (32,), "Hidden units before the parameter of the family", panel=MODEL, parse=tuple, repeated=True
+    head: Sequence[int] = option(
+        (32,), "Hidden units before the parameter of the family", panel=MODEL, parse=_parse_units, repeated=True
     )
     pooling: Pooling = option(
         "mean", "What the factor model divides the sum of a context by: the length less 1, 1, or how many are seen",
@@ -63,18 +66,12 @@ class Architecture(Options):
     start: bool = option(False, "Let the factor model have a vector of its own for the start", panel=MODEL)
     init: Init = option("torch", "How parameters start: as torch's modules, or as those of Keras", panel=MODEL)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        units: Any = (self.head,) if isinstance(self.head, int) else self.head or ()
-        object.__setattr__(self, "head", tuple(whole("head", count, 1) for count in units))
-
     @property
     def head_units(self) -> tuple[int, ...]:
         """The hidden units before the parameter of the family."""
-        return tuple(self.head or ())
+        return tuple(self.head)
 
 
-@dataclass(frozen=True, kw_only=True)
 class EfaOptions(TrainingOptions):
     """The columns of a table, what is modelled, and how the model is trained. Raises UsageError."""
 
@@ -85,13 +82,13 @@ class EfaOptions(TrainingOptions):
     )  # fmt: skip
     item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
     value: str = option("value", "Column of the value: a count, a rating", panel=INPUT, metavar="COLUMN")
-    coordinates: Iterable[str] | None = option(
-        None, "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=tuple, repeated=True
+    coordinates: Sequence[str] | None = option(
+        None, "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
     )
-    lags: Iterable[str] | None = option(
+    lags: Sequence[str] | None = option(
         None, "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be "
         "repeated", panel=INPUT,
-        metavar="COLUMN", parse=tuple, repeated=True,
+        metavar="COLUMN", parse=as_texts, repeated=True,
     )  # fmt: skip
     short: Short = option(
         "error", "What to do with a sequence of one row, which no other row predicts: stop, or keep it", panel=INPUT
@@ -133,11 +130,9 @@ class EfaOptions(TrainingOptions):
         most=0.9,
     )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         for name in ("coordinates", "lags"):
             columns: Any = getattr(self, name) or ()
-            columns = (columns,) if isinstance(columns, str) else tuple(columns)
             object.__setattr__(self, name, columns)
             if self.value in columns:
                 raise UsageError(f"{name} has {self.value!r}, which is the column that is predicted; name another one")

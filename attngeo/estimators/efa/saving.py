@@ -31,7 +31,7 @@ from attngeo.estimators.shared.saving import (
     read_tensors,
     write_model,
 )
-from attngeo.schemas import OptionsOf, Table
+from attngeo.schemas import Table
 
 MODEL_TYPE, FORMAT = "attngeo_efa", 2
 MADE_BY = "attngeo efa fit --save"
@@ -64,8 +64,8 @@ class SavedShape(Table):
 class SavedEfa(SavedModel):
     """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none."""
 
-    options: Annotated[dict[str, Any], OptionsOf(EfaOptions, check=lambda stated: EfaOptions(**stated))]
-    architecture: Annotated[dict[str, Any], OptionsOf(Architecture, check=lambda stated: Architecture(**stated))]
+    options: EfaOptions
+    architecture: Architecture
     shape: SavedShape
     items: tuple[Plain, ...]
     num_hidden_layers: Count | None = None
@@ -76,8 +76,8 @@ class SavedEfa(SavedModel):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> SavedEfa:
-        options, architecture = EfaOptions(**self.options), Architecture(**self.architecture)
-        for problem in (*_check_items(self.items, self.shape), *_check_sizes(options, architecture, self.shape)):
+        problems = (*_check_items(self.items, self.shape), *_check_sizes(self.options, self.architecture, self.shape))
+        for problem in problems:
             raise ValueError(problem)
         return self
 
@@ -136,7 +136,7 @@ def write_efa(
     """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks."""
     about = {
         "model_type": MODEL_TYPE, "format": FORMAT, "attngeo_version": __version__,
-        "options": dataclasses.asdict(options), "architecture": dataclasses.asdict(architecture),
+        "options": dict(options), "architecture": dict(architecture),
         "shape": dataclasses.asdict(model.shape), "items": list_plain(items, "an item is a"), "epochs": epochs,
         **_describe_layers(model, options),
     }  # fmt: skip
@@ -159,7 +159,7 @@ def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
 def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[Saved, PartModel]:
     """What `write_efa` wrote; parameters and errors are those of `ExponentialFamilyAttention.load`."""
     about = read_config(folder, SavedEfa, MODEL_TYPE, FORMAT, MADE_BY)
-    options, architecture = EfaOptions(**about.options), Architecture(**about.architecture)
+    options, architecture = about.options, about.architecture
     shape = DataShape(**dict(about.shape))
     if family is None and options.family.partition(":")[0] not in FAMILIES:
         raise UnsupportedModelError(

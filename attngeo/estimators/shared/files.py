@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.memory import require_memory
-from attngeo.bounds.small_files import check_small
+from attngeo.bounds import check_small, require_memory
 from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
 
 if TYPE_CHECKING:

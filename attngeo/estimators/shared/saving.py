@@ -18,8 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from attngeo.bounds.escape import printable
-from attngeo.bounds.small_files import check_small, read_small_text
+from attngeo.bounds import check_small, printable, read_small_text
 from attngeo.errors import (
     CorruptCheckpointError,
     ModelNotFoundError,
@@ -103,8 +102,8 @@ def read_config(folder: Path, schema: type[Schema], model_type: str, file_format
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
     if not isinstance(about, dict) or about.get("model_type") != model_type:
-        found = about.get("model_type") if isinstance(about, dict) else type(about).__name__
-        raise UnsupportedModelError(f"{path}: model_type is {found!r:.60}, expected {model_type!r}")
+        stated = about.get("model_type") if isinstance(about, dict) else type(about).__name__
+        raise UnsupportedModelError(f"{path}: model_type is {stated!r:.60}, expected {model_type!r}")
     if about.get("format") != file_format:
         raise UnsupportedModelError(
             f"{path}: format {about.get('format')!r:.20} of attngeo {about.get('attngeo_version')!r:.20}, expected "
@@ -114,7 +113,7 @@ def read_config(folder: Path, schema: type[Schema], model_type: str, file_format
         return schema.model_validate_json(text)
     except ValidationError as error:
         # A mistyped key makes the right one missing as well; the mistyped one says more.
-        problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+        problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
         raise CorruptCheckpointError(f"{path}: {describe_error(problem)}; {ADVICE}") from None
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{path}: {error}") from None

@@ -80,13 +80,13 @@ def draw_updates(
     """
     places = np.arange(LENGTH)
     early = np.arange(LENGTH, 0, -1.0)
-    own = random.choice(LENGTH, size=(draws, SEQUENCES, 1), p=early / early.sum())
+    token = random.choice(LENGTH, size=(draws, SEQUENCES, 1), p=early / early.sum())
     if bidirectional:
         masked = random.random((draws, SEQUENCES, LENGTH)) < MASKED
-        hidden = np.take_along_axis(masked, own, 2)
-        context, prediction = masked & ~hidden & (places != own), ~masked & hidden & (places != own)
+        hidden = np.take_along_axis(masked, token, 2)
+        context, prediction = masked & ~hidden & (places != token), ~masked & hidden & (places != token)
     else:
-        context, prediction = places > own, places < own
+        context, prediction = places > token, places < token
     y = random.normal(size=(draws, dimensions))
     x = random.normal(size=(draws, SEQUENCES, LENGTH, dimensions)) * np.sqrt(embedding_variances(dimensions))
     beta = random.normal(size=(draws, SEQUENCES, LENGTH))
@@ -136,8 +136,8 @@ def check_theorem_2_3_tails(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
     small = embedding_variances() < 1
     same, every = [], []
     for quantile in QUANTILES:
-        own = np.quantile(np.concatenate([columns[:, small], rows[:, small]]), quantile)
-        same.append(measure((columns[:, small] > own).mean(1) - (rows[:, small] > own).mean(1)))
+        limit = np.quantile(np.concatenate([columns[:, small], rows[:, small]]), quantile)
+        same.append(measure((columns[:, small] > limit).mean(1) - (rows[:, small] > limit).mean(1)))
         large = np.quantile(np.concatenate([columns, rows]), quantile)
         every.append(measure((columns > large).mean(1) - (rows > large).mean(1)))
     return Residuals(
@@ -210,6 +210,8 @@ def check_theorem_2_4_symmetry(seed: int = 0, *, draws: int = DRAWS, correlation
         update = np.einsum("rij,rid,rje->rde", beta, x, x, optimize=True)
         scores.append((update * update.transpose(0, 2, 1)).sum((1, 2)) / (update**2).sum((1, 2)))
     gain = measure(scores[0] - scores[1])
-    both, before = (measure(each) for each in scores)
-    found = f"symmetry {both}, autoregressive {before}, difference {gain}; correlation of β_ij and β_ji {correlation}"
-    return Residuals(found, (shortfall([gain.low]),))
+    both, before = (measure(values) for values in scores)
+    computed = (
+        f"symmetry {both}, autoregressive {before}, difference {gain}; correlation of β_ij and β_ji {correlation}"
+    )
+    return Residuals(computed, (shortfall([gain.low]),))

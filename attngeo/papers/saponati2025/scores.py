@@ -29,14 +29,14 @@ FORMS = ((96, 8), (700, 64), (900, 260), (300, 200), (1100, 400))
 def split_norms(matrix: Array) -> tuple[float, float, float]:
     """‖M‖², ‖M_s‖² and ‖M_n‖² of a square matrix, with the symmetric part M_s and the skew part M_n."""
     parts = matrix, (matrix + matrix.T) / 2, (matrix - matrix.T) / 2
-    whole, even, odd = (float((part**2).sum()) for part in parts)
-    return whole, even, odd
+    total, even, odd = (float((part**2).sum()) for part in parts)
+    return total, even, odd
 
 
 def dense_symmetry(matrix: Array) -> float:
     """(‖M_s‖² − ‖M_n‖²)/‖M‖²: Definition 3.1 without its factor 2."""
-    whole, even, odd = split_norms(matrix)
-    return (even - odd) / whole
+    total, even, odd = split_norms(matrix)
+    return (even - odd) / total
 
 
 def outlier_sums(matrix: Array, gamma: float = GAMMA) -> tuple[float, float]:
@@ -61,8 +61,8 @@ def check_definition_3_1(seed: int = 0) -> Residuals:
     for matrix in _draw_matrices(seed):
         even, odd = matrix + matrix.T, matrix - matrix.T
         expected = np.array([float(np.trace(matrix @ matrix) / (matrix**2).sum()), 1.0, -1.0])
-        computed = np.array([dense_symmetry(each) for each in (matrix, even, odd)])
-        library = [_library(symmetry, each) for each in (matrix, even, odd)]
+        computed = np.array([dense_symmetry(part) for part in (matrix, even, odd)])
+        library = [_library(symmetry, part) for part in (matrix, even, odd)]
         errors += [difference(computed, expected), difference(computed, library)]
         printed.append(difference(2 * computed, expected))
     return Residuals(f"{len(printed)} random matrices; printed: 2 for symmetric ones", tuple(errors), tuple(printed))
@@ -76,9 +76,9 @@ def check_proposition_s1_15_range(seed: int = 0) -> Residuals:
     errors = []
     for matrix in _draw_matrices(seed):
         score = _library(symmetry, matrix)
-        whole, even, odd = split_norms(matrix)
-        errors += [difference(1 - score, 2 * odd / whole), difference(1 + score, 2 * even / whole)]
-        errors.append(difference(whole, even + odd))  # Lemma S1.14
+        total, even, odd = split_norms(matrix)
+        errors += [difference(1 - score, 2 * odd / total), difference(1 + score, 2 * even / total)]
+        errors.append(difference(total, even + odd))  # Lemma S1.14
     return Residuals(f"{len(errors) // 3} random matrices", tuple(errors))
 
 
@@ -86,15 +86,15 @@ def check_proposition_s1_15_range(seed: int = 0) -> Residuals:
 def check_proposition_s1_15_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS) -> Residuals:
     """Proposition S1.15 (3): the mean of s over random matrices is 1/n. Printed: 8/n."""
     random = np.random.default_rng(seed)
-    found: dict[int, Effect] = {}
+    effects: dict[int, Effect] = {}
     for size in CHANCE_SIZES:
         matrices = (_draw_entries(random, place, (size, size)) for place in range(draws))
-        found[size] = measure(np.array([dense_symmetry(matrix) for matrix in matrices]))
-    scaled = [f"{size * effect.mean:.2f} ± {USUAL * size * effect.error:.2f}" for size, effect in found.items()]
+        effects[size] = measure(np.array([dense_symmetry(matrix) for matrix in matrices]))
+    scaled = [f"{size * effect.mean:.2f} ± {USUAL * size * effect.error:.2f}" for size, effect in effects.items()]
     return Residuals(
-        f"n times the mean {', '.join(scaled)} for n = {', '.join(map(str, found))}; printed: 8",
-        tuple(effect.miss(1 / size) for size, effect in found.items()),
-        tuple(effect.miss(8 / size) for size, effect in found.items()),
+        f"n times the mean {', '.join(scaled)} for n = {', '.join(map(str, effects))}; printed: 8",
+        tuple(effect.miss(1 / size) for size, effect in effects.items()),
+        tuple(effect.miss(8 / size) for size, effect in effects.items()),
     )
 
 
@@ -132,14 +132,14 @@ def check_proposition_s1_16_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS /
         means.append(measure(values))
         deviations.append(float(values.std()))
     falls = [before - after for before, after in pairwise(deviations)]
+    spread = ", ".join(f"{deviation:.2f}" for deviation in deviations)
     return Residuals(
-        f"means {', '.join(map(str, means))}, deviations {', '.join(f'{each:.2f}' for each in deviations)} for n = "
-        f"{', '.join(map(str, sizes))}",
+        f"means {', '.join(map(str, means))}, deviations {spread} for n = {', '.join(map(str, sizes))}",
         (*(effect.miss() for effect in means), shortfall(falls)),
     )
 
 
-@statement("symmetry-from-factors", SAPONATI, "Definition 3.1, from Wq and Wk", "s without forming M = dense s", 1e-05)
+@statement("symmetry-from-factors", SAPONATI, "Definition 3.1, from Wq and Wk", "s without forming M = dense s", 1e-5)
 def check_cheap_symmetry(seed: int = 0) -> Residuals:
     """tr(MM) and ‖M‖² from the factors in float32, against the dense definition in float64."""
     errors = [abs(float(symmetry(wq, wk)) - dense_symmetry(_multiply(wq, wk))) for wq, wk in _draw_factors(seed)]
@@ -147,7 +147,7 @@ def check_cheap_symmetry(seed: int = 0) -> Residuals:
 
 
 @statement(
-    "directionality-from-factors", SAPONATI, "Definition 3.2, from Wq and Wk", "d without forming M = dense d", 1e-05
+    "directionality-from-factors", SAPONATI, "Definition 3.2, from Wq and Wk", "d without forming M = dense d", 1e-5
 )
 def check_cheap_directionality(seed: int = 0) -> Residuals:
     """Row and column norms from the factors in float32, against the dense definition in float64."""
@@ -159,8 +159,8 @@ def check_cheap_directionality(seed: int = 0) -> Residuals:
 
 def _library(score: object, matrix: Array) -> float:
     """A score of the library for one square matrix, as M·Iᵀ."""
-    whole = torch.from_numpy(np.ascontiguousarray(matrix))
-    return float(score(whole, torch.eye(len(matrix), dtype=whole.dtype)))  # type: ignore[operator]
+    left = torch.from_numpy(np.ascontiguousarray(matrix))
+    return float(score(left, torch.eye(len(matrix), dtype=left.dtype)))  # type: ignore[operator]
 
 
 def _draw_matrices(seed: int) -> Iterator[Array]:

@@ -139,11 +139,11 @@ def check_proposition_2_1_softmax(seed: int = 0, *, trials: int = TRIALS, **size
     for sequence in _draw_sequences(seed, trials, **sizes):
         expected = update_by_autograd(sequence, softmax=True)
         errors.append(difference(rank_one_sum(sequence.x, softmax_contributions(sequence)), expected))
-        own = rank_one_sum(sequence.x, contributions(sequence, softmax=True))
-        scale = (own * expected).sum() / (own * own).sum()  # the proposition is up to a factor
-        printed.append(float((own * scale - expected).norm() / expected.norm()))
-    found = f"printed: off by {min(printed):.0%} to {max(printed):.0%} of the gradient, with the best factor"
-    return Residuals(found, tuple(errors), tuple(printed))
+        total = rank_one_sum(sequence.x, contributions(sequence, softmax=True))
+        scale = (total * expected).sum() / (total * total).sum()  # the proposition is up to a factor
+        printed.append(float((total * scale - expected).norm() / expected.norm()))
+    computed = f"printed: off by {min(printed):.0%} to {max(printed):.0%} of the gradient, with the best factor"
+    return Residuals(computed, tuple(errors), tuple(printed))
 
 
 @statement("remark-s1.6", SAPONATI, "Remark S1.6", "change of Wq·Wkᵀ by a step = η(G·Wk·Wkᵀ + Wq·Wqᵀ·G) + O(η²)")
@@ -162,8 +162,8 @@ def check_remark_s1_6(seed: int = 0, *, trials: int = TRIALS, rank: int = 2, **s
         expected = step * (g @ k @ k.T + q @ q.T @ g) + step**2 * g @ k @ q.T @ g
         errors.append(difference(change / step, expected / step))
         printed.append(1 - float(torch.cosine_similarity(change.flatten(), g.flatten(), dim=0)))
-    found = f"printed: cosine of the change with the sum is {1 - max(printed):.2f} to {1 - min(printed):.2f}"
-    return Residuals(found, tuple(errors), tuple(printed))
+    computed = f"printed: cosine of the change with the sum is {1 - max(printed):.2f} to {1 - min(printed):.2f}"
+    return Residuals(computed, tuple(errors), tuple(printed))
 
 
 @statement("proposition-2.2", SAPONATI, "Proposition 2.2", "columns and rows (13) to (16) = parts of the gradient")
@@ -189,8 +189,8 @@ def check_proposition_2_2(seed: int = 0, *, trials: int = TRIALS, **sizes: int) 
                 difference(x[token, k] * seen, prediction[k]),  # (16)
             ]
             printed.append(float((seen[k] * x[token] - prediction[k]).norm() / prediction.norm(dim=1).max()))
-    found = f"{len(errors)} columns and rows; (15) as printed is off by up to {max(printed):.0%} of the largest row"
-    return Residuals(found, tuple(errors), tuple(printed))
+    computed = f"{len(errors)} columns and rows; (15) as printed is off by up to {max(printed):.0%} of the largest row"
+    return Residuals(computed, tuple(errors), tuple(printed))
 
 
 def _draw_sequences(seed: int, trials: int, **sizes: int) -> list[TokenSequence]:

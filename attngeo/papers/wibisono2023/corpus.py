@@ -107,7 +107,7 @@ def _call_one(random: np.random.Generator) -> list[int]:
 
 
 def _draw_adjectives(random: np.random.Generator, levels: Array, count: int) -> list[int]:
-    return [ADJECTIVE + int(each) for each in random.choice(len(ADJECTIVES), size=count, p=levels / levels.sum())]
+    return [ADJECTIVE + int(number) for number in random.choice(len(ADJECTIVES), size=count, p=levels / levels.sum())]
 
 
 def build_corpus(sentences: Iterable[Sequence[str]]) -> Corpus:

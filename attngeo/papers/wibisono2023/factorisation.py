@@ -121,16 +121,16 @@ def check_proposition_9(
     Each start draws a corpus and the first weights. The errors are how far a correlation is below the published one:
     the proposition says that w_i·c_j approximates the matrix, and a higher correlation is no argument against it.
     """
-    found = np.zeros((len(dimensions), len(Correlations._fields)))
+    means = np.zeros((len(dimensions), len(Correlations._fields)))
     for start in range(seed, seed + starts):
         examples = examples_of(toy_corpus(sentences, start))
         pairs = count_pairs(examples)
         for place, size in enumerate(dimensions):
             with seeded(start):
                 model = ContinuousBag(len(pairs), size)
-            found[place] += np.array(correlate(products_of(fit(model, examples, start)), pairs)) / starts
-    errors = np.maximum([PUBLISHED[size] for size in dimensions] - found, 0)
-    shown = [" ".join(f"{value:.2f}" for value in column) for column in found.T]
+            means[place] += np.array(correlate(products_of(fit(model, examples, start)), pairs)) / starts
+    errors = np.maximum([PUBLISHED[size] for size in dimensions] - means, 0)
+    shown = [" ".join(f"{value:.2f}" for value in column) for column in means.T]
     return Residuals(
         f"Spearman {shown[0]}, Pearson {shown[1]} at {', '.join(map(str, dimensions))} dimensions, means of {starts} "
         "starts",

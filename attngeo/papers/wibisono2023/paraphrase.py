@@ -7,7 +7,7 @@ Source: Wibisono and Wang 2023 (arXiv 2307.04057), appendices G, J, K and L.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -55,16 +55,16 @@ def paraphrase_errors(
     scale as each other. every: the sum of p(W, c_j) over all sets W, [|V|]; default: p(c_j) of the pairs.
     """
     context = pairs.sum(0)  # p(c_j)
-    given = pairs / context  # p(w_i | c_j)
+    single = pairs / context  # p(w_i | c_j)
     context = context if every is None else every
     with np.errstate(divide="ignore", invalid="ignore"):
-        own, other = np.log(joint / context), np.log(joint_star / context)  # p(W | c_j)
+        first_log, second_log = np.log(joint / context), np.log(joint_star / context)  # p(W | c_j)
         terms = ParaphraseErrors(
             rho=np.log(joint_star / joint_star.sum()) - np.log(joint / joint.sum()),
-            sigma=own - np.log(given[list(first)]).sum(0),
-            sigma_star=other - np.log(given[list(second)]).sum(0),
+            sigma=first_log - np.log(single[list(first)]).sum(0),
+            sigma_star=second_log - np.log(single[list(second)]).sum(0),
             delta=np.full(len(context), np.log(joint_star.sum()) - np.log(joint.sum())),
-            xi=other - own,
+            xi=second_log - first_log,
         )
     return ParaphraseErrors(*(np.where(np.isfinite(term), term, np.nan) for term in terms))
 
@@ -99,36 +99,28 @@ def combine(terms: ParaphraseErrors) -> tuple[Array, Array]:
 
 
 @statement("lemma-11", WIBISONO, "Lemma 11", "sum of rows of M = ρ + σ − σ* + δ = ξ + σ − σ*")
-def check_lemma_11(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
-    """Lemma 11: both right-hand sides against Σ_W* M_i − Σ_W M_i, for word sets of one, two and three words."""
+@statement(
+    "lemma-15", WIBISONO, "Lemma 15", "Lemma 11 for the weighted p̄, and w·c̃ = |V|·p̄(w,c)/p̄(c) − 1", weighted=True
+)
+def check_sums(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS, weighted: bool = False) -> Residuals:
+    """Lemma 11: both right-hand sides against Σ_W* M_i − Σ_W M_i, for word sets of one, two and three words.
+
+    Weighted: Lemma 15, which is Lemma 11 for p̄; also w_i·c̃_j = |V|·p̄(w_i, c_j)/p̄(c_j) − 1, from Equation (2).
+    """
     random = np.random.default_rng(seed)
-    return _check_sums(random, lambda: _draw_words(random, words), words, trials)
-
-
-@statement("lemma-15", WIBISONO, "Lemma 15", "Lemma 11 for the weighted p̄, and w·c̃ = |V|·p̄(w,c)/p̄(c) − 1")
-def check_lemma_15(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
-    """Lemma 15, which is Lemma 11 for p̄. Also w_i·c̃_j = |V|·p̄(w_i, c_j)/p̄(c_j) − 1, from Equation (2)."""
-    random = np.random.default_rng(seed)
-    lemma = _check_sums(random, lambda: _draw_weighted(random, words).gamma, words, trials)
-    scaled = [_scaled_products_error(_draw_weighted(random, words), length=5) for _ in range(trials)]
-    return Residuals(f"{lemma.found}; w·c̃ of {trials} more", (*lemma.errors, *scaled))
-
-
-def _check_sums(random: np.random.Generator, draw: Callable[[], Array], words: int, trials: int) -> Residuals:
     errors = []
     for trial in range(trials):
-        pairs, size = draw(), 1 + trial % 3
+        pairs, size = _draw_pairs(random, words, weighted=weighted), 1 + trial % 3
         first, second = random.choice(words, size, replace=False), random.choice(words, size, replace=False)
         joint, joint_star = random.gamma(1.0, size=(2, words))
-        expected = _sum_rows(shifted_log_ratios(pairs), second) - _sum_rows(shifted_log_ratios(pairs), first)
+        ratios = shifted_log_ratios(pairs)
         terms = paraphrase_errors(pairs, joint, joint_star, list(first), list(second))
-        errors += [difference(side, expected) for side in combine(terms)]
-    return Residuals(f"{trials} random distributions of {words} words, sets of 1 to 3", tuple(errors))
-
-
-def _sum_rows(matrix: Array, rows: Array) -> Array:
-    total: Array = matrix[rows].sum(0)
-    return total
+        errors += [difference(side, ratios[second].sum(0) - ratios[first].sum(0)) for side in combine(terms)]
+    computed = f"{trials} random distributions of {words} words, sets of 1 to 3"
+    if weighted:
+        errors += [_scaled_products_error(_draw_weighted(random, words), length=5) for _ in range(trials)]
+        computed += f"; w·c̃ of {trials} more"
+    return Residuals(computed, tuple(errors))
 
 
 def _scaled_products_error(sums: AttentionSums, length: int) -> float:
@@ -138,23 +130,13 @@ def _scaled_products_error(sums: AttentionSums, length: int) -> float:
 
 
 @statement("proposition-12", WIBISONO, "Propositions 4 and 12", "w_b* = w_a* − w_a + w_b + C†·(error terms)")
-def check_proposition_12(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
-    """Proposition 12: w_b* = w_a* − w_a + w_b + C†(…), for embeddings with W·Cᵀ = M exactly."""
+@statement("proposition-16", WIBISONO, "Propositions 7 and 16", "Proposition 12 for p̄ and c̃", weighted=True)
+def check_analogies(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS, weighted: bool = False) -> Residuals:
+    """Proposition 12: w_b* = w_a* − w_a + w_b + C†(…), for embeddings with W·Cᵀ = M exactly; weighted, 16 for p̄."""
     random = np.random.default_rng(seed)
-    return _check_analogies(random, lambda: _draw_words(random, words), words, trials)
-
-
-@statement("proposition-16", WIBISONO, "Propositions 7 and 16", "Proposition 12 for p̄ and c̃")
-def check_proposition_16(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
-    """Proposition 16: the same for p̄ and c̃."""
-    random = np.random.default_rng(seed)
-    return _check_analogies(random, lambda: _draw_weighted(random, words).gamma, words, trials)
-
-
-def _check_analogies(random: np.random.Generator, draw: Callable[[], Array], words: int, trials: int) -> Residuals:
     errors = []
     for _ in range(trials):
-        pairs = draw()
+        pairs = _draw_pairs(random, words, weighted=weighted)
         context, centre = _factorise(random, shifted_log_ratios(pairs))
         inverse = np.linalg.pinv(context)  # C†: [p, |V|]
         a, a_star, b, b_star = random.choice(words, 4, replace=False)
@@ -175,25 +157,19 @@ def _factorise(random: np.random.Generator, matrix: Array) -> tuple[Array, Array
 @statement(
     "proposition-13", WIBISONO, "Propositions 5 and 13", "error of c_r + c_s ≈ c_t + c_u as a share of its bound", 1.0
 )
-def check_proposition_13(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
-    """Proposition 13: ‖c_r + c_s − c_t − c_u‖ against its bound by the errors of the assumptions."""
-    return _check_conclusions(np.random.default_rng(seed), words, trials, asymmetry=0.0)
-
-
 @statement(
-    "proposition-17", WIBISONO, "Propositions 8 and 17", "error of c̃_r + c̃_s ≈ c̃_t + c̃_u as a share of its bound", 1.0
-)
-def check_proposition_17(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS) -> Residuals:
-    """Proposition 17: the same for c̃ and p̄, with the asymmetry of p̄ as one more error."""
-    return _check_conclusions(np.random.default_rng(seed), words, trials, asymmetry=1.0)
+    "proposition-17", WIBISONO, "Propositions 8 and 17", "error of c̃_r + c̃_s ≈ c̃_t + c̃_u as a share of its bound", 1.0,
+    asymmetry=1.0,
+)  # fmt: skip
+def check_conclusions(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS, asymmetry: float = 0.0) -> Residuals:
+    """Propositions 13 and 17: ‖c_r + c_s − c_t − c_u‖ against its bound, for c̃ and p̄ with the asymmetry of p̄ as well.
 
-
-def _check_conclusions(random: np.random.Generator, words: int, trials: int, *, asymmetry: float) -> Residuals:
-    """The conclusion's error as a share of its bound, if each assumption fails by about each of FAILURES.
+    The error is given as a share of the bound, if each assumption fails by about each of FAILURES.
 
     With W·Cᵀ = M, the identity W·Δc = Σ± log p(w_v, c_·) − Σ± log p(c_·) gives the bound
     ‖Δc‖ ≤ (‖C‖·‖Δw‖ + √|V|·errors)/σ_min(W), where Δ is r + s − t − u.
     """
+    random = np.random.default_rng(seed)
     shares: list[float] = []
     conclusions = dict.fromkeys(FAILURES, 0.0)
     for _ in range(trials):
@@ -275,8 +251,10 @@ def assumption_errors(
     return float(abs(np.log(together_star / together)) + dependence + asymmetry)
 
 
-def _draw_words(random: np.random.Generator, words: int) -> Array:
-    """A random symmetric distribution p(w_i, c_j), [|V|, |V|]."""
+def _draw_pairs(random: np.random.Generator, words: int, *, weighted: bool) -> Array:
+    """A random distribution p(w_i, c_j), [|V|, |V|], which is symmetric; or the sums of γ."""
+    if weighted:
+        return _draw_weighted(random, words).gamma
     counts = random.gamma(1.0, size=(words, words))
     pairs: Array = (counts + counts.T) / (2 * counts.sum())
     return pairs

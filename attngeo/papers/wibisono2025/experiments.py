@@ -12,8 +12,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
 from importlib.resources import files
@@ -37,7 +37,7 @@ from attngeo.studies.tasks import RunOutcome, require_all
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.estimators.efa import ExponentialFamilyAttention
+    from attngeo.estimators import ExponentialFamilyAttention
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +61,16 @@ LABELS = ("experiment", "model", "direction", "setting", "seed")
 COLUMNS = (*LABELS, "metric", "value", "published")
 
 
-def _parse_numbers(texts: Iterable[str]) -> tuple[int, ...]:
+def _parse_numbers(numbers: Any) -> tuple[int, ...]:
+    """Whole numbers, or texts of them. Raises UsageError."""
+    listed = numbers if isinstance(numbers, list | tuple) else (numbers,)
     try:
-        return tuple(int(text) for text in texts)
+        counts = [int(number) if isinstance(number, str) else number for number in listed]
     except ValueError:
-        raise UsageError(f"neighbours is {' '.join(texts)!r:.60}, expected whole numbers") from None
+        raise UsageError(f"neighbours is {' '.join(map(str, listed))!r:.60}, expected whole numbers") from None
+    return tuple(whole("neighbours", count, 1, CITIES - 1) for count in counts)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
     """What of an experiment is run. Raises UsageError."""
 
@@ -88,7 +90,7 @@ class RunOptions(Options):
         None, "Earlier days of temperatures in the context", panel=MODEL, least=0, most=2,
         shown_default="0; then 1 and 2 with the most layers",
     )  # fmt: skip
-    neighbours: Iterable[int] | None = option(
+    neighbours: Sequence[int] | None = option(
         None, "Nearest cities that the factor model adds up; may be repeated", panel=MODEL, metavar="K",
         parse=_parse_numbers, repeated=True, shown_default="1 to 5, and 10 to 40 by fives",
     )  # fmt: skip
@@ -101,14 +103,6 @@ class RunOptions(Options):
     )  # fmt: skip
     seeds: int = option(1, "Number of seeds", panel=OPTIMISATION, metavar="N", least=1, most=MOST_SEEDS)
     device: str = device_option()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        counts: Any = self.neighbours
-        if counts is not None:
-            counts = (counts,) if isinstance(counts, int) else tuple(counts)
-            counts = tuple(whole("neighbours", count, 1, CITIES - 1) for count in counts)
-        object.__setattr__(self, "neighbours", counts)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -148,7 +142,7 @@ class ExperimentSettings:
 SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True}
 ITEMS = SMALL | {"part": "items"}
 TWO_LAYERS = {"layers": 2, "heads": 2}
-OF_RATINGS = replace(OF_ITEMS, both=False, embedding="truncated")
+OF_RATINGS = OF_ITEMS.replace(both=False, embedding="truncated")
 # The code divides products of queries and keys by √(head size); the sums of factor models of items by 1, and those of
 # values by the number of positions that are seen.
 CODE_OF_ITEMS, CODE_OF_VALUES = {"scale": "head", "pooling": "sum"}, {"scale": "head", "pooling": "seen"}
@@ -175,7 +169,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
             "learning_rate": 1e-3, "patience": 200, "standardise": True,
         },
         attention={"heads": 2},
-        architecture=replace(OF_ITEMS, norm=True, feed_forward=64, join=64, head=(128, 16)),
+        architecture=OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16)),
         published={"scale": "head"}, directions=("bi",), trivial=("ridge-per-city", "day-before"),
     ),
     # Not of the paper: is a known model found again?
@@ -229,7 +223,7 @@ def _list_models(
     if options.published:
         # Items have a vector for the start, in one direction.
         start = about.get("part") == "items" and direction == "uni" and bool(experiment.published)
-        architecture = replace(architecture, **experiment.published, start=start)
+        architecture = architecture.replace(**experiment.published, start=start)
         if name == TEMPERATURE and model == "efa":  # it stopped early in no run
             about |= {"standardise": False, "patience": 0}
     if options.epochs is not None:
@@ -344,7 +338,7 @@ def perform(run: EfaRun, progress: ProgressCallback, *, fresh: bool = False) -> 
 
 def _has_model(folder: Path, run: EfaRun) -> bool:
     """Whether a folder has a complete model with the options of a run."""
-    from attngeo.estimators.efa import ExponentialFamilyAttention
+    from attngeo.estimators import ExponentialFamilyAttention
 
     if not folder.exists() or run.options is None:
         return False
@@ -352,8 +346,8 @@ def _has_model(folder: Path, run: EfaRun) -> bool:
         saved = ExponentialFamilyAttention.load(folder)
     except AttnGeoError:
         return False
-    is_same = replace(saved.architecture_, longest=None) == run.architecture
-    return is_same and replace(saved.options_, device="cpu") == replace(run.options, device="cpu")
+    is_same = saved.architecture_.replace(longest=None) == run.architecture
+    return is_same and saved.options_.replace(device="cpu") == run.options.replace(device="cpu")
 
 
 def is_outdated(about: Mapping[str, Any]) -> bool:
@@ -377,13 +371,13 @@ def _list_options(options: EfaOptions | None, architecture: Architecture | None)
     """Options as JSON has them, without the device, on which no number depends; a baseline has none."""
     if options is None or architecture is None:
         return {}
-    plain = json.loads(json.dumps(asdict(options) | asdict(architecture)))
+    plain = json.loads(json.dumps(dict(options) | dict(architecture)))
     return {name: value for name, value in plain.items() if name != "device"}
 
 
 def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: ProgressCallback) -> dict[str, float]:
     """The metrics of test rows."""
-    from attngeo.estimators.efa import ExponentialFamilyAttention
+    from attngeo.estimators import ExponentialFamilyAttention
     from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
 
     if run.options is None or run.architecture is None:
@@ -395,7 +389,7 @@ def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: Pro
     # Before the training, which a broken file of names would lose.
     names = {} if run.folder is None else load_item_names(EXPERIMENTS[run.experiment].dataset, run.data)
     longest = max(int(part.groupby("sequence").size().max()) for part in split)
-    model = ExponentialFamilyAttention.from_options(run.options, replace(run.architecture, longest=longest))
+    model = ExponentialFamilyAttention.from_options(run.options, run.architecture.replace(longest=longest))
     folder = None if record is None else record.folder
     model.fit(split.train, validation=split.validation, folder=folder, progress=progress)
     if run.folder is not None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.bounds.small_files import check_small
+from attngeo.bounds import check_small
 from attngeo.errors import PROJECT_FILES, DataError, DataUnavailableError, first_line
 
 if TYPE_CHECKING:

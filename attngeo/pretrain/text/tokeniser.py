@@ -11,8 +11,8 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from attngeo.checkpoints.downloads import require_answers
 from attngeo.checkpoints.reference import ModelRef
+from attngeo.checkpoints.remote import require_answers
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.hub_data import silence_libraries

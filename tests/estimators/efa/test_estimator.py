@@ -27,7 +27,7 @@ from attngeo.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.families import ExponentialFamily, Gaussian, parse_family
 from attngeo.papers.wibisono2025.simulated import synthetic_ratings
 

@@ -18,7 +18,7 @@ from support.messages import refuses
 from support.sequences import make_efa
 
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, TableError, UnsupportedModelError
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
 from attngeo.scores.scoring import score
 
@@ -145,12 +145,12 @@ def set_value(folder: Path, place: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "facts"),
     [
-        ("options.order", "", ["options.order", "expected a boolean"]),
-        ("options.width", True, ["options.width", "expected an integer", True]),
-        ("options.width", "4", ["options.width", "expected an integer", "'4'"]),
-        ("options.heads", 0, ["heads is 0"]),
-        ("architecture.head", [0.5], ["architecture.head.0", "expected an integer"]),
-        ("options.position", ["x"], ["options.position", "expected a string"]),
+        ("options.order", "", ["options.order", "expected true or false"]),
+        ("options.width", True, ["options.width", "expected a whole number", True]),
+        ("options.width", "4", ["options.width", "expected a whole number", "'4'"]),
+        ("options.heads", 0, ["options.heads", "at least 1", "got 0"]),
+        ("architecture.head", [0.5], ["architecture.head", "head is 0.5", "expected a whole number"]),
+        ("options.position", ["x"], ["options.position", "expected a text"]),
         ("options.sequence", "\ud800", ["cannot be read", "JSON"]),
         ("options." + "a" * 100_000, 1, ["unknown key"]),
         ("architecture.kind", "a" * 100_000, ["kind", "softmax"]),

@@ -18,7 +18,7 @@ from support.messages import refuses
 from support.sequences import make_efa
 
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, TableError, TrainingError, UsageError
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.files import EfaFitOptions, fit_own_sequences, predict_file, predict_own_rows, read_basket
 from attngeo.estimators.efa.model import PartModel, split_lengths
 from attngeo.estimators.efa.networks import Batch
@@ -647,8 +647,8 @@ def test_what_does_not_fit_in_memory_is_said(monkeypatch: pytest.MonkeyPatch, tm
         with monkeypatch.context() as changed, refuses(TrainingError, "more memory", "layers 1", "5832000000000"):
             changed.setattr(model.model_, "natural", fail)
             model.predict(rows)
-    monkeypatch.setattr("attngeo.bounds.memory.UNCHECKED", 0)
-    monkeypatch.setattr("attngeo.bounds.memory.available_memory", lambda: 100)
+    monkeypatch.setattr("attngeo.bounds.UNCHECKED", 0)
+    monkeypatch.setattr("attngeo.bounds.available_memory", lambda: 100)
     for name in ("rows.csv", "rows.parquet"):
         getattr(ROWS, "to_csv" if name.endswith(".csv") else "to_parquet")(tmp_path / name)
         with refuses(NotEnoughMemoryError, name, "GB of memory"):

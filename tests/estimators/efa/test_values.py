@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.families import ExponentialFamily, Ordinal
 from attngeo.estimators.efa.networks import Batch, ItemFactors, ValueFactors
 from attngeo.estimators.efa.views import rank_similar

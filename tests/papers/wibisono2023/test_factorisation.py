@@ -145,7 +145,7 @@ def test_cbow_on_the_toy_corpus_correlates_as_published_at_one_dimension(monkeyp
     found = check_proposition_9(dimensions=(100,), starts=1, sentences=600)
     assert len(found.errors) == 2
     assert found.worst < 0.12  # with 10,000 sentences and three starts 0.06
-    assert "Spearman 0." in found.found
+    assert "Spearman 0." in found.computed
     monkeypatch.setattr(factorisation, "fit", lambda model, *_: model)
     assert check_proposition_9(dimensions=(100,), starts=1, sentences=600).worst > 0.3
 

@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.linear_model import LinearRegression
 from support.data import DATA, needs
 
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.papers.wibisono2025.baselines import (
     measure_means,
     measure_persistence,

@@ -15,7 +15,7 @@ from support.messages import refuses
 from support.other_code import changed_code
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
-from attngeo.estimators.efa import ExponentialFamilyAttention
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.views import rank_similar
 from attngeo.papers.wibisono2025.experiments import (
     COLUMNS,
@@ -209,7 +209,7 @@ def test_results_depend_on_the_code_that_makes_them() -> None:
     run("synthetic", epochs=1, model="fm", direction="uni")
     found = {str(entry.about["model"]): entry.about for entry in list_entries()}
     for changed, outdated in {
-        "tabular/network.py": set(),
+        "estimators/tabular/network.py": set(),
         "training/loop.py": {"synthetic fm uni seed 0"},
         "estimators/efa/model.py": {"synthetic fm uni seed 0"},
         "papers/wibisono2025/baselines.py": set(found),

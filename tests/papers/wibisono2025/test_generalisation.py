@@ -145,7 +145,7 @@ def test_theorem_2_holds_with_few_steps_and_more_data() -> None:
     assert len(found.errors) == 3
     assert found.errors[1] < 0.2
     assert found.errors[2] < 1
-    assert "Bayes" in found.found
+    assert "Bayes" in found.computed
 
 
 @pytest.mark.slow

@@ -95,5 +95,5 @@ def test_further_starts_go_on_only_if_a_fit_is_not_good_enough(monkeypatch: pyte
 def test_two_fits_are_related_and_models_without_training_are_not() -> None:
     found = check_theorem_1_fits(1)
     assert found.worst < 0.01
-    untrained = found.found.split("untrained")[1]
+    untrained = found.computed.split("untrained")[1]
     assert all(float(part.split()[0]) < 0.5 for part in untrained.split("R² ")[1:])
