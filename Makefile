@@ -92,7 +92,7 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt tests/support/lowest.py | d
 	$(LOWEST)/bin/python tests/support/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet $(TORCH)
 	wheel=$$(echo $(DIST)/*.whl) && \
-		$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt "$$wheel[demo]" pytest hypothesis
+		$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt "$$wheel[cbow,data,demo,estimators,images,sentencepiece]" pytest hypothesis
 	touch $@
 
 census: $(INSTALLED)  ## Compare every model type of transformers with what the running model multiplies.

@@ -94,7 +94,7 @@ def escape_markdown(text: object) -> str:
     """
     one_line = printable(" ".join(str(text).split()))
     escaped = SPECIAL.sub(r"\\\1", html.escape(one_line, quote=False))
-    return ACTIVE.sub(lambda found: f"&#{ord(found[0])};", escaped)
+    return ACTIVE.sub(lambda match: f"&#{ord(match[0])};", escaped)
 
 
 def dump_json(value: Any, **options: Any) -> str:

@@ -15,7 +15,14 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from attngeo.checkpoints.files import THREADS
-from attngeo.errors import AttnGeoError, CheckpointError, OutputError
+from attngeo.errors import (
+    AttnGeoError,
+    CheckpointError,
+    InterruptedTrainingError,
+    OutputError,
+    UsageError,
+    explain_missing,
+)
 
 from .help import Command, Group
 from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
@@ -146,7 +153,9 @@ def main() -> None:
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        text, code = ("interrupted", INTERRUPTED) if was_interrupted() else _explain(error)
+        # An interrupt may turn into another error, for example in an import.
+        is_lost = was_interrupted() and not isinstance(error, InterruptedTrainingError)
+        text, code = ("interrupted", INTERRUPTED) if is_lost else _explain(error)
         say(text)
         _leave(code)
     except KeyboardInterrupt:
@@ -174,6 +183,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
         return f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2)
+    if isinstance(error, ModuleNotFoundError) and (advice := explain_missing(error)):
+        return advice, UsageError.exit_code
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
     return describe_error(error), CheckpointError.exit_code

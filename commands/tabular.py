@@ -38,7 +38,7 @@ from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_number, is_missing
+from .tables import Terminal, format_number, is_missing, start_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,10 +114,7 @@ def fit(
 def _print_scores(rows: pd.DataFrame) -> None:
     numbers = [name for name in ("accuracy", "mse", "log_loss", "calibration_error") if rows[name].notna().any()]
     first = rows.iloc[0]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("method")
-    for name in numbers:
-        table.add_column(name.replace("_", " "), justify="right")
+    table = start_table("method", *(name.replace("_", " ") for name in numbers))
     for row in rows.to_dict("records"):
         style = "bold" if row["method"] == OURS else ""
         table.add_row(METHOD_LABELS[row["method"]], *(format_number(row[name]) for name in numbers), style=style)
@@ -238,12 +235,8 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each setting and method, and a sentence about the advantage of attention."""
     summary, labels = summarise_methods(frame), labels_of(frame)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in labels:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("method", no_wrap=True)
-    table.add_column("runs", justify="right", no_wrap=True)
-    for name in ("accuracy", "paper", "mse", "paper"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in (*labels, "method", "runs", "accuracy", "paper", "mse", "paper"):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     previous: list[Any] | None = None
     for row in summary.to_dict("records"):
         setting = [row[name] for name in labels]
@@ -251,7 +244,11 @@ def _print_experiment(frame: pd.DataFrame) -> None:
             table.add_section()
         shown = ["" if setting == previous else _format_label(value) for value in setting]
         style = "bold" if row["method"] == OURS else ""
-        table.add_row(*map(Text, [*shown, METHOD_LABELS[row["method"]], str(row["runs"]), *_cells(row)]), style=style)
+        means = (
+            _format_mean(row["accuracy_mean"], row["accuracy_sd"]), format_number(row["published_accuracy"]),
+            _format_mean(row["mse_mean"], row["mse_sd"]), format_number(row["published_mse"]),
+        )  # fmt: skip
+        table.add_row(*map(Text, [*shown, METHOD_LABELS[row["method"]], str(row["runs"]), *means]), style=style)
         previous = setting
     console = Terminal()
     console.print(table)
@@ -260,13 +257,6 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     advantages = measure_advantage(frame)
     if len(advantages):
         console.print(describe_advantage(advantages), highlight=False)
-
-
-def _cells(row: dict[Any, Any]) -> list[str]:
-    return [
-        _format_mean(row["accuracy_mean"], row["accuracy_sd"]), format_number(row["published_accuracy"]),
-        _format_mean(row["mse_mean"], row["mse_sd"]), format_number(row["published_mse"]),
-    ]  # fmt: skip
 
 
 def _format_mean(mean: float, deviation: float) -> str:

@@ -1,11 +1,12 @@
-"""Question sets: Google's, which gensim contains, BATS, and any file of the same form."""
+"""Question sets: Google's, which the package contains, BATS, and any file of the same form."""
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from importlib import resources
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
@@ -67,7 +68,7 @@ def load_questions(source: str | Path) -> QuestionSet:
     Raises ModelNotFoundError; QuestionError if the set has no question.
     """
     if str(source) == GOOGLE:
-        return read_file(google_path(), GOOGLE)
+        return _parse(google_text().splitlines(), GOOGLE, GOOGLE)
     path = local_path(source)
     if path.is_dir():
         return read_bats(path)
@@ -91,24 +92,23 @@ def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> 
     return _require_questions(QuestionSet("questions", questions), "fours of words")
 
 
-def google_path() -> Path:
-    """The path of Google's questions in gensim. Raises ModelNotFoundError if gensim lacks its test data."""
-    spec = find_spec("gensim")
-    path = Path(spec.origin).parent / "test/test_data/questions-words.txt" if spec and spec.origin else None
-    if path is None or not path.is_file():
-        raise ModelNotFoundError(
-            "google: the installed gensim lacks questions-words.txt; run pip install gensim, or name the file"
-        )
-    return path
+def google_text() -> str:
+    """Google's questions, of word2vec (https://code.google.com/p/word2vec), under the Apache License 2.0."""
+    return gzip.decompress(resources.files(__package__).joinpath("google.txt.gz").read_bytes()).decode()
 
 
 def read_file(path: Path, name: str) -> QuestionSet:
     """Read lines of four words, after lines of `: category`. Other lines are left out; a note gives their numbers."""
-    category, questions, bad = path.stem, [], LeftOut()
-    for number, line in enumerate(_lines(path, name), 1):
+    return _parse(_lines(path, name), name, path.stem)
+
+
+def _parse(lines: Iterable[str], name: str, category: str) -> QuestionSet:
+    """The questions of lines; category: of those before the first title."""
+    first, questions, bad = category, list[Question](), LeftOut()
+    for number, line in enumerate(lines, 1):
         words = line.split()
         if line.startswith(":"):
-            category = " ".join(line.lstrip(": ").split()) or path.stem
+            category = " ".join(line.lstrip(": ").split()) or first
         elif len(words) == 4:
             a, b, c, d = words
             questions.append(Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))

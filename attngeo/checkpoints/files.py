@@ -92,9 +92,9 @@ def _open_safetensors(source: ByteSource) -> TensorFile:
 
 
 def _open_torch(source: ByteSource) -> TensorFile:
-    from attngeo.checkpoints.torch_file import open_torch_file
+    from attngeo.checkpoints.torch_file import TorchFile
 
-    return open_torch_file(source)
+    return TorchFile(source)
 
 
 SAFETENSORS = Format(name="safetensors", suffixes=(".safetensors",), usual_stem="model", open=_open_safetensors)

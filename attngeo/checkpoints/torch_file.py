@@ -3,8 +3,8 @@
 Why not torch.load? With `weights_only` it still calls what the file names, such as bytearray(10¹²), and with `mmap` it
 trusts the sizes that the pickle states: a record that is compressed, or shorter than its tensor, gives other bytes as
 weights. This reader calls nothing: stand-ins record where each tensor is, every number is checked against the records
-of the file, and a read takes exactly the bytes of the rows. Tests compare it with torch.load. Files from before
-PyTorch 1.6 are read whole and by torch.load, but only if stand-ins can read their pickles.
+of the file, and a read takes exactly the bytes of the rows. Tests compare it with torch.load. In a file from before
+PyTorch 1.6, torch.load ignores the byte order, and takes memory as it is for a storage that the file does not list.
 
 Formats: https://docs.pytorch.org/docs/stable/notes/serialization.html,
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT and, for the older one, `_legacy_save` of
@@ -17,7 +17,6 @@ import io
 import math
 import os
 import struct
-import warnings
 import zipfile
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -26,13 +25,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.bounds import require_memory
-from attngeo.checkpoints.files import TensorFile
 from attngeo.checkpoints.pickles import Record, SavedStorage, SavedTensor, TorchUnpickler, broken, count_spanned
 from attngeo.checkpoints.sources import ByteSource, Extent
-from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo, info_of
+from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
 from attngeo.errors import (
     AttnGeoError,
+    CheckpointError,
     CorruptCheckpointError,
     UnsafeCheckpointError,
     UnsupportedModelError,
@@ -52,49 +50,12 @@ ENCRYPTED = 0x1
 # The last entry of an archive: mark, two numbers of disks, two of records, size and place of their list, comment.
 END = struct.Struct("<4s4H2IH")
 LONG_END = 76
-# How a file from before PyTorch 1.6 begins: with the pickle of a magic number, in one of the protocols that torch.load
-# reads. Four pickles follow: version, machine, state dict and list of storages; then the numbers of each storage.
+# A file from before PyTorch 1.6 begins with the pickle of a magic number, in one of the protocols that torch.load
+# reads. Four pickles follow: version, machine, state dict and list of storages; then each storage: count and numbers.
 OLD_MARKS = tuple(b"\x80%c\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." % protocol for protocol in (2, 3))
-
-
-def open_torch_file(source: ByteSource) -> TensorFile:
-    """Open a state dict of either format.
-
-    Raises UnsafeCheckpointError for a pickle that names more than tensors and plain values, CorruptCheckpointError for
-    a file that is broken or holds no tensors.
-    """
-    try:
-        tail = min(TAIL, source.size)
-        with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
-            is_old = bytes(source.read(0, min(len(OLD_MARKS[0]), source.size), "mark").numpy()) in OLD_MARKS
-            records = None if is_old else _Records(source)
-        return OldTorchFile(source) if records is None else TorchFile(source, records)
-    except BaseException:
-        source.close()
-        raise
-
-
-def _select(state: Any, kind: type, where: str) -> dict[str, Any]:
-    """The tensors of a state dict by name. Raises CorruptCheckpointError if it is none, or has none."""
-    if not isinstance(state, dict) or isinstance(state, Record):
-        raise CorruptCheckpointError(f"{where}: holds a {type(state).__name__}, expected a state dict of name → tensor")
-    tensors = {name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, kind)}
-    if not tensors:
-        raise CorruptCheckpointError(f"{where}: holds no tensors, expected a state dict of name → tensor")
-    return tensors
-
-
-def _repeats(where: str, name: str, shape: tuple[int, ...], numbers: int) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{where}: {name} is {list(shape)}, but has only {numbers:,} numbers, which are repeated; save it again after "
-        ".contiguous()"
-    )
-
-
-def _on_meta(where: str, name: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{where}: {name} is on the meta device and has no values; save the model with its weights"
-    )
+OLD_VERSION, OLD_COUNT = 1001, 8
+# Bytes that are read first for the pickles; if they end later, ten times as many, up to LONGEST.
+OLD_BLOCK = 100_000
 
 
 class _Part(NamedTuple):
@@ -119,13 +80,34 @@ class _Part(NamedTuple):
 
 
 class TorchFile:
-    """An open state dict of the format since PyTorch 1.6; `tensors` is its table of contents."""
+    """An open state dict; `tensors` is its table of contents.
 
-    def __init__(self, source: ByteSource, records: _Records) -> None:
-        self._where, self._source, self._records = source.where, source, records
-        self._saved: dict[str, SavedTensor] = _select(records.load_state(), SavedTensor, source.where)
-        for storage in {saved.storage for saved in self._saved.values() if saved.storage}:
-            self._check_record(storage)
+    Raises UnsafeCheckpointError for a pickle that names more than tensors and plain values, CorruptCheckpointError for
+    a file that is broken or holds no tensors.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self._where, self._source = source.where, source
+        try:
+            tail = min(TAIL, source.size)
+            with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
+                is_old = bytes(source.read(0, min(len(OLD_MARKS[0]), source.size), "mark").numpy()) in OLD_MARKS
+                self._records = _OldRecords(source) if is_old else _Records(source)
+            state = self._records.load_state()
+            if not isinstance(state, dict) or isinstance(state, Record):
+                raise CorruptCheckpointError(
+                    f"{self._where}: holds a {type(state).__name__}, expected a state dict of name → tensor"
+                )
+            self._saved = {
+                name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, SavedTensor)
+            }
+            if not self._saved:
+                raise CorruptCheckpointError(f"{self._where}: holds no tensors, expected a state dict of name → tensor")
+            for storage in {saved.storage for saved in self._saved.values() if saved.storage}:
+                self._check_record(storage)
+        except BaseException:
+            self.close()
+            raise
         self.tensors = {name: _describe(name, saved) for name, saved in self._saved.items()}
 
     def _check_record(self, storage: SavedStorage) -> None:
@@ -146,7 +128,10 @@ class TorchFile:
         if part.numbers == 0:
             return torch.empty(part.shape, dtype=part.dtype)
         if math.prod(part.shape) > part.numbers:
-            raise _repeats(self._where, name, part.shape, part.numbers)
+            raise CorruptCheckpointError(
+                f"{self._where}: {name} is {list(part.shape)}, but has only {part.numbers:,} numbers, which are "
+                "repeated; save it again after .contiguous()"
+            )
         numbers = self._source.read(self._records.find(part.record) + part.start, part.nbytes, name).view(part.dtype)
         return numbers.as_strided(part.shape, part.strides).contiguous()
 
@@ -159,7 +144,9 @@ class TorchFile:
     def _find_part(self, name: str, rows: slice) -> _Part:
         storage, dtype, offset, shape, strides = self._saved[name]
         if storage is None:
-            raise _on_meta(self._where, name)
+            raise CorruptCheckpointError(
+                f"{self._where}: {name} is on the meta device and has no values; save the model with its weights"
+            )
         if dtype not in DTYPE_NAMES:
             raise UnsupportedModelError(f"{self._where}: {name} is stored as {dtype}, which cannot be read")
         if shape:
@@ -178,58 +165,6 @@ def _describe(name: str, saved: SavedTensor) -> TensorInfo:
     if saved.storage is not None:  # a tensor may repeat its numbers
         nbytes = min(nbytes, saved.storage.nbytes)
     return TensorInfo(name, DTYPE_NAMES.get(saved.dtype, str(saved.dtype)), saved.shape, nbytes)
-
-
-class OldTorchFile:
-    """A state dict from before PyTorch 1.6, in memory as a whole; `tensors` is its table of contents."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source, self._where = source, (where := source.where)
-        require_memory(2 * source.size, where)  # the file and its tensors
-        content = io.BytesIO(bytes(source.read(0, source.size, "the whole file").numpy()))
-        content.seek(len(OLD_MARKS[0]))
-        unpicklers = [TorchUnpickler(content, where) for _ in range(4)]
-        _, system, _, keys = [unpickler.load_safely() for unpickler in unpicklers]
-        # What torch.load does not check: it reads other numbers, or leaves memory as it is.
-        if not isinstance(system, dict) or system.get("little_endian") is not True:
-            raise broken(where, "its numbers are not little-endian; save it again")
-        storages = unpicklers[2].storages
-        listed = [f"data/{key}" for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
-        if sorted(listed) != sorted(storages):
-            raise broken(where, "its list of storages is not that of its tensors")
-        nbytes = content.tell() + sum(storage.nbytes for storage in storages.values())
-        if nbytes > source.size:
-            raise broken(where, f"it has {source.size:,} bytes, expected {nbytes:,}")
-        content.seek(0)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch warns of protocol 3
-                state = torch.load(content, map_location="cpu", weights_only=True)
-        except Exception as error:  # a forged file can raise anything
-            raise broken(where, f"{type(error).__name__}: {first_line(error)}") from None
-        tensors: dict[str, Tensor] = _select(state, Tensor, where)
-        self._tensors = {name: tensor for name, tensor in tensors.items() if tensor.layout == torch.strided}
-        self.tensors = {name: info_of(name, tensor) for name, tensor in self._tensors.items()}
-
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """The tensor, or rows of its first dimension, in new memory. Raises as `TorchFile.read`."""
-        tensor = self._tensors[name]
-        if tensor.is_meta:
-            raise _on_meta(self._where, name)
-        if tensor.dtype not in DTYPE_NAMES:
-            raise UnsupportedModelError(f"{self._where}: {name} is stored as {tensor.dtype}, which cannot be read")
-        if tensor.nbytes > (stored := tensor.untyped_storage().nbytes()):
-            raise _repeats(self._where, name, tuple(tensor.shape), stored // tensor.itemsize)
-        return (tensor[rows] if tensor.ndim else tensor).detach().clone(memory_format=torch.contiguous_format)
-
-    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:  # noqa: ARG002 - the protocol's
-        """Nothing: the file is in memory."""
-        return []
-
-    def close(self) -> None:
-        """Close the file, and forget the tensors. A later `read` fails."""
-        self._tensors = {}
-        self._source.close()
 
 
 class _Records:
@@ -294,6 +229,66 @@ class _Records:
             Extent(record.header_offset, header + self._padding),
             Extent(record.header_offset + header + start, count + self._padding),
         )
+
+
+class _OldRecords:
+    """The storages of a file from before PyTorch 1.6, by the names that they would have as records of a newer one."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self._places = source, dict[str, tuple[int, SavedStorage]]()
+
+    def load_state(self) -> Any:
+        """The object that the pickle of the file describes. Finds the storages, too. Raises as `_Records`."""
+        most = min(self._source.size, LONGEST)
+        size = min(OLD_BLOCK, most)
+        while True:
+            block = self._source.read(0, size, "list of tensors")
+            try:
+                return self._parse(io.BytesIO(bytes(block.numpy())))
+            except CheckpointError:
+                if size == most:
+                    raise
+                size = min(10 * size, most)
+
+    def _parse(self, content: io.BytesIO) -> Any:
+        """The state dict of the pickles in the first bytes of the file."""
+        where = self._source.where
+        content.seek(len(OLD_MARKS[0]))
+        unpicklers = [TorchUnpickler(content, where) for _ in range(4)]
+        version, system, state, keys = [unpickler.load_safely() for unpickler in unpicklers]
+        if version != OLD_VERSION:
+            raise broken(where, f"its version of the format is {version!r:.40}, expected {OLD_VERSION}")
+        if not isinstance(system, dict) or system.get("little_endian") is not True:
+            raise broken(where, "its numbers are not little-endian; save it again")
+        storages = unpicklers[2].storages
+        listed = [f"data/{key}" for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+        if sorted(listed) != sorted(storages):
+            raise broken(where, "its list of storages is not that of its tensors")
+        at = content.tell()
+        for name in listed:
+            self._places[name] = at + OLD_COUNT, storages[name]
+            at += OLD_COUNT + storages[name].nbytes
+        if at > self._source.size:
+            raise broken(where, f"it has {self._source.size:,} bytes, expected {at:,}")
+        return state
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a storage, None if there is no such storage."""
+        return self._places[name][1].nbytes if name in self._places else None
+
+    def find(self, name: str) -> int:
+        """The place in the file at which a storage starts. Raises CorruptCheckpointError if its own count differs."""
+        start, storage = self._places[name]
+        count = int.from_bytes(bytes(self._source.read(start - OLD_COUNT, OLD_COUNT, name).numpy()), "little")
+        if count * storage.dtype.itemsize != storage.nbytes:
+            expected = storage.nbytes // storage.dtype.itemsize
+            raise broken(self._source.where, f"{name[:80]!r} has {count:,} numbers, not {expected:,}")
+        return start
+
+    def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
+        """The count of a storage, and a part of its content."""
+        at = self._places[name][0]
+        return Extent(at - OLD_COUNT, OLD_COUNT), Extent(at + start, count)
 
 
 def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:

@@ -22,8 +22,9 @@ from support.messages import refuses
 from support.mutate import mutate_bytes
 
 import attngeo
+from attngeo.checkpoints import torch_file
 from attngeo.checkpoints.sources import RegularFile
-from attngeo.checkpoints.torch_file import OLD_MARKS, open_torch_file
+from attngeo.checkpoints.torch_file import OLD_MARKS, TorchFile
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError
 
 from .test_torch_files import BOMBS
@@ -61,7 +62,7 @@ def assemble(
 def read_file(path: Path, content: bytes) -> dict[str, torch.Tensor]:
     """All tensors of a file with this content."""
     path.write_bytes(content)
-    file = open_torch_file(RegularFile(path))
+    file = TorchFile(RegularFile(path))
     return {name: file.read(name) for name in file.tensors}
 
 
@@ -77,11 +78,14 @@ def test_scores_are_those_of_a_newer_file(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(*frames)
 
 
-def test_a_remote_file_is_read_whole(here: Hub, tmp_path: Path) -> None:
-    folder = here.repositories["org/name"] = write_old(tmp_path / "remote" / "pytorch_model.bin", weights()).parent
+def test_a_remote_file_is_read_by_little_more_than_its_queries_and_keys(here: Hub, tmp_path: Path) -> None:
+    tensors = weights() | {"other": torch.zeros(10**6)}
+    folder = here.repositories["org/name"] = write_old(tmp_path / "remote" / "pytorch_model.bin", tensors).parent
     expected = attngeo.score(folder).drop(columns=["model", "revision"])
     pd.testing.assert_frame_equal(attngeo.score("org/name").drop(columns=["model", "revision"]), expected)
-    assert len([request for request in here.stored if request.method == "GET"]) < 5
+    needed = 2 * 4 * 24 * (24 + 12)
+    assert here.sent.total() < needed + torch_file.OLD_BLOCK + 20_000
+    assert len([request for request in here.stored if request.method == "GET"]) < 10
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -89,6 +93,15 @@ def test_protocols_are_those_of_torch(protocol: int, path: Path) -> None:
     torch.save(weights(), path, _use_new_zipfile_serialization=False, pickle_protocol=protocol)
     read = read_file(path, path.read_bytes())
     assert all(torch.equal(read[name], tensor) for name, tensor in weights().items())
+
+
+def test_pickles_of_several_blocks_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_file, "OLD_BLOCK", 100)
+    tensors = {f"{'x' * 90}{number}": torch.full((2, 3), float(number)) for number in range(20)}
+    write_old(path, tensors)
+    read = read_file(path, path.read_bytes())
+    assert list(read) == list(tensors)
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
 
 
 def test_what_is_assembled_here_is_as_torch_reads_it(path: Path) -> None:
@@ -101,34 +114,33 @@ def shared(first: int, second: int) -> bytes:
     return pickle_old({"a": Rebuilt(Storage("0", first), (2,), (1,)), "b": Rebuilt(Storage("0", second), (2,), (1,))})
 
 
-# Why a file is refused → its content.
+# Why a file is refused → its content, and a fact of the error.
 REFUSED = {
-    "another version": assemble(version=pickle.dumps(1002, 2)),
-    "a version that is none": assemble(version=pickle.dumps("1001", 2)),
-    "other byte order": assemble(system=SYSTEM | {"little_endian": False}),
-    "no system": assemble(system=None),
-    "a storage that is not listed": assemble(keys=()),
-    "a storage that no tensor uses": assemble(keys=("0", "1"), content=b"\0" * 100),
-    "a storage that is listed twice": assemble(keys=("0", "0"), content=b"\0" * 100),
-    "a list that is none": assemble(keys="0"),
-    "keys that are no texts": assemble(keys=(0,)),
-    "two sizes of one storage": assemble(shared(4, 2)),
-    "another count": assemble(content=struct.pack("<q4f", 5, 1, 2, 3, 4)),
-    "a storage beyond the file": assemble(pickle_old({"a": Rebuilt(Storage("0", 2**40), (2,), (1,))})),
-    "a tensor beyond its storage": assemble(pickle_old({"a": Rebuilt(Storage("0", 4), (5,), (1,))})),
-    "fewer bytes": assemble(content=struct.pack("<q3f", 4, 1, 2, 3)),
-    "no storage": assemble(content=b""),
-    "no list of storages": OLD_MARKS[0] + VERSION + pickle.dumps(SYSTEM, 2) + pickle_old(FOUR),
-    "nothing but the mark": OLD_MARKS[0],
-    "no state dict": assemble(pickle.dumps([1], 2), keys=(), content=b""),
-    "no tensors": assemble(pickle.dumps({"a": 1}, 2), keys=(), content=b""),
-}
+    "another version": (assemble(version=pickle.dumps(1002, 2)), "1001"),
+    "a version that is none": (assemble(version=pickle.dumps("1001", 2)), "1001"),
+    "other byte order": (assemble(system=SYSTEM | {"little_endian": False}), "little-endian"),
+    "no system": (assemble(system=None), "little-endian"),
+    "a storage that is not listed": (assemble(keys=()), "list of storages"),
+    "a storage that no tensor uses": (assemble(keys=("0", "1"), content=b"\0" * 100), "list of storages"),
+    "a storage that is listed twice": (assemble(keys=("0", "0"), content=b"\0" * 100), "list of storages"),
+    "a list that is none": (assemble(keys="0"), "list of storages"),
+    "keys that are no texts": (assemble(keys=(0,)), "list of storages"),
+    "two sizes of one storage": (assemble(shared(4, 2)), "two sizes"),
+    "another count": (assemble(content=struct.pack("<q4f", 5, 1, 2, 3, 4)), "5 numbers"),
+    "fewer bytes": (assemble(content=struct.pack("<q3f", 4, 1, 2, 3)), "bytes"),
+    "no storage": (assemble(content=b""), "bytes"),
+    "no list of storages": (OLD_MARKS[0] + VERSION + pickle.dumps(SYSTEM, 2) + pickle_old(FOUR), "EOFError"),
+    "nothing but the mark": (OLD_MARKS[0], "EOFError"),
+    "no state dict": (assemble(pickle.dumps([1], 2), keys=(), content=b""), "list"),
+    "no tensors": (assemble(pickle.dumps({"a": 1}, 2), keys=(), content=b""), "no tensors"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_file_that_is_not_as_torch_writes_it_is_refused(case: str, path: Path) -> None:
-    with refuses(CorruptCheckpointError, path.name):
-        read_file(path, REFUSED[case])
+    content, fact = REFUSED[case]
+    with refuses(CorruptCheckpointError, path.name, fact):
+        read_file(path, content)
 
 
 def test_a_view_of_another_storage_is_refused(path: Path) -> None:
@@ -137,6 +149,13 @@ def test_a_view_of_another_storage_is_refused(path: Path) -> None:
     assert with_view != assemble()
     with refuses(CorruptCheckpointError, path.name, "storage"):
         read_file(path, with_view)
+
+
+def test_a_pickle_longer_than_any_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_old(path, {"x" * 500: torch.zeros(2)})
+    monkeypatch.setattr(torch_file, "LONGEST", 400)
+    with refuses(CorruptCheckpointError, path.name):
+        TorchFile(RegularFile(path))
 
 
 def test_code_is_never_called(path: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ import attngeo
 from attngeo.checkpoints import torch_file
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.sources import RegularFile
-from attngeo.checkpoints.torch_file import open_torch_file
+from attngeo.checkpoints.torch_file import TorchFile
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
@@ -56,7 +56,7 @@ def test_tensors_of_every_kind_are_read_as_torch_reads_them(zipped: bool, tmp_pa
     saved = torch.nn.Linear(2, 3).state_dict() | state | others
     torch.save(saved, tmp_path / "x.bin", _use_new_zipfile_serialization=zipped)
     expected = torch.load(tmp_path / "x.bin", weights_only=True)
-    file = open_torch_file(RegularFile(tmp_path / "x.bin"))
+    file = TorchFile(RegularFile(tmp_path / "x.bin"))
     assert set(file.tensors) == {*state, "weight", "bias"}
     for name, info in file.tensors.items():
         assert (info.shape, info.nbytes) == (tuple(expected[name].shape), expected[name].nbytes)
@@ -125,7 +125,7 @@ def test_a_record_does_not_extend_beyond_the_file(tmp_path: Path) -> None:
     path = write_pickled(tmp_path / "x.bin", data, {"data/0": b"\0" * 16})
     edit_list(path, "archive/data/0", 20, struct.pack("<2L", 64 * 256, 64 * 256))
     with refuses(CorruptCheckpointError, path.name, "data/0"):
-        open_torch_file(RegularFile(path)).read(Q0, slice(0, 1))
+        TorchFile(RegularFile(path)).read(Q0, slice(0, 1))
 
 
 def put_at_end(content: bytes, offset: int, number: int) -> bytes:
@@ -185,7 +185,7 @@ def test_tensors_with_other_values_than_their_bytes_are_refused(tmp_path: Path) 
     for number, dtype in enumerate((torch.complex64, torch.uint16)):
         torch.save({"a": torch._neg_view(torch.ones(3).to(dtype))}, tmp_path / f"{number}.bin")
         with refuses(CorruptCheckpointError, f"{number}.bin", "negated"):
-            open_torch_file(RegularFile(tmp_path / f"{number}.bin"))
+            TorchFile(RegularFile(tmp_path / f"{number}.bin"))
 
 
 def test_a_dtype_that_cannot_be_read_is_listed(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_dtype_that_cannot_be_read_is_listed(tmp_path: Path) -> None:
             return torch._utils._rebuild_tensor_v3, (*self.arguments, torch.qint8)
 
     data = pickle_state({"a": Quantised(Storage("0", 4), (4, 4), (4, 1))})
-    file = open_torch_file(RegularFile(write_pickled(tmp_path / "x.bin", data, {"data/0": b"\0" * 16})))
+    file = TorchFile(RegularFile(write_pickled(tmp_path / "x.bin", data, {"data/0": b"\0" * 16})))
     assert file.tensors["a"].shape == (4, 4)
     with refuses(UnsupportedModelError, "x.bin", "qint8"):
         file.read("a")

@@ -16,7 +16,7 @@ from support.messages import assert_fails, assert_states
 from support.vectors import checkpoint, keyed, planted, word_piece, words, write_questions, write_text
 
 import attngeo as library
-from attngeo.analogies.questions import google_path, load_questions
+from attngeo.analogies.questions import google_text, load_questions
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import (
     AttnGeoError,
@@ -34,13 +34,13 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def every_twelfth(path: Path, folder: Path) -> Path:
-    """A file with every twelfth question of each category of `path`."""
+def write_google(folder: Path, step: int) -> Path:
+    """A file with every so many of Google's questions of each category."""
     kept = []
-    for category in path.read_text("utf-8").split(": ")[1:]:
+    for category in google_text().split(": ")[1:]:
         name, *questions = category.splitlines()
-        kept += [f": {name}", *questions[::12]]
-    sample = folder / "sample.txt"
+        kept += [f": {name}", *questions[::step]]
+    sample = folder / "questions.txt"
     sample.write_text("\n".join(kept) + "\n", "utf-8")
     return sample
 
@@ -73,7 +73,7 @@ def close_calls(questions: Section) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize("sample", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["sample", "all"])
 def test_minilm_is_right_where_gensim_says_so(sample: bool, attngeo: Command, tmp_path: Path) -> None:
     """In every category, on a sample or on all 12,154 questions that MiniLM knows, with gensim's choices."""
-    path = every_twelfth(google_path(), tmp_path) if sample else google_path()
+    path = write_google(tmp_path, 12 if sample else 1)
     choices = ("--normalise", "--candidates", "all", "--keep-duplicates", "--questions", path)
     run = attngeo("analogy", "demo:minilm", *choices, "--format", "json", "--draws", 0)
     assert (run.returncode, run.stderr) == (0, "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.messages import refuses
+from support.messages import assert_states, refuses
 from support.other_code import changed_code, code_in
 
 from attngeo.errors import DataError, TrainingError, UsageError
@@ -352,6 +354,20 @@ def test_all_methods_that_options_may_name_are_known() -> None:
     assert list(METHODS) == list(METHOD_LABELS)
     assert AutoMpgOptions().method_names == ("lr", "rf", "gb", "mlp", "atn")
     assert is_outdated({"method": "tabnet"})
+
+
+def test_the_script_of_the_other_models_runs_beside_the_source() -> None:
+    """Without pytorch_tabular, which is imported when a model is made."""
+    script = Path(__file__).parents[3] / "reports/tabular/other_models.py"
+    code = (
+        "import runpy, sys; names = runpy.run_path(sys.argv[1]); print(*names['CONFIGS']); print(*names['COLUMNS'])\n"
+        "sys.argv = [sys.argv[1], '--help']; names['main']()"
+    )
+    shown = subprocess.run([sys.executable, "-c", code, script], capture_output=True, text=True, check=True).stdout
+    methods, columns, *lines = shown.splitlines()
+    assert set(methods.split()) == set(auto_mpg_scores()) - set(METHODS)
+    assert tuple(columns.split()) == AUTO_MPG_COLUMNS
+    assert_states(" ".join(lines), "--seeds", "--methods", 42)
 
 
 @pytest.mark.parametrize(
