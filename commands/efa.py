@@ -17,7 +17,7 @@ from attngeo.papers.wibisono2025 import experiments
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
 from attngeo.papers.wibisono2025.experiments import RunOptions
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .help import Command, Group

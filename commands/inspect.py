@@ -10,7 +10,7 @@ import typer
 
 from attngeo.bounds import dump_json
 from attngeo.checkpoints.access import HubAccess
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .messages import TRACEBACK, describe_error, say

@@ -44,7 +44,7 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
 
     new: one that has to be empty.
     """
-    from attngeo.tables.lock import HOLDER, LOCK, lock_folder
+    from attngeo.tables.files import HOLDER, LOCK, lock_folder
 
     if new is not None and new.resolve() in [other.resolve() for other in others if other is not None]:
         raise UsageError(f"{new} is the folder of the model and of the state of its training; choose two folders")

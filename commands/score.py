@@ -11,7 +11,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import AttnGeoError
 from attngeo.options import RESULTS
 from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .messages import describe_error, say
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from attngeo.scores.conditions import Condition
-    from attngeo.studies.tasks import RunOutcome
+    from attngeo.studies.engine import RunOutcome
 
     from .progress import Bar
 

@@ -29,7 +29,7 @@ from attngeo.papers.wibisono2023.tables import (
     summarise_methods,
 )
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .help import Command, Group

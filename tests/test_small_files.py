@@ -54,7 +54,7 @@ def read_questions(path: Path) -> object:
 
 
 def read_settings(folder: Path) -> object:
-    from attngeo.pretrain.settings_file import read_settings
+    from attngeo.pretrain.options import read_settings
 
     return read_settings(folder)
 
@@ -66,9 +66,9 @@ def read_summary(folder: Path) -> object:
 
 
 def read_model_to_train(path: Path) -> object:
-    from attngeo.pretrain.models import _read_config
+    from attngeo.pretrain.models import load_config
 
-    return _read_config(str(path))
+    return load_config(str(path))
 
 
 def same(folder: Path) -> Path:
@@ -78,7 +78,7 @@ def same(folder: Path) -> Path:
 
 def write_finished_run(folder: Path) -> Path:
     """What a finished run leaves, but for its table."""
-    from attngeo.pretrain.settings_file import write_settings
+    from attngeo.pretrain.options import write_settings
 
     same(folder)
     write_settings(small_options(folder), folder)

@@ -368,7 +368,6 @@ class RemoteFile:
     def _receive(self, offset: int, view: memoryview) -> None:
         """Fill `view` with the bytes from `offset`. What has come is kept when the rest is asked for again."""
         rules, done, failures, renewed = ServerRules(self.where, counts_failures=True), 0, 0, False
-        _thread.rules = [rules]  # this thread sends requests for one file, beside those of other threads
         while done < len(view):
             address, begun = self._address, done
             try:
@@ -451,12 +450,15 @@ def _stream(address: Address, offset: int, count: int, rules: ServerRules) -> It
     """The bytes of a range as they come. Raises _BrokenError, _RefusedError, NetworkError, or an error of httpx."""
     last = offset + count - 1
     headers = {**address.headers, "Range": f"bytes={offset}-{last}", "Accept-Encoding": "identity"}
+    _thread.rules = [rules]  # of this request only: other threads send some beside it
     try:
         with get_session().stream("GET", address.url, headers=headers, follow_redirects=True) as response:
             _check_answer(response, (offset, last, address.size))
             yield from response.iter_raw()
     except HfHubHTTPError:
         raise NetworkError(str(rules.refusal)) from None
+    finally:
+        _thread.rules = []
 
 
 def _check_answer(response: Any, expected: tuple[int, int, int]) -> None:

@@ -11,7 +11,7 @@ from attngeo.embeddings.vectors import open_stream
 from attngeo.errors import CorruptCheckpointError, DataError, ModelNotFoundError
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.tables.atomic import atomic_write, check_writable
+from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from gensim.models import KeyedVectors

@@ -73,7 +73,7 @@ def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCal
     magic = read_magic(path, ref)
     if magic.startswith(PICKLE):
         raise UnsupportedModelError(
-            f"{ref}: a pickle, which could run code: not read; load it with gensim and save its vectors with "
+            f"{ref}: a pickle, which could run code, is not read; load it with gensim and save its vectors with "
             "save_word2vec_format"
         )
     if magic == FASTTEXT:

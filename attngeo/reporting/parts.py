@@ -31,7 +31,7 @@ from attngeo.reporting.schema import (
 )
 from attngeo.reporting.workplace import Workplace, describe_files, resolve_reference
 from attngeo.scores.spec import number_columns
-from attngeo.tables.atomic import atomic_write
+from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
 
 if TYPE_CHECKING:
@@ -189,9 +189,8 @@ def _prepare_efa(request: EfaRequest, place: Workplace) -> ResultsPart:
 def _train(options: dict[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
     """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
     from attngeo.pretrain.comparison import build_curves, compare
+    from attngeo.pretrain.options import SETTINGS, resume_options
     from attngeo.pretrain.runs import load_run, run
-    from attngeo.pretrain.settings_file import FILE as SETTINGS
-    from attngeo.pretrain.settings_file import resume_options
 
     comparison, given = separate_comparison(options)
     training = make_options(**given)

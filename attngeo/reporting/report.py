@@ -28,8 +28,8 @@ from attngeo.reporting.results import CollectedResults, ReportFailure, collect_r
 from attngeo.reporting.toml_lines import Place, name_of
 from attngeo.reporting.workplace import Workplace
 from attngeo.scores.conditions import Outcome
-from attngeo.studies.options import StudyOptions
-from attngeo.tables.lock import lock_folder
+from attngeo.studies.engine import StudyOptions
+from attngeo.tables.files import lock_folder
 from attngeo.tables.write import write_table
 
 if TYPE_CHECKING:

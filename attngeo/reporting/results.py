@@ -16,11 +16,9 @@ from attngeo.reporting.parts import plan_parts
 from attngeo.reporting.recipe import RecipeFile
 from attngeo.reporting.schema import AutoMpgRequest, EfaRequest, PretrainRequest, Request, SimulateRequest
 from attngeo.reporting.workplace import Workplace
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome
-from attngeo.tables.atomic import atomic_write
-from attngeo.tables.parquet import read_parquet
+from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
+from attngeo.tables.files import atomic_write
+from attngeo.tables.read import read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd

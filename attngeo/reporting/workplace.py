@@ -11,7 +11,7 @@ from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import ModelNotFoundError
 from attngeo.progress import ProgressCallback
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 # What may stand before a path: the text of CBOW vectors, and a table of Jigsaw's comments.
 PREFIXES = (CBOW, "jigsaw:")

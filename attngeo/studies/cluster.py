@@ -15,7 +15,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import ClusterError, StudyError, UsageError, first_line
-from attngeo.studies.tasks import LOGGER, Function, RunOutcome, StudyEnvironment, StudyTask, run_elsewhere, take_outcome
+from attngeo.studies.engine import (
+    LOGGER,
+    Function,
+    RunOutcome,
+    StudyEnvironment,
+    StudyTask,
+    run_elsewhere,
+    take_outcome,
+)
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attngeo.errors import TrainingError, first_line
-from attngeo.tables.atomic import atomic_write
+from attngeo.tables.files import atomic_write
 
 FILE = "training.safetensors"
 KEY = "attngeo"

@@ -24,7 +24,7 @@ from attngeo.progress import ignore_progress
 from attngeo.reporting import build_report, read_recipe
 from attngeo.reporting.results import STUDIES, make_part
 from attngeo.reporting.schema import COMMANDS, REQUESTS
-from attngeo.studies.tasks import RunOutcome, StudyTask, run_task
+from attngeo.studies.engine import RunOutcome, StudyTask, run_task
 
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
 REQUESTED = {
@@ -74,7 +74,7 @@ class Pools:
     def __init__(self) -> None:
         self.most, self.runs, self._waiting = 0, 0, 0
 
-    def run(self, function: Any, tasks: Sequence[StudyTask[Any]], where: Any) -> Iterator[RunOutcome[Any]]:
+    def run(self, function: Any, tasks: Sequence[StudyTask[Any]], where: Any, *_: Any) -> Iterator[RunOutcome[Any]]:
         """Make the parts of a report, all of which would be in work now; fail the runs of a part without work."""
         jobs = where if isinstance(where, int) else JOBS
         self.most = max(self.most, self._waiting + jobs)
@@ -94,7 +94,7 @@ def test_no_more_processes_work_than_are_asked_for(
     command: str, where: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the results have runs of their own. On a cluster, a run that waits for others could wait for ever."""
-    monkeypatch.setattr("attngeo.studies.processes.run_in_processes", (pools := Pools()).run)
+    monkeypatch.setattr("attngeo.studies.engine.run_in_processes", (pools := Pools()).run)
     monkeypatch.setattr("attngeo.studies.cluster.run_on_cluster", pools.run)
     recipe = write_recipe(folder, command, "", names=("one", "two"))
     if has_runs := REQUESTS[COMMANDS.index(command)] in STUDIES:

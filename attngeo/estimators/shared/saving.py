@@ -29,7 +29,7 @@ from attngeo.errors import (
     first_line,
 )
 from attngeo.schemas import Table, describe_error
-from attngeo.tables.atomic import atomic_write
+from attngeo.tables.files import atomic_write
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ADVICE = "fit and save the model again"

@@ -21,7 +21,7 @@ from attngeo.choices import whole
 from attngeo.errors import DataError, DataUnavailableError, first_line
 from attngeo.papers.wibisono2023.options import Shift
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.studies.downloads import downloads_folder, fetch
+from attngeo.studies.results import downloads_folder, fetch
 
 # Standard deviations: of the response's noise, and of the features' noise at `noise` 1, for features that the response
 # depends on and for others.

@@ -24,9 +24,7 @@ from attngeo.papers.wibisono2023.options import (
 )
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome, require_all
+from attngeo.studies.engine import RunOutcome, StudyOptions, require_all, run_study
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:

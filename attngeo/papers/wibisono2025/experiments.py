@@ -29,10 +29,8 @@ from attngeo.papers.wibisono2025.files import Split
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_statements, machine, software
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import RunOutcome, StudyOptions, require_all, run_study
 from attngeo.studies.results import KeptResult, ResultStore
-from attngeo.studies.tasks import RunOutcome, require_all
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -43,7 +43,7 @@ from attngeo.papers.wibisono2023.tables import (
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_statements
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 # A module that no method depends on.
 MODULE = "attngeo.papers.wibisono2023.tables"
@@ -134,7 +134,7 @@ def test_scores_are_kept_under_all_that_they_depend_on(guess: Guess, monkeypatch
 
 
 def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.studies.cache import list_entries
+    from attngeo.studies.results import list_entries
 
     perform(make_run(), ignore_progress)
     (entry,) = list_entries()

@@ -32,7 +32,7 @@ from attngeo.papers.wibisono2025.experiments import (
 )
 from attngeo.papers.wibisono2025.simulated import synthetic_ratings
 from attngeo.progress import Progress
-from attngeo.studies.cache import list_entries
+from attngeo.studies.results import list_entries
 
 PLACES = {
     "movielens-sequence": "movielens", "movielens-ratings": "movielens", "instacart": "instacart",
