@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attngeo.studies.cache import Entry
 
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual.
-KINDS = {"efa": "attngeo.efa.runs", "scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
+KINDS = {"efa": "attngeo.efa.runs", "scores": "attngeo.scores.score", "tabular": "attngeo.tabular.runs"}
 
 
 def cache(

@@ -14,7 +14,7 @@ DEMOS = {
 }
 
 # Models of the Hub that a mistyped name may mean: popular ones, then those with published scores, which a test compares
-# with attngeo/scores/published. The first of two that are equally near is suggested.
+# with attngeo/papers/saponati2025. The first of two that are equally near is suggested.
 HUB_MODELS = (
     "google-bert/bert-base-uncased", "google-bert/bert-base-cased", "google-bert/bert-large-uncased",
     "google-bert/bert-base-multilingual-cased", "openai-community/gpt2", "openai-community/gpt2-medium",

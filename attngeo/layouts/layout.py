@@ -1,4 +1,4 @@
-"""The vocabulary of `families.py`: how a model family declares where its query and key projections are.
+"""How a model family declares where its query and key projections are, and how they are cut out of their tensors.
 
 The output axis of a projection is a row of slots, each `head_dim` wide. The letters of a layout give their order. Each
 letter stands for a run of heads:
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from attngeo.errors import CorruptCheckpointError
 
 Blocks = int | Literal["heads", "key_heads"]
 
@@ -149,57 +151,6 @@ def make_fused(name: str, slots: str = "qkv", blocks: Blocks = 1, **more: Any) -
     )  # fmt: skip
 
 
-# How attention modules of any family name their projections. Each is compared with the ends of tensor names.
-RULES = (
-    make_separate("q_proj", "k_proj"),
-    make_separate("query", "key"),
-    make_separate("q_lin", "k_lin"),
-    make_separate("query_proj", "key_proj"),
-    make_separate("to_q", "to_k"),
-    make_separate("Wq", "Wk"),
-    make_separate("wq", "wk"),
-    make_separate("q", "k"),
-    make_separate("linear_q", "linear_k"),
-    make_separate("project_q", "project_k"),
-    make_separate("q_proj.linear", "k_proj.linear"),
-    make_separate("q_head", "k_head"),
-    make_separate("query_net", "key_net"),
-    QKLayout(q="to_q.weight", k="to_kv.weight", q_bias="to_q.bias", k_bias="to_kv.bias", k_slots="kv"),
-    make_fused("Wqkv"),
-    LatentLayout(),
-    LatentLayout(
-        q="wq.weight",
-        q_a="wq_a.weight",
-        q_a_bias="wq_a.bias",
-        q_b="wq_b.weight",
-        q_norm="q_a_norm.weight",
-        kv_a="wkv_a_with_mqa.weight",
-        kv_a_bias="wkv_a_with_mqa.bias",
-        kv_b="wkv_b.weight",
-        kv_norm="kv_a_norm.weight",
-    ),
-    # torch.nn.MultiheadAttention, whose order is fixed.
-    QKLayout(
-        q="in_proj_weight", k="in_proj_weight", q_bias="in_proj_bias", k_bias="in_proj_bias", slots="qkv", k_slots="qkv"
-    ),
-)
-
-
-# How modules of any family name the normalisations of queries and keys.
-HEAD_NORMS = (
-    ("q_norm", "k_norm"),
-    ("q_layernorm", "k_layernorm"),
-    ("query_layernorm", "key_layernorm"),
-    ("query_norm", "key_norm"),
-    ("norm_q", "norm_k"),
-    ("q_ln", "k_ln"),
-    ("q_layer_norm", "k_layer_norm"),
-    # Beside queries and keys that are fused in a module named attn.
-    ("attn.q_norm", "attn.k_norm"),
-    ("attention.q_norm", "attention.k_norm"),
-)
-
-
 def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_dim: int, blocks: int) -> Tensor:
     """Cut the slots `letter` out of x [slots·head_dim, ...]: [heads of that letter, head_dim, ...], in their order."""
     counts = {"q": heads, "k": key_heads, "v": key_heads, "g": heads}
@@ -246,3 +197,163 @@ def latent_weights(
         rope = rope * (gain if bias else gain[:, None])
     k = torch.cat([nope, rope.expand(heads, *rope.shape)], dim=1)
     return q.reshape(heads, nope_dim + rope_dim, *q.shape[1:]), k
+
+
+@dataclass(frozen=True)
+class AttentionSite:
+    """One attention module: its place in the model, its sizes, and the tensors that hold its projections.
+
+    stack, layer: its place; layers are counted from 0 within the stack. module: its name in the checkpoint. layout: how
+    its projections are cut. family: its model family. section: the configuration of its part of the model. tensors:
+    role → tensor name. heads, key_heads, head_dim, d_model: its sizes; query head h reads key head
+    h // (heads / key_heads). key_width: the input width of the keys; it differs from d_model only in cross-attention.
+    rule: how it was found. notes: caveats for readers of its scores.
+    """
+
+    stack: str
+    layer: int
+    module: str
+    layout: QKLayout | LatentLayout = field(repr=False)
+    family: Family = field(repr=False)
+    section: Mapping[str, Any] = field(repr=False)
+    tensors: Mapping[str, str] = field(repr=False)
+    heads: int
+    key_heads: int
+    head_dim: int
+    d_model: int
+    key_width: int
+    rule: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> dict[str, slice]:
+        """Tensor name → the rows of it that are needed. Values that come after queries and keys are not read."""
+        reads = dict.fromkeys(self.tensors.values(), slice(None))
+        if isinstance(self.layout, QKLayout) and not self.layout.conv1d and self.layout.blocks == 1:
+            for role, slots in (("q", self.layout.slots), ("k", self.layout.k_slots)):
+                needed = slots[: max(slots.find("q"), slots.find("k")) + 1]
+                reads[self.tensors[role]] = slice(0, self.rows(needed))
+        return reads
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether the keys come from another stack than the queries."""
+        return self.stack.startswith("cross")
+
+    @property
+    def may_rotate(self) -> bool:
+        """Whether queries and keys may have rotary embeddings: not in cross-attention, nor with ALiBi."""
+        known_without = bool(self.family.source) and self.family.rotary is None
+        return not (self.is_cross or self.section.get("alibi") or known_without)
+
+    @property
+    def rotary(self) -> Rotary | None:
+        """The family's rotary embeddings; None if this site has none, or if the order of its dimensions is unknown."""
+        return self.family.rotary if self.may_rotate else None
+
+    def rows(self, slots: str) -> int:
+        """The output width of these slots at this site."""
+        return slot_rows(slots, heads=self.heads, key_heads=self.key_heads, head_dim=self.head_dim)
+
+
+class Projections(NamedTuple):
+    """The projections of one site.
+
+    q: [heads, head_dim, d_model]. k: [key_heads, head_dim, d_model]. q_bias, k_bias: [heads or key_heads, head_dim], or
+    None. q_gain, k_gain: gain of a normalisation after projection, [heads or 1, head_dim], or None.
+    """
+
+    q: Tensor
+    k: Tensor
+    q_bias: Tensor | None = None
+    k_bias: Tensor | None = None
+    q_gain: Tensor | None = None
+    k_gain: Tensor | None = None
+
+
+def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
+    """Cut the projections of `site` out of its tensors.
+
+    tensors: tensor name → the rows `site.reads` of that tensor, in the dtype to compute in. Raises
+    CorruptCheckpointError if a weight is missing, or has fewer rows than its heads need.
+    """
+    gains = tuple(_gain(site, tensors, role) for role in ("q_gain", "k_gain"))
+    if isinstance(site.layout, QKLayout):
+        q, q_bias = (_heads(site, site.layout, tensors, role, "q") for role in ("q", "q_bias"))
+        k, k_bias = (_heads(site, site.layout, tensors, role, "k") for role in ("k", "k_bias"))
+        if q is None or k is None:
+            raise CorruptCheckpointError(f"{site.module}: query or key weight is missing")
+        return Projections(q, k, q_bias, k_bias, *gains)
+    by_role = {role: tensors[name] for role, name in site.tensors.items()}
+    rope_dim = count_shared_rows(site, tensors)
+    sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
+    scaled = site.layout.scaled
+    q, k = latent_weights(by_role, **sizes, bias=False, scaled=scaled)
+    if "q_a_bias" in by_role or "kv_a_bias" in by_role:
+        return Projections(q, k, *latent_weights(by_role, **sizes, bias=True, scaled=scaled), *gains)
+    return Projections(q, k, None, None, *gains)
+
+
+def count_shared_rows(site: AttentionSite, tensors: Mapping[str, Tensor]) -> int:
+    """The width of the rotary key of latent attention, which all heads share: the last dimensions of a head."""
+    return len(tensors[site.tensors["kv_a"]]) - tensors[site.tensors["kv_norm"]].numel()
+
+
+def output_axis(site: AttentionSite) -> int:
+    """The output dimension of the stored query and key weights: 0 for a Linear layer, 1 for a Conv1D."""
+    return int(isinstance(site.layout, QKLayout) and site.layout.conv1d)
+
+
+def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> Projections:
+    """The place of each output of the heads in the stored weights: q [heads, head_dim], k [key_heads, head_dim].
+
+    For writing weights back; the gains are those of the site. It cuts numbered outputs as `assemble` cuts weights.
+    Works for `QKLayout` only.
+    """
+    axis, numbers = output_axis(site), dict(tensors)
+    for name in (site.tensors["q"], site.tensors["k"]):
+        numbers[name] = torch.arange(tensors[name].shape[axis]).unsqueeze(1 - axis)
+    found = assemble(site, numbers)
+    return found._replace(q=found.q.squeeze(-1), k=found.k.squeeze(-1))
+
+
+def _heads(
+    site: AttentionSite, layout: QKLayout, tensors: Mapping[str, Tensor], role: str, letter: str
+) -> Tensor | None:
+    """The slots of queries or keys in the weight or bias of this `role`; None if the site has no such tensor."""
+    if role not in site.tensors:
+        return None
+    x = tensors[site.tensors[role]]
+    if x.ndim > 1 and layout.conv1d:
+        x = x.flatten(1).T
+    slots = layout.slots if letter == "q" else layout.k_slots
+    if role.endswith("bias") and not _same_layer(getattr(layout, letter), getattr(layout, role)):
+        slots = letter
+    named = {"heads": site.heads, "key_heads": site.key_heads}
+    blocks = layout.blocks if isinstance(layout.blocks, int) else named[layout.blocks]
+    if slots == letter:
+        blocks = 1
+    # Only the rows up to the last slot of queries and keys were read. Rows after the slots of `letter` are not needed.
+    if blocks == 1:
+        slots = slots[: slots.index(letter) + 1]
+        x = x[: site.rows(slots)]
+    if x.shape[0] != site.rows(slots):
+        raise CorruptCheckpointError(
+            f"{site.tensors[role]} has {x.shape[0]} rows, expected {site.rows(slots)}; "
+            "the checkpoint contradicts itself"
+        )
+    return cut(x, slots, letter, heads=site.heads, key_heads=site.key_heads, head_dim=site.head_dim, blocks=blocks)
+
+
+def _same_layer(weight: str, bias: str) -> bool:
+    return weight.removesuffix("weight") == bias.removesuffix("bias")
+
+
+def _gain(site: AttentionSite, tensors: Mapping[str, Tensor], role: str) -> Tensor | None:
+    """The gain [heads or 1, head_dim] of the normalisation of queries or keys, stored as one tensor or one per head."""
+    parts = sorted((key for key in site.tensors if key.startswith(f"{role}.")), key=lambda key: int(key.split(".")[1]))
+    found = [tensors[site.tensors[key]] for key in ([role] if role in site.tensors else parts)]
+    if not found:
+        return None
+    offset = site.family.head_norm.gain_offset if site.family.head_norm else 0.0
+    return torch.cat([gain.reshape(-1, site.head_dim) for gain in found]) + offset

@@ -14,13 +14,13 @@ from transformers.integrations import get_reporting_integration_callbacks  # typ
 
 from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, projections, select, sites_of
-from attngeo.scores.scoring import INTEGERS
+from attngeo.scores.score import INTEGERS
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import spread_of, statistics
+from attngeo.scores.weights import Variants, projections, select, sites_of
 from attngeo.tables import write as tables
 from attngeo.tables.parquet import read_parquet
 

@@ -13,7 +13,7 @@ from attngeo.checkpoints.reference import ModelRef
 from attngeo.errors import UsageError
 from attngeo.pretrain.options import INITS
 from attngeo.pretrain.starts import CopiedStart, IdentityStart, LiveParameters, SymmetricStart
-from attngeo.scores.projections import select, sites_of
+from attngeo.scores.weights import select, sites_of
 
 
 def initialise(

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
-from attngeo.layouts.assemble import Projections, assemble, number_outputs, output_axis
-from attngeo.layouts.layout import LatentLayout
-from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import key_heads_of, read, sites_of
+from attngeo.layouts.layout import AttentionSite, LatentLayout, Projections, assemble, number_outputs, output_axis
+from attngeo.scores.weights import key_heads_of, read, sites_of
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
 ALPHA = BETA = 0.7

@@ -21,15 +21,22 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
-from attngeo.geometry.factors import FormStatistics, form_statistics, head_statistics, layer_factors
-from attngeo.geometry.scale import rescale
-from attngeo.layouts.sites import AttentionSite
+from attngeo.geometry.forms import FormStatistics, form_statistics, head_statistics, layer_factors, rescale
+from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.pipeline import read_ahead, site_nbytes
-from attngeo.scores.projections import Variants, key_heads_of, list_unused, projections, select, sites_of
 from attngeo.scores.spec import SCORES, score_names, z_columns
+from attngeo.scores.weights import (
+    Variants,
+    key_heads_of,
+    list_unused,
+    projections,
+    read_ahead,
+    select,
+    site_nbytes,
+    sites_of,
+)
 from attngeo.studies.results import Kept, KeptResult
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
 from attngeo.errors import CheckpointError, UsageError
-from attngeo.geometry.directionality import check_choices, is_outlier, outlier_threshold
-from attngeo.geometry.factors import form_statistics, largest_entries, layer_factors
-from attngeo.layouts.sites import AttentionSite
+from attngeo.geometry.forms import form_statistics, largest_entries, layer_factors
+from attngeo.geometry.scores import check_choices, is_outlier, outlier_threshold
+from attngeo.layouts.layout import AttentionSite
 from attngeo.options import takes
-from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
+from attngeo.scores.weights import Variants, key_heads_of, projections, read, select, sites_of
 
 if TYPE_CHECKING:
     import pandas as pd

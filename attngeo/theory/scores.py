@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from attngeo.geometry.directionality import directionality
-from attngeo.geometry.symmetry import symmetry
+from attngeo.geometry.scores import directionality, symmetry
 from attngeo.theory.corpus import Array
 from attngeo.theory.objectives import USUAL, Effect, measure
 from attngeo.theory.residuals import Residuals, difference, shortfall

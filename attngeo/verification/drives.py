@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from attngeo.verification.inputs.combinations import combine_inputs
+from attngeo.verification.inputs import combine_inputs
 
 # Combinations of inputs to try on one module.
 MOST_TRIES = 32

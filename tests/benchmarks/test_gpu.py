@@ -19,11 +19,11 @@ from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite
 from attngeo.provenance import machine, software
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.scores.weights import Variants, projections, read, sites_of
 
 pytestmark = pytest.mark.gpu
 

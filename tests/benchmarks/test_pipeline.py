@@ -16,7 +16,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.scores.computing import DTYPES, score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.scores.weights import Variants, projections, read, sites_of
 
 
 @pytest.mark.parametrize(("precision", "per_head"), [("float32", True), ("fast", True), ("fast", False)])

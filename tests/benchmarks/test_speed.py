@@ -19,10 +19,10 @@ from support.mistral import DH, D, H, K
 from torch import Tensor
 
 from attngeo.checkpoints.opening import open_store
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.scores.weights import Variants, projections, read, sites_of
 
 
 def layer_of(mistral: Path) -> tuple[AttentionSite, dict[str, Tensor]]:

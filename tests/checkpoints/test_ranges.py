@@ -29,7 +29,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.ranges import merge, origin
 from attngeo.checkpoints.source import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
-from attngeo.scores.projections import sites_of
+from attngeo.scores.weights import sites_of
 
 FILE = "model.safetensors"
 # Mistral's: four query heads for each key head, and three matrices of an MLP that are never read.

@@ -13,7 +13,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.suggest import did_you_mean
 from attngeo.errors import AttnGeoError, ModelNotFoundError, UsageError
-from attngeo.scores.published import published_scores
+from attngeo.papers.saponati2025.published import published_scores
 
 
 @pytest.mark.parametrize(

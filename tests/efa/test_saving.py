@@ -18,7 +18,7 @@ from support.messages import refuses
 
 from attngeo.efa import ExponentialFamilyAttention, load_model
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, TableError, UnsupportedModelError
-from attngeo.scores.scoring import score
+from attngeo.scores.score import score
 from attngeo.tables.saved import CONFIG, WEIGHTS
 
 ROWS = pd.DataFrame(

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from attngeo import directionality, symmetry
 from attngeo.errors import ShapeError, UsageError
-from attngeo.geometry import factors
-from attngeo.geometry.chance import directionality_at_chance, symmetry_at_chance
-from attngeo.geometry.factors import form_statistics, head_statistics
+from attngeo.geometry import forms
+from attngeo.geometry.forms import form_statistics, head_statistics
+from attngeo.scores.spec import directionality_at_chance, symmetry_at_chance
 
 # (d_model, rank): the Gram form with one block and with several, the tiled form below and above one tile, a vector.
 SHAPES = [(96, 8), (1200, 300), (40, 40), (1100, 700), (2300, 900), (64, 1)]
@@ -200,7 +200,7 @@ def test_the_statistics_of_heads_are_those_of_their_forms(
 ) -> None:
     generator = torch.Generator().manual_seed(n)
     q, k = torch.randn(4, 5, n, generator=generator), torch.randn(2, 5, n, generator=generator)
-    monkeypatch.setattr(factors, "CPU_BATCH", at_once * 5 * n)
+    monkeypatch.setattr(forms, "CPU_BATCH", at_once * 5 * n)
     for head, (own, key) in enumerate(zip(head_statistics(q, k, key_head), key_head, strict=True)):
         assert torch.equal(own.q, q[head])
         assert torch.equal(own.k, k[key])

@@ -28,11 +28,9 @@ from transformers.models.auto import modeling_auto
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.assemble import assemble
-from attngeo.layouts.layout import QKLayout
-from attngeo.layouts.names import pattern_of
-from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import Variants, sites_of
+from attngeo.layouts.config import pattern_of
+from attngeo.layouts.layout import AttentionSite, QKLayout, assemble
+from attngeo.scores.weights import Variants, sites_of
 
 # Mappings by class or model type, as in transformers 5.23, whose names are both read.
 READ = {

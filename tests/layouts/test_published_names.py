@@ -15,9 +15,8 @@ from support.ghosts import Published, Stack, expand_tensors, load_published, wri
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.assemble import assemble
-from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import sites_of
+from attngeo.layouts.layout import AttentionSite, assemble
+from attngeo.scores.weights import sites_of
 
 
 @pytest.mark.parametrize("name", load_published())

@@ -59,7 +59,8 @@ def test_every_option_of_a_command_is_listed() -> None:
     rows = read_table("command", "keys of `options`")
     assert {names_in(row[0])[0]: names_in(row[1]) for row in rows} == {
         command: [name for name in request.model_fields["options"].annotation.model_fields if name != "save"]
-        for command, request in zip(COMMANDS, REQUESTS, strict=True) if "options" in request.model_fields
+        for command, request in zip(COMMANDS, REQUESTS, strict=True)
+        if "options" in request.model_fields
     }
 
 

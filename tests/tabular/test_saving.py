@@ -17,7 +17,7 @@ from support.messages import refuses
 from torch import nn
 
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
-from attngeo.scores.scoring import score
+from attngeo.scores.score import score
 from attngeo.tables.saved import CONFIG, WEIGHTS
 from attngeo.tabular import AttentionClassifier
 from attngeo.tabular.saving import load_classifier, save_classifier

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.escape import in_utf8
+from attngeo.bounds.memory import available_memory
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import Identity, identify, identify_path
 from attngeo.options import default_of, options_of, takes
@@ -14,10 +16,14 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code, software
 from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.scores.spec import number_columns, score_names, z_columns
+from attngeo.studies.engine import run_study
+from attngeo.studies.options import StudyOptions
 from attngeo.studies.results import Kept, KeptResult, ResultStore
+from attngeo.studies.tasks import RunOutcome
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
@@ -127,3 +133,32 @@ def _build_frame(found: Kept, options: ScoreOptions, model: str) -> pd.DataFrame
     about = {name: value for name, value in found.about.items() if name not in OWN_ENTRIES}
     frame.attrs = {"title": "Attention scores"} | about | {"model": model} | dict(options) | {"device": about["device"]}
     return frame
+
+
+def score_models(
+    models: Sequence[str],
+    options: ScoreOptions = ScoreOptions(),
+    *,
+    hub: HubAccess = HubAccess(),
+    results: ResultOptions = ResultOptions(),
+    study: StudyOptions = StudyOptions(),
+    progress: ProgressCallback = ignore_progress,
+    on_outcome: Callable[[RunOutcome[pd.DataFrame]], None] = lambda _: None,
+) -> list[RunOutcome[pd.DataFrame]]:
+    """The table of scores of each model, as `attngeo.score` returns it, or the error; in the order of the models.
+
+    models: references; see `attngeo.studies.models.list_models`. The other parameters are those of `attngeo.score` and
+    of `attngeo.studies.engine.run_study`, and it raises what `run_study` raises. Several processes share a quarter of
+    the free memory unless `options.memory` is given, which is for each of them.
+    """
+    if options.memory is None and study.jobs > 1:
+        options = options.replace(memory=max(available_memory() // 4 // study.jobs, 1))
+    run = partial(score_one, options=options, hub=hub, results=results)
+    return run_study(run, models, names=models, options=study, progress=progress, on_outcome=on_outcome)
+
+
+def score_one(
+    model: str, progress: ProgressCallback, *, options: ScoreOptions, hub: HubAccess, results: ResultOptions
+) -> pd.DataFrame:
+    """One run of the study."""
+    return score(model, options=options, hub=hub, results=results, progress=progress)

@@ -1,8 +1,13 @@
-"""The query and key projections of each attention site of a model: joins checkpoints, layouts and variants."""
+"""The query and key projections of each attention site of a model: joins checkpoints, layouts and variants.
+
+While one site is worked on, the next ones are read and copied to the device.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,17 +16,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from attngeo.bounds.memory import available_memory
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore, float_shape, stated_quantisation
 from attngeo.choices import Convention
+from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
-from attngeo.layouts.assemble import Projections, assemble, count_shared_rows
-from attngeo.layouts.layout import LatentLayout
+from attngeo.layouts.layout import AttentionSite, LatentLayout, Projections, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
-from attngeo.layouts.sites import AttentionSite, find_sites
+from attngeo.layouts.sites import find_sites
 from attngeo.options import takes
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.options import ScoreOptions, check_layers
 
 
@@ -311,3 +318,99 @@ def _explain_rotary(ref: str, advice: str) -> Iterator[None]:
         raise CorruptCheckpointError(
             f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}"
         ) from None
+
+
+def read_ahead(
+    store: TensorStore,
+    sites: list[AttentionSite],
+    *,
+    device: torch.device,
+    memory: int | None = None,
+    report: ProgressCallback = ignore_progress,
+) -> Iterator[tuple[AttentionSite, dict[str, Tensor]]]:
+    """Each site with its tensors, in this order; the next ones are read while the caller works on this one.
+
+    device: where the caller computes. A CUDA device has the tensors already; others leave them on the CPU.
+    memory: bytes, in the checkpoint's dtype, of the layers in flight: those that are read or copied, and the one that
+    the caller works on. None is a quarter of what is free. There is always one layer, however large, and never more
+    than can be worked on at once. report: called before each site.
+    Raises what a read raises, when its site comes.
+    """
+    transfer = Transfer(device)
+    sizes = [site_nbytes(store, site) for site in sites]
+    total, done, room = sum(sizes), 0, _free_quarter(device) if memory is None else memory
+    ahead = store.lanes + transfer.is_needed
+    in_flight: deque[Future[Sent]] = deque()
+    reader = ThreadPoolExecutor(ahead, thread_name_prefix="attngeo-read")
+    try:
+        for i, site in enumerate(sites):
+            while (last := i + len(in_flight)) < len(sites) and (
+                not in_flight or (len(in_flight) <= ahead and sum(sizes[i : last + 1]) <= room)
+            ):
+                in_flight.append(reader.submit(_load, store, sites[last], transfer))
+            sent = in_flight.popleft().result()
+            report(Progress("score", f"{site.stack} {site.layer}", done, total))
+            yield site, transfer.receive(sent)
+            done += sizes[i]
+    finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
+        reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
+    report(Progress("score", "done", done, total))
+
+
+def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
+    """Bytes that are read for one site."""
+    count = 0
+    for name, rows in site.reads.items():
+        info = store.info(name)
+        count += info.row_nbytes * len(range(info.shape[0])[rows]) if info.shape else info.nbytes
+    return count
+
+
+def _load(store: TensorStore, site: AttentionSite, transfer: Transfer) -> Sent:
+    return transfer.send(read(store, site))
+
+
+def _free_quarter(device: torch.device) -> int:
+    """A quarter of the memory that is free, on this machine or on a CUDA device if that has less."""
+    free = available_memory()
+    if device.type == "cuda":
+        free = min(free, torch.cuda.mem_get_info(device)[0])
+    return free // 4
+
+
+def survey(model: str, progress: ProgressCallback = ignore_progress, *, hub: HubAccess = HubAccess()) -> dict[str, Any]:
+    """What `attngeo.score` would read of a model with the default options, by requests for headers alone.
+
+    Keys: `model`, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the checkpoint does not state
+    them, and their ratio `share_to_read`; `requests` for ranges of `remote_files` on the Hub; `left_out`, name pattern
+    → reason; `sites`, a dictionary for each attention module; `names` of all tensors.
+    Raises ModelUnavailableError or CheckpointError.
+    """
+    with closing(open_store(model, hub)) as store:
+        sites, skipped = sites_of(store, progress=lambda file: progress(Progress("download", file)))
+        to_read, total = sum(site_nbytes(store, site) for site in sites), store.total_nbytes
+        requests = store.count_requests(site.reads for site in sites)
+        return {
+            "model": store.ref,
+            "revision": store.revision,
+            "model_type": store.config.get("model_type"),
+            "bytes_to_read": to_read,
+            "bytes_total": total,
+            "share_to_read": to_read / total if total and to_read <= total else None,  # an index may state too little
+            "requests": sum(requests.values()),
+            "remote_files": len(requests),
+            "left_out": skipped,
+            "sites": [
+                {
+                    "stack": site.stack, "layer": site.layer, "module": site.module, "heads": site.heads,
+                    "key_heads": site.key_heads, "head_dim": site.head_dim, "d_model": site.d_model, "rule": site.rule,
+                    "source": site.family.source or None, "bytes": site_nbytes(store, site), "notes": list(site.notes),
+                    "tensors": {
+                        name: {"dtype": store.info(name).dtype, "shape": list(store.info(name).shape)}
+                        for name in site.tensors.values()
+                    },
+                }
+                for site in sites
+            ],
+            "names": list(store.names),
+        }  # fmt: skip

@@ -1,16 +1,47 @@
-"""How far a few rows or a few columns dominate M = Wq·Wkᵀ."""
+"""The two scores of M = Wq·Wkᵀ: how symmetric it is, and how far a few rows or columns dominate it.
+
+Each has a public function of two factors, and an unchecked one of a form's statistics.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from attngeo.choices import Convention, one_of
-from attngeo.errors import UsageError
-from attngeo.geometry.factors import FormStatistics
-from attngeo.geometry.pairs import score_pairs
+from attngeo.errors import ShapeError, UsageError
+from attngeo.geometry.forms import FormStatistics, form_statistics, rescale
+
+
+def symmetry(wq: Tensor, wk: Tensor) -> Tensor:
+    """tr(M·M)/‖M‖²_F of M = wq·wkᵀ: 1 symmetric, −1 skew-symmetric, about 1/d_model by chance.
+
+    wq, wk: [*lead, d_model, head_dim], floating point; leading dimensions broadcast. Returns [*lead].
+    Equals (‖M_s‖² − ‖M_n‖²)/‖M‖² for the symmetric part M_s and the skew part M_n. M itself is never formed.
+    NaN if M is zero or not finite. Raises ShapeError if wq and wk do not make a square form.
+
+    Source: Saponati et al. 2025 (arXiv 2502.10927), Def. 3.1 without its factor 2, which contradicts the range.
+
+    >>> import torch
+    >>> w = torch.randn(3, 64, 8)
+    >>> symmetry(w, w).round(decimals=3).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return score_pairs(wq, wk, symmetry_of)
+
+
+def symmetry_of(form: FormStatistics) -> Tensor:
+    """tr(M·M)/‖M‖² of one matrix, as a float64 scalar on the CPU. In [−1, 1]; NaN if the norm is 0 or not finite.
+
+    The quotient is clamped: rounding may leave the range by an ulp.
+    """
+    trace, squared_norm = form.trace.cpu().double(), form.squared_norm.cpu().double()
+    defined = squared_norm.isfinite() & (squared_norm > 0)
+    return (trace / squared_norm).clamp(-1, 1).where(defined, float("nan"))
+
 
 # Bound of the relative rounding error of a norm computed in float32. Norms nearer to the threshold are computed again.
 NEAR = 1e-5
@@ -98,3 +129,44 @@ def _exact_norms(own: Tensor, other: Tensor) -> Tensor:
     for start in range(0, other.shape[1], CHUNK):
         squares += (own.T @ other[:, start : start + CHUNK].to(place).double()).square().sum(1)
     return squares.sqrt().cpu()
+
+
+def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor]) -> Tensor:
+    """Apply `score` to the form of each pair in wq, wk [*lead, d_model, head_dim].
+
+    Returns [*lead], in float64 if a factor is float64, else in float32. Raises ShapeError if the two do not fit.
+    """
+    lead = check_pair(wq, wk)
+    dtype = torch.float64 if torch.float64 in (wq.dtype, wk.dtype) else torch.float32
+    queries = wq.expand(*lead, *wq.shape[-2:]).reshape(-1, *wq.shape[-2:])
+    keys = wk.expand(*lead, *wk.shape[-2:]).reshape(-1, *wk.shape[-2:])
+    with torch.no_grad():
+        scores = []
+        for query, key in zip(queries, keys, strict=True):
+            q, k = (rescale(w.mT.to(dtype).contiguous())[0] for w in (query, key))
+            scores.append(score(form_statistics(q, k)).to(wq.device, dtype))
+        return torch.stack(scores).reshape(lead) if scores else wq.new_zeros(lead, dtype=dtype)
+
+
+def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
+    """The broadcast leading shape of two factors [*lead, d_model, head_dim]. Raises ShapeError if they do not fit."""
+    for name, w in (("wq", wq), ("wk", wk)):
+        if not isinstance(w, Tensor):
+            raise ShapeError(f"{name} is a {type(w).__name__}, expected a torch tensor [*lead, d_model, head_dim]")
+        if w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
+            raise ShapeError(
+                f"{name} is {w.dtype} {list(w.shape)}, expected floating point [*lead, d_model, head_dim] with "
+                "d_model and head_dim of at least 1"
+            )
+    if wq.shape[-2:] != wk.shape[-2:]:
+        raise ShapeError(
+            f"wq is [..., {wq.shape[-2]}, {wq.shape[-1]}] and wk [..., {wk.shape[-2]}, {wk.shape[-1]}], "
+            "expected the same d_model and head_dim"
+        )
+    try:
+        return torch.empty(wq.shape[:-2], device="meta").add(torch.empty(wk.shape[:-2], device="meta")).shape
+    except RuntimeError:
+        raise ShapeError(
+            f"leading dimensions {list(wq.shape[:-2])} of wq and {list(wk.shape[:-2])} of wk do not broadcast; "
+            "for grouped-query attention repeat each key head with repeat_interleave"
+        ) from None
