@@ -8,7 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from attngeo.errors import PROJECT_FILES
-from attngeo.layouts.layout import Family, HeadNorm, LatentLayout, QKLayout, Rotary, make_fused, make_separate
+from attngeo.layouts.layout import (
+    Family,
+    HeadNorm,
+    LatentLayout,
+    Layout,
+    Projection,
+    Rotary,
+    make_fused,
+    make_linear,
+    make_separate,
+)
 
 HUGGING_FACE = "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models"
 
@@ -20,15 +30,14 @@ BART_NORMS: dict[str, Any] = {
     "cross_norm": ("encoder_attn_layer_norm",),
 }
 INPUT_NORM = ("input_layernorm",)
-C_ATTN_CROSS = QKLayout(
-    q="q_attn.weight", k="c_attn.weight", q_bias="q_attn.bias", k_bias="c_attn.bias", k_slots="kv", conv1d=True
+C_ATTN_CROSS = Layout(
+    (make_linear("q_attn", "q", transposed=True), make_linear("c_attn", "kv", transposed=True)),
 )
-C_ATTN = make_fused("c_attn", conv1d=True)
+C_ATTN = make_fused("c_attn", transposed=True)
 # SantaCoder, published as gpt2: queries, and the key and value that all heads share.
-Q_AND_KV_ATTN = QKLayout(
-    q="q_attn.weight", k="kv_attn.weight", q_bias="q_attn.bias", k_bias="kv_attn.bias", k_slots="kv", conv1d=True,
-    key_heads="one",
-)  # fmt: skip
+Q_AND_KV_ATTN = Layout(
+    (make_linear("q_attn", "q", transposed=True), make_linear("kv_attn", "kv", transposed=True)), key_heads="one"
+)
 
 
 OWN = f"{PROJECT_FILES}/attngeo"
@@ -93,11 +102,7 @@ FAMILIES: dict[str, Family] = {
     "albert": _encoder("albert", shared=("num_hidden_layers", "num_hidden_groups")),
     "deberta": _encoder(
         "deberta",
-        layouts=(
-            QKLayout(
-                q="in_proj.weight", k="in_proj.weight", q_bias="q_bias", slots="qkv", k_slots="qkv", blocks="key_heads"
-            ),
-        ),
+        layouts=(Layout((Projection("in_proj.weight", "qkv", "key_heads"),)),),
         notes=("relative-position terms left out",),
     ),
     "deberta-v2": _encoder("deberta_v2", notes=("relative-position terms left out",)),
@@ -298,7 +303,7 @@ RULES = (
     make_separate("q_proj.linear", "k_proj.linear"),
     make_separate("q_head", "k_head"),
     make_separate("query_net", "key_net"),
-    QKLayout(q="to_q.weight", k="to_kv.weight", q_bias="to_q.bias", k_bias="to_kv.bias", k_slots="kv"),
+    Layout((make_linear("to_q", "q"), make_linear("to_kv", "kv"))),
     make_fused("Wqkv"),
     LatentLayout(),
     LatentLayout(
@@ -313,9 +318,7 @@ RULES = (
         kv_norm="kv_a_norm.weight",
     ),
     # torch.nn.MultiheadAttention, whose order is fixed.
-    QKLayout(
-        q="in_proj_weight", k="in_proj_weight", q_bias="in_proj_bias", k_bias="in_proj_bias", slots="qkv", k_slots="qkv"
-    ),
+    Layout((Projection("in_proj_weight", "qkv", bias="in_proj_bias"),)),
 )
 
 
@@ -367,7 +370,7 @@ BY_KEY_HEAD = {
     "wqkv": ("internlm2",),
 }
 # Each head of the query projection holds a query and a gate.
-GATED = make_separate("q_proj", "k_proj", slots="qg", blocks="heads")
+GATED = Layout((make_linear("q_proj", "qg", "heads"), make_linear("k_proj", "k")))
 GATED_TYPES = (
     "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text",
 )  # fmt: skip
@@ -385,7 +388,7 @@ SCALED = {
     "timesfm2_5": make_separate("q_proj", "k_proj", q_scale="scaling"),
 }
 
-LAYOUTS: dict[str, tuple[QKLayout | LatentLayout, ...]] = {
+LAYOUTS: dict[str, tuple[Layout | LatentLayout, ...]] = {
     **{name: (make_fused(weight),) for weight, names in IN_ORDER.items() for name in names},
     **{name: (make_fused(weight, blocks="key_heads"),) for weight, names in BY_KEY_HEAD.items() for name in names},
     **{name: (layout,) for name, layout in SCALED.items()},
@@ -399,18 +402,15 @@ LAYOUTS: dict[str, tuple[QKLayout | LatentLayout, ...]] = {
         make_fused("query_key_value", when={"multi_query_attention": True}),
         make_fused("query_key_value", blocks="key_heads", key_heads="heads"),
     ),
-    "decision_transformer": (make_fused("c_attn", conv1d=True),),
-    "xlnet": (QKLayout(q="q", k="k", conv1d=True),),
+    "decision_transformer": (make_fused("c_attn", transposed=True),),
+    "xlnet": (Layout((Projection("q", "q", transposed=True), Projection("k", "k", transposed=True))),),
     "hrm_text": (make_fused("gqkv_proj", "gqkv"),),
     **dict.fromkeys(("hiera", "sam2_hiera_det_model"), (make_fused("qkv", width_from_rows=True),)),
     **dict.fromkeys(("dots3_note_text", "longcat_flash"), (LatentLayout(scaled=True),)),
     **dict.fromkeys(("convbert", "perceiver"), (make_separate("query", "key", width_from_rows=True),)),
     "moss": (make_fused("qkv_proj", "qvk", blocks=4),),
     "telechat": (
-        QKLayout(
-            q="query.weight", k="key_value.weight", q_bias="query.bias", k_bias="key_value.bias", k_slots="kv",
-            blocks="key_heads",
-        ),
+        Layout((make_linear("query", "q"), make_linear("key_value", "kv", "key_heads"))),
     ),
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ from attngeo.layouts.families import (
     ROTARY_BY_TYPE,
     RULES,
 )
-from attngeo.layouts.layout import Family, LatentLayout, QKLayout
+from attngeo.layouts.layout import Family, LatentLayout, Layout
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Module:
     """
 
     name: str
-    layout: QKLayout | LatentLayout
+    layout: Layout | LatentLayout
     family: Family
     section: Mapping[str, Any]
     tower: str | None
@@ -128,7 +128,7 @@ def _match(part: Part, names: Collection[str]) -> tuple[dict[str, Module], list[
     rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
     by_ending = _index_endings(part.names)
     for layout in layouts:
-        pair = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
+        pair = _weights(layout)[-2:]
         how = f"{rule}: {pair[0]} / {pair[1]}"
         for own, partner in (pair, pair[::-1]):
             for name in by_ending[_ending_of(own)]:
@@ -263,7 +263,7 @@ def list_causal_types() -> frozenset[str]:
     return frozenset(row["model_type"] for row in rows if row["causal"]) | set(CAUSAL_REMOTE)
 
 
-def _holds(layout: QKLayout | LatentLayout, section: Mapping[str, Any], family: Family) -> bool:
+def _holds(layout: Layout | LatentLayout, section: Mapping[str, Any], family: Family) -> bool:
     return isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
 
 
@@ -272,9 +272,9 @@ def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family:
     return all(section.get(name, family.defaults.get(name)) == value for name, value in when.items())
 
 
-def _weights(layout: QKLayout | LatentLayout) -> tuple[str, ...]:
-    if isinstance(layout, QKLayout):
-        return layout.q, layout.k
+def _weights(layout: Layout | LatentLayout) -> tuple[str, ...]:
+    if isinstance(layout, Layout):
+        return layout.holder("q").name, layout.holder("k").name
     return layout.q, layout.q_a, layout.q_b, layout.kv_a, layout.kv_b
 
 
@@ -380,7 +380,7 @@ def explain_nothing_found(
         return UnsupportedModelError(
             f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
         )
-    pairs = [(rule.q, rule.kv_a if isinstance(rule, LatentLayout) else rule.k) for rule in RULES]
+    pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else _weights(rule) for rule in RULES]
     looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
     seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"

@@ -23,7 +23,15 @@ from attngeo.layouts.config import (
     read_heads,
 )
 from attngeo.layouts.families import HEAD_NORMS
-from attngeo.layouts.layout import LATENT_ROLES, AttentionSite, HeadNorm, LatentLayout, QKLayout, slot_rows
+from attngeo.layouts.layout import (
+    LATENT_ROLES,
+    AttentionSite,
+    HeadNorm,
+    LatentLayout,
+    Layout,
+    Sizes,
+    make_sizes,
+)
 from attngeo.layouts.modules import Module, conditions_hold, find_absent_layers, survey_modules
 
 CROSS = re.compile(
@@ -51,15 +59,16 @@ def find_sites(
     quantisation: str,
     biases: bool = False,
     input_norms: bool = False,
+    parts: str = "qk",
     prepare: Callable[[list[str]], None] = lambda _: None,
 ) -> tuple[list[AttentionSite], dict[str, str]]:
     """Find the attention sites of a model.
 
     names: all tensor names. config: config.json. shape_of: gives the shape of a tensor by its name. ref: the model's
     name, for errors. quantisation: the name of the quantisation that config.json states, for errors. biases,
-    input_norms: whether these tensors are needed besides the weights; `shape_of` is not called for tensors that are not
-    needed, so that their files need not be downloaded. prepare: is called once with the names of all that are, before
-    `shape_of`.
+    input_norms: whether these tensors are needed besides the weights. parts: the letters of the projections to read, q
+    and k among them. `shape_of` is not called for tensors that are not needed, so that their files need not be
+    downloaded. prepare: is called once with the names of all that are, before `shape_of`.
 
     Returns the sites in the order of stack and layer, and what is left out: name pattern → reason.
     Raises UnsupportedModelError if the model has no attention of a known form; ShapeError or CorruptCheckpointError if
@@ -77,7 +86,7 @@ def find_sites(
                 unread |= reason
                 continue
             module = _recognise_head_norm(found, names)
-            tensors = _find_tensors(module, names)
+            tensors = _find_tensors(module, names, parts)
             needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
             candidates.append(_Candidate(stack, layer, module, needed))
     if not candidates:
@@ -95,7 +104,12 @@ def find_sites(
             errors.append(error)
             skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
         else:
-            sites.append(_build_site(module, stack, layer, tensors, sizes))
+            sites.append(
+                AttentionSite(
+                    stack, layer, module.name, module.layout, module.family, module.section, tensors, sizes,
+                    module.rule, parts, _notes(module, tensors),
+                )
+            )  # fmt: skip
     if errors and not sites:
         raise errors[0]
     return sites, dict(sorted(skipped.items()))
@@ -159,14 +173,6 @@ def _stage(module: Module, section: Mapping[str, Any]) -> int | None:
     return next((stage for stage, end in enumerate(accumulate(blocks)) if first < end), None)
 
 
-def _build_site(module: Module, stack: str, layer: int, tensors: Mapping[str, str], sizes: Sizes) -> AttentionSite:
-    return AttentionSite(
-        stack, layer, module.name, module.layout, module.family, module.section, tensors,
-        heads=sizes.heads, key_heads=sizes.key_heads, head_dim=sizes.head_dim, d_model=sizes.d_model,
-        key_width=sizes.key_width, rule=module.rule, notes=_notes(module, tensors),
-    )  # fmt: skip
-
-
 def _group_by_stack(modules: Iterable[Module]) -> dict[str, list[Module]]:
     """The modules by stack. Each pattern of names is one stack; the pattern is added to names that are not unique."""
     by_template: dict[str, list[Module]] = defaultdict(list)
@@ -215,11 +221,17 @@ def _number_layers(modules: list[Module]) -> list[tuple[int, Module]]:
     return [(module.indices[place] if module.indices else 0, module) for module in modules]
 
 
-def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
+def _find_tensors(module: Module, names: Collection[str], parts: str) -> dict[str, str]:
     """Role → name of each tensor that the layout and the family name and the checkpoint has."""
     layout, family = module.layout, module.family
-    fields = ("q", "k", "q_bias", "k_bias", "q_scale") if isinstance(layout, QKLayout) else LATENT_ROLES
-    wanted = {role: join(module.name, getattr(layout, role)) for role in fields if getattr(layout, role)}
+    if isinstance(layout, Layout):
+        stored = {letter: layout.holder(letter) for letter in parts}
+        fields = {letter: projection.name for letter, projection in stored.items()}
+        fields |= {f"{letter}_bias": projection.bias for letter, projection in stored.items()}
+        fields["q_scale"] = layout.q_scale
+    else:
+        fields = {role: getattr(layout, role) for role in LATENT_ROLES}
+    wanted = {role: join(module.name, name) for role, name in fields.items() if name}
     raw_bias = join(module.name, "q_bias")
     if wanted.get("q_bias") not in names and raw_bias in names:
         wanted["q_bias"] = raw_bias  # some models give biases to queries and values only
@@ -286,20 +298,6 @@ BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
 ShapeOf = Callable[[str], Sequence[int]]
 
 
-class Sizes(NamedTuple):
-    """The sizes of one attention module.
-
-    heads, key_heads: numbers of query heads and key heads. head_dim: width of one head. d_model: input width of the
-    queries. key_width: input width of the keys.
-    """
-
-    heads: int
-    key_heads: int
-    head_dim: int
-    d_model: int
-    key_width: int
-
-
 def measure(module: Module, stated: HeadConfig, tensors: Mapping[str, str], shape_of: ShapeOf, ref: str) -> Sizes:
     """The sizes of a module. stated: its heads in the configuration. tensors: role → tensor name.
 
@@ -325,7 +323,7 @@ def _check_description(module: Module, sizes: Sizes, ref: str) -> None:
     if bridges and not any("head" in name and word in name for name in module.section for word in bridges):
         raise ShapeError(f"{ref}: {module.name}: config.json states no number of heads for the {min(bridges)}")
     widths = _stated_widths(module.section)
-    if sizes.head_dim in list_numbers({**module.family.defaults, **module.section}, HEAD_DIM) or not widths:
+    if sizes.widths["q"] in list_numbers({**module.family.defaults, **module.section}, HEAD_DIM) or not widths:
         return
     if not any(sizes.d_model == width << stage for width in widths for stage in range(STAGES)):
         raise ShapeError(
@@ -345,42 +343,46 @@ def _stated_widths(section: Mapping[str, Any]) -> list[int]:
 
 
 def _measure_separate(
-    module: Module,
-    layout: QKLayout,
-    stated: HeadConfig,
-    tensors: Mapping[str, str],
-    shape_of: ShapeOf,
-    ref: str,
+    module: Module, layout: Layout, stated: HeadConfig, tensors: Mapping[str, str], shape_of: ShapeOf, ref: str
 ) -> Sizes:
-    """The sizes of a module whose queries and keys are slots of one or two projections."""
-    (rows, width), (k_rows, key_width) = (_out_in(tensors[role], shape_of, layout.conv1d, ref) for role in ("q", "k"))
+    """The sizes of a module whose heads are slots of stored layers."""
+    shapes = {
+        letter: _out_in(tensors[letter], shape_of, layout.holder(letter).transposed, ref)
+        for letter in "qkvo"
+        if letter in tensors
+    }
+    rows, inputs = ({letter: shape[axis] for letter, shape in shapes.items()} for axis in (0, 1))
+    width, key_width = inputs["q"], inputs["k"]
     heads = stated.heads
     key_heads = {"one": 1, "heads": heads}.get(layout.key_heads, stated.key_heads or heads)
     head_dim = stated.head_dim
-    slots = slot_rows(layout.slots, heads=heads, key_heads=key_heads, head_dim=1)
-    if layout.width_from_rows and rows % slots == 0:
-        head_dim = rows // slots
+    slots = make_sizes(heads, key_heads, 1, width, key_width).rows(layout.holder("q").slots)
+    if layout.width_from_rows and rows["q"] % slots == 0:
+        head_dim = rows["q"] // slots
     if head_dim is None and width % heads == 0:
         head_dim = width // heads
     first = (heads, key_heads, head_dim)
-    if head_dim is not None and _fits(layout, heads, key_heads, head_dim, rows, k_rows):
-        return Sizes(heads, key_heads, head_dim, width, key_width)
-    others = dict.fromkeys(own for own in _other_sizes(module, first, width) if _fits(layout, *own, rows, k_rows))
-    as_many = [own for own in others if own[0] == heads]
-    for fitting in (as_many, list(others)):
-        if len(fitting) == 1:
-            return Sizes(*fitting[0], width, key_width)
-    raise _explain_misfit(module, layout, first, (rows, k_rows), width, tensors, ref)
+    if head_dim is not None and _fits(layout, sizes := make_sizes(heads, key_heads, head_dim, width, key_width), rows):
+        return sizes
+    others = dict.fromkeys(_other_sizes(module, first, width))
+    fitting = [sizes for other in others if _fits(layout, sizes := make_sizes(*other, width, key_width), rows)]
+    as_many = [sizes for sizes in fitting if sizes.counts["q"] == heads]
+    for candidates in (as_many, fitting):
+        if len(candidates) == 1:
+            return candidates[0]
+    raise _explain_misfit(module, layout, first, rows, width, tensors, ref)
 
 
-def _fits(layout: QKLayout, heads: int, key_heads: int, head_dim: int, rows: int, k_rows: int) -> bool:
-    """Whether weights with these numbers of rows hold these heads."""
-    if heads % key_heads:
+def _fits(layout: Layout, sizes: Sizes, rows: Mapping[str, int]) -> bool:
+    """Whether weights with these numbers of rows, by letter, hold these heads."""
+    heads, key_heads = sizes.counts["q"], sizes.counts["k"]
+    if heads % key_heads or any(heads % blocks or key_heads % blocks for blocks in _fixed_blocks(layout)):
         return False
-    if isinstance(layout.blocks, int) and (heads % layout.blocks or key_heads % layout.blocks):
-        return False
-    sizes = {"heads": heads, "key_heads": key_heads, "head_dim": head_dim}
-    return slot_rows(layout.slots, **sizes) == rows and slot_rows(layout.k_slots, **sizes) == k_rows
+    return all(sizes.rows(layout.holder(letter).slots) == count for letter, count in rows.items())
+
+
+def _fixed_blocks(layout: Layout) -> list[int]:
+    return [projection.blocks for projection in layout.projections if isinstance(projection.blocks, int)]
 
 
 def _other_sizes(module: Module, first: tuple[int, int, int | None], width: int) -> Iterator[tuple[int, int, int]]:
@@ -398,9 +400,9 @@ def _other_sizes(module: Module, first: tuple[int, int, int | None], width: int)
 
 def _explain_misfit(
     module: Module,
-    layout: QKLayout,
+    layout: Layout,
     stated: tuple[int, int, int | None],
-    got: tuple[int, int],
+    rows: Mapping[str, int],
     width: int,
     tensors: Mapping[str, str],
     ref: str,
@@ -411,15 +413,16 @@ def _explain_misfit(
         return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide an input width of {width}")
     if heads % key_heads:
         return ShapeError(f"{ref}: {module.name}: {heads} heads cannot share {key_heads} key heads evenly")
-    if isinstance(layout.blocks, int) and (heads % layout.blocks or key_heads % layout.blocks):
-        return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide into {layout.blocks} blocks")
-    sizes = {"heads": heads, "key_heads": key_heads, "head_dim": head_dim}
-    role = "k" if slot_rows(layout.slots, **sizes) == got[0] else "q"
-    slots, rows = (layout.slots, got[0]) if role == "q" else (layout.k_slots, got[1])
+    for blocks in _fixed_blocks(layout):
+        if heads % blocks or key_heads % blocks:
+            return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide into {blocks} blocks")
+    sizes = make_sizes(heads, key_heads, head_dim, width, width)
+    slots = {letter: layout.holder(letter).slots for letter in rows}
+    letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])
     return ShapeError(
-        f"{ref}: {tensors[role]} has an output width of {rows}, expected {slot_rows(slots, **sizes)} ({slots}: {heads} "
-        f"heads, {key_heads} key heads, head_dim {head_dim}); config.json and weights do not belong together, or the "
-        "weight holds more than queries and keys"
+        f"{ref}: {tensors[letter]} has an output width of {rows[letter]}, expected {sizes.rows(slots[letter])} "
+        f"({slots[letter]}: {heads} heads, {key_heads} key heads, head_dim {head_dim}); config.json and weights do not "
+        "belong together, or the weight holds more than queries and keys"
     )
 
 
@@ -450,12 +453,12 @@ def _measure_latent(module: Module, heads: int, tensors: Mapping[str, str], shap
             raise CorruptCheckpointError(f"{ref}: {join(module.name, getattr(module.layout, role))} is missing")
         if tuple(shape_of(tensors[role])) != shape:
             raise ShapeError(f"{ref}: {tensors[role]} is {list(shape_of(tensors[role]))}, expected {list(shape)}")
-    return Sizes(heads, heads, nope + rope, width, width)
+    return make_sizes(heads, heads, nope + rope, width, width, value)
 
 
 def _check_vectors(tensors: Mapping[str, str], sizes: Sizes, shape_of: ShapeOf, ref: str) -> None:
     """Raise ShapeError if a bias or a gain does not fit the projection that it belongs to."""
-    heads, key_heads, head_dim, width, _ = sizes
+    heads, key_heads, head_dim, width = sizes.counts["q"], sizes.counts["k"], sizes.widths["q"], sizes.d_model
     for role, name in tensors.items():
         shape = tuple(shape_of(name)) if role.endswith(("_bias", "norm", "_scale")) or "_gain" in role else ()
         if role in ("pre_norm", "pre_norm_bias"):
@@ -475,11 +478,11 @@ def _check_vectors(tensors: Mapping[str, str], sizes: Sizes, shape_of: ShapeOf, 
             )
 
 
-def _out_in(name: str, shape_of: ShapeOf, conv1d: bool, ref: str) -> tuple[int, int]:
+def _out_in(name: str, shape_of: ShapeOf, transposed: bool, ref: str) -> tuple[int, int]:
     """Output width and input width of a weight. Raises ShapeError if it is no matrix."""
     shape = tuple(shape_of(name))
-    if conv1d and len(shape) == 3:
+    if transposed and len(shape) == 3:
         shape = (shape[0], shape[1] * shape[2])
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(f"{ref}: {name} is {list(shape)}, expected a matrix")
-    return (shape[1], shape[0]) if conv1d else (shape[0], shape[1])
+    return (shape[1], shape[0]) if transposed else (shape[0], shape[1])

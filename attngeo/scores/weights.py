@@ -24,7 +24,7 @@ from attngeo.choices import Convention
 from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
-from attngeo.layouts.layout import AttentionSite, LatentLayout, Projections, assemble, count_shared_rows
+from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
 from attngeo.layouts.sites import find_sites
 from attngeo.options import takes
@@ -185,20 +185,26 @@ def projections(
     if variants.fold_norm:
         parts, note = _fold_norm(site, tensors, parts)
         notes += note
-    parts = _scale_queries(site, tensors, _fold_head_norm(site, tensors, parts))
+    parts = {letter: _fold_head_norm(site, tensors, part, f"{letter}_gain") for letter, part in parts.items()}
+    if "q_scale" in site.tensors:  # a learned factor of each dimension of the queries, which is positive
+        scale = softplus(tensors[site.tensors["q_scale"]])[None]
+        parts["q"] = parts["q"].change(lambda x: fold_head_norm(x, scale, centred=False))
     parts, scaling = _scale_rotated(site, tensors, parts, ref)
-    parts, note = _rotate(site, parts, variants.rope_offset, ref)
+    parts["q"], note = _rotate(site, parts["q"], variants.rope_offset, ref)
     notes += note + scaling
-    q, k = parts.q, parts.k
-    if variants.with_bias and parts.q_bias is None and parts.k_bias is None:
+    (q, q_bias, _), (k, k_bias, _) = parts["q"], parts["k"]
+    if variants.with_bias and q_bias is None and k_bias is None:
         notes.append("no biases to include")
     elif variants.with_bias:
-        q, k = append_bias(q, parts.q_bias), append_bias(k, parts.k_bias)
+        q, k = append_bias(q, q_bias), append_bias(k, k_bias)
         notes.append("biases included")
     return q, k, notes
 
 
-def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> tuple[Projections, list[str]]:
+Parts = dict[Letter, Part]
+
+
+def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts) -> tuple[Parts, list[str]]:
     """Fold the normalisation before attention into the weights: its gain, and its shift into the biases."""
     if "pre_norm" not in site.tensors:
         note = (
@@ -210,50 +216,31 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projec
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
 
-    def fold(w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def fold(part: Part) -> Part:
+        bias = part.bias
         if shift is not None:
-            bias = input_shift(w, shift) + (0 if bias is None else bias)
-        return fold_input_gain(w, gain), bias
+            bias = input_shift(part.weight, shift) + (0 if bias is None else bias)
+        return part._replace(weight=fold_input_gain(part.weight, gain), bias=bias)
 
-    q, q_bias = fold(parts.q, parts.q_bias)
     if site.is_cross:
-        return parts._replace(q=q, q_bias=q_bias), ["gain folded into queries only: keys read another stack"]
-    k, k_bias = fold(parts.k, parts.k_bias)
-    return parts._replace(q=q, k=k, q_bias=q_bias, k_bias=k_bias), ["input gain folded"]
+        return parts | {"q": fold(parts["q"])}, ["gain folded into queries only: keys read another stack"]
+    return {letter: fold(part) for letter, part in parts.items()}, ["input gain folded"]
 
 
-def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> Projections:
+def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], part: Part, role: str) -> Part:
     """Fold the linear part of QK-norm: its gain, and the centring of a LayerNorm."""
-    norm = site.family.head_norm
-
-    def fold(x: Tensor, gain: Tensor | None, role: str) -> Tensor:
-        if gain is None or norm is None:
-            return x
-        # A vector as wide as all heads together belongs to a normalisation of all heads together.
-        stored = tensors.get(site.tensors.get(role, ""))
-        across_heads = stored is not None and stored.ndim == 1 and len(gain) > 1
-        return fold_head_norm(x, gain, centred=norm.centred, across_heads=across_heads)
-
-    return parts._replace(
-        q=fold(parts.q, parts.q_gain, "q_gain"),
-        k=fold(parts.k, parts.k_gain, "k_gain"),
-        q_bias=None if parts.q_bias is None else fold(parts.q_bias, parts.q_gain, "q_gain"),
-        k_bias=None if parts.k_bias is None else fold(parts.k_bias, parts.k_gain, "k_gain"),
-    )
-
-
-def _scale_queries(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections) -> Projections:
-    """Multiply each dimension of the queries by its learned factor, which is positive."""
-    if "q_scale" not in site.tensors:
-        return parts
-    scale = softplus(tensors[site.tensors["q_scale"]])[:, None]
-    bias = None if parts.q_bias is None else (parts.q_bias[..., None] * scale)[..., 0]
-    return parts._replace(q=parts.q * scale, q_bias=bias)
+    gain, norm = part.gain, site.family.head_norm
+    if gain is None or norm is None:
+        return part
+    # A vector as wide as all heads together belongs to a normalisation of all heads together.
+    stored = tensors.get(site.tensors.get(role, ""))
+    across_heads = stored is not None and stored.ndim == 1 and len(gain) > 1
+    return part.change(lambda x: fold_head_norm(x, gain, centred=norm.centred, across_heads=across_heads))
 
 
 def _scale_rotated(
-    site: AttentionSite, tensors: Mapping[str, Tensor], parts: Projections, ref: str
-) -> tuple[Projections, list[str]]:
+    site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts, ref: str
+) -> tuple[Parts, list[str]]:
     """Multiply what rotates by its factor, which yarn and longrope give it at any offset.
 
     Where all dimensions rotate, the factor is one of all logits, and is left out like that in front of the softmax.
@@ -265,20 +252,16 @@ def _scale_rotated(
         factor, count = rotary_scaling(site.section, site.family, site.head_dim, site.layer, shared)
     if factor == 1:
         return parts, []
-    factors = parts.q.new_ones(1, site.head_dim)
+    factors = parts["q"].weight.new_ones(1, site.head_dim)
     factors[:, :count] = factor
     if shared is not None:
         factors = factors.flip(1)
-
-    def scale(x: Tensor) -> Tensor:
-        return fold_head_norm(x, factors, centred=False)
-
-    q_bias, k_bias = (None if bias is None else scale(bias) for bias in (parts.q_bias, parts.k_bias))
     note = f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys times {factor:.4g}"
-    return parts._replace(q=scale(parts.q), k=scale(parts.k), q_bias=q_bias, k_bias=k_bias), [note]
+    scaled = {letter: parts[letter].change(lambda x: fold_head_norm(x, factors, centred=False)) for letter in "qk"}
+    return parts | scaled, [note]
 
 
-def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> tuple[Projections, list[str]]:
+def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[Part, list[str]]:
     """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
     rotary = site.rotary
     if rotary is None:
@@ -288,10 +271,10 @@ def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> t
                 f"{ref}: the order of the rotary dimensions of {site.section.get('model_type')!r} is unknown; "
                 "score without --rope-offset"
             )
-        return parts, ["no rotary embeddings: the offset has no effect"] if offset else []
+        return queries, ["no rotary embeddings: the offset has no effect"] if offset else []
     notes = [f"rotary: relative offset {offset}"]
     if not offset:
-        return parts, notes
+        return queries, notes
     with _explain_rotary(ref, "score without --rope-offset"):
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
         if not frequencies.isfinite().all():
@@ -300,13 +283,8 @@ def _rotate(site: AttentionSite, parts: Projections, offset: int, ref: str) -> t
         raise ShapeError(f"{ref}: {2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
     angles = offset * frequencies
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
-    cosine, sine = angles.cos().to(parts.q), angles.sin().to(parts.q)
-
-    def turn(x: Tensor) -> Tensor:
-        return rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start)
-
-    bias = None if parts.q_bias is None else turn(parts.q_bias)
-    return parts._replace(q=turn(parts.q), q_bias=bias), notes
+    cosine, sine = angles.cos().to(queries.weight), angles.sin().to(queries.weight)
+    return queries.change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start)), notes
 
 
 @contextmanager

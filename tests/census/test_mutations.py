@@ -22,7 +22,7 @@ def swap_queries_and_keys(patch: pytest.MonkeyPatch) -> None:
 
     def assemble(*args: Any) -> Any:
         parts = original(*args)
-        return parts._replace(q=parts.k, k=parts.q, q_bias=parts.k_bias, k_bias=parts.q_bias)
+        return {"q": parts["k"], "k": parts["q"]}
 
     patch.setattr(weights, "assemble", assemble)
 

@@ -107,7 +107,7 @@ def describe_rows(stack: Stack, site: AttentionSite, shapes: dict[str, tuple[int
     others = {name: torch.zeros(shapes[name]) for name in site.tensors.values() if name not in weights}
     cut = assemble(site, {name: (numbers | others)[name][rows] for name, rows in site.reads.items()})
     wrong = []
-    for letter, got, slots in (("q", cut.q, stack.slots), ("k", cut.k, stack.k_slots)):
+    for letter, got, slots in (("q", cut["q"].weight, stack.slots), ("k", cut["k"].weight, stack.k_slots)):
         want = place_of(letter, stack.slots if weights[0] == weights[1] else slots, stack)
         if got.shape[:2] != want.shape or not got.squeeze(2).eq(want).all():
             wrong.append(f"{stack.module}: {letter} is cut out of the wrong rows")
