@@ -87,45 +87,45 @@ def _survey_one(model: str, progress: ProgressCallback, *, hub: HubAccess) -> di
     return survey(model, progress, hub=hub)
 
 
-def _print_findings(found: dict[str, Any], names: Iterable[str], *, verbose: bool) -> None:
+def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bool) -> None:
     """Print a table of the stacks, then what is read and what is left out, one pattern of names after the other.
 
     names: of all tensors of the model. verbose: whether every single module is listed, too.
     """
     console = Terminal()
-    revision = f"@{found['revision'][:12]}" if found["revision"] else ""
-    title = printable(f"{found['model']}{revision} · {found['model_type'] or 'unknown'}")
+    revision = f"@{survey['revision'][:12]}" if survey["revision"] else ""
+    title = printable(f"{survey['model']}{revision} · {survey['model_type'] or 'unknown'}")
     console.print(title, highlight=False, style="bold")
-    for line in _describe_cost(found):
+    for line in _describe_cost(survey):
         console.print(line, highlight=False)
     stacks: dict[str, list[dict[str, Any]]] = {}
-    for site in found["sites"]:
+    for site in survey["sites"]:
         stacks.setdefault(site["stack"], []).append(site)
     _print_stacks(console, stacks)
     console.print("read", style="bold")
     for sites in stacks.values():
         _print_modules(console, sites, verbose=verbose)
-    if left_out := _list_left_out(names, found):
+    if left_out := _list_left_out(names, survey):
         console.print("left out", style="bold")
     for pattern, members in left_out.items():
         _print_wrapped(console, _describe(pattern, members), indent=2)
-        _print_wrapped(console, found["left_out"][pattern], indent=4)
+        _print_wrapped(console, survey["left_out"][pattern], indent=4)
         for name in members if verbose else ():
             _print_line(console, f"    {name}", dim=True)
-    for text in dict.fromkeys(text for site in found["sites"] for text in site["notes"]):
+    for text in dict.fromkeys(text for site in survey["sites"] for text in site["notes"]):
         _print_line(console, f"note: {text}", dim=True)
-    for source in dict.fromkeys(filter(None, (site["source"] for site in found["sites"]))):
+    for source in dict.fromkeys(filter(None, (site["source"] for site in survey["sites"]))):
         _print_line(console, f"source: {source}", dim=True)
 
 
-def _describe_cost(found: dict[str, Any]) -> Iterator[str]:
+def _describe_cost(survey: dict[str, Any]) -> Iterator[str]:
     """What score would read, and how often it would ask a server."""
-    total = decimal(found["bytes_total"]) if found["bytes_total"] else "an unknown total"
-    share = "" if found["share_to_read"] is None else f" ({found['share_to_read']:.1%})"
-    yield f"to read: {decimal(found['bytes_to_read'])} of {total}{share}"
-    if found["requests"]:
+    total = decimal(survey["bytes_total"]) if survey["bytes_total"] else "an unknown total"
+    share = "" if survey["share_to_read"] is None else f" ({survey['share_to_read']:.1%})"
+    yield f"to read: {decimal(survey['bytes_to_read'])} of {total}{share}"
+    if survey["requests"]:
         requests, files = (
-            f"{found[name]:,} {one if found[name] == 1 else one + 's'}"
+            f"{survey[name]:,} {one if survey[name] == 1 else one + 's'}"
             for name, one in (("requests", "request"), ("remote_files", "file"))
         )
         yield f"from the Hub: {requests} for ranges of {files}"
@@ -136,11 +136,11 @@ def _print_costs(surveys: list[dict[str, Any]]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("model", "layers", "to read", "of", "share", "requests"):
         table.add_column(name, justify="left" if name == "model" else "right", overflow="fold")
-    for found in surveys:
-        table.add_row(Text(printable(found["model"])), *_cost_cells(found, len(found["sites"])))
+    for survey in surveys:
+        table.add_row(Text(printable(survey["model"])), *_cost_cells(survey, len(survey["sites"])))
     if len(surveys) > 1:
         table.add_section()
-        layers = sum(len(found["sites"]) for found in surveys)
+        layers = sum(len(survey["sites"]) for survey in surveys)
         table.add_row(f"{len(surveys)} models", *_cost_cells(_sum_costs(surveys), layers))
     console = Terminal()
     console.print(drop_columns(table, console, ["of", "layers"]))
@@ -148,21 +148,21 @@ def _print_costs(surveys: list[dict[str, Any]]) -> None:
 
 def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, Any]:
     """The cost of all models; the total and the share are unknown if they are for one of them."""
-    to_read, requests = (sum(found[name] for found in surveys) for name in ("bytes_to_read", "requests"))
-    totals = [found["bytes_total"] for found in surveys]
+    to_read, requests = (sum(survey[name] for survey in surveys) for name in ("bytes_to_read", "requests"))
+    totals = [survey["bytes_total"] for survey in surveys]
     total = None if None in totals else sum(totals)
-    known = total and all(found["share_to_read"] is not None for found in surveys)
+    known = total and all(survey["share_to_read"] is not None for survey in surveys)
     return {
         "bytes_to_read": to_read, "bytes_total": total, "requests": requests,
         "share_to_read": to_read / total if known else None,
     }  # fmt: skip
 
 
-def _cost_cells(found: dict[str, Any], layers: int) -> list[str]:
-    share, total = found["share_to_read"], found["bytes_total"]
+def _cost_cells(survey: dict[str, Any], layers: int) -> list[str]:
+    share, total = survey["share_to_read"], survey["bytes_total"]
     return [
-        f"{layers:,}", decimal(found["bytes_to_read"]), decimal(total) if total else MISSING,
-        MISSING if share is None else f"{share:.1%}", f"{found['requests']:,}",
+        f"{layers:,}", decimal(survey["bytes_to_read"]), decimal(total) if total else MISSING,
+        MISSING if share is None else f"{share:.1%}", f"{survey['requests']:,}",
     ]  # fmt: skip
 
 
@@ -207,17 +207,17 @@ def _print_line(console: Console, text: str, *, dim: bool = False) -> None:
     console.print(printable(text), highlight=False, soft_wrap=True, style="dim" if dim else "")
 
 
-def _list_left_out(names: Iterable[str], found: dict[str, Any]) -> dict[str, list[str]]:
+def _list_left_out(names: Iterable[str], survey: dict[str, Any]) -> dict[str, list[str]]:
     """Pattern that is left out → the names of its modules or tensors, without those that are read all the same."""
-    read = {site["module"] for site in found["sites"]}
-    members: dict[str, dict[str, None]] = {pattern: {} for pattern in found["left_out"]}
+    read = {site["module"] for site in survey["sites"]}
+    members: dict[str, dict[str, None]] = {pattern: {} for pattern in survey["left_out"]}
     for name in names:
         parts = name.split(".")
         for pattern in members:
-            own = ".".join(parts[: pattern.count(".") + 1])
-            if pattern_of(own) == pattern and own not in read:
-                members[pattern][own] = None
-    return {pattern: sorted(own, key=_numbers_in) for pattern, own in members.items()}
+            inside = ".".join(parts[: pattern.count(".") + 1])
+            if pattern_of(inside) == pattern and inside not in read:
+                members[pattern][inside] = None
+    return {pattern: sorted(inside, key=_numbers_in) for pattern, inside in members.items()}
 
 
 def _describe(pattern: str, names: list[str]) -> str:

@@ -339,9 +339,12 @@ def _tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = Fal
     for frame in frames:
         if name_models:
             table.add_row(Text(printable(frame.attrs["model"]), style="bold"))
-        for stack, own in frame.groupby("stack", sort=False):
-            spread = spread_of(own)
-            for what, rows in (("layer", own[own["head"].isna()]), ("head", own[own["head"].notna()])):
+        for stack, members in frame.groupby("stack", sort=False):
+            spread = spread_of(members)
+            for what, rows in (
+                ("layer", members[members["head"].isna()]),
+                ("head", members[members["head"].notna()]),
+            ):
                 cells = [" ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES]
                 table.add_row(*map(Text, (f"{printable(stack)}, {_count_scored(rows, what)}", *cells)))
     return table
@@ -352,15 +355,17 @@ def _tabulate_study(frames: Iterable[pd.DataFrame]) -> Table:
     table = Table("model", box=None, pad_edge=False, header_style="")
     table.columns[0].overflow = "fold"
     stacks = [
-        (frame.attrs["model"], stack, own) for frame in frames for stack, own in frame.groupby("stack", sort=False)
+        (frame.attrs["model"], stack, members)
+        for frame in frames
+        for stack, members in frame.groupby("stack", sort=False)
     ]
     several = len({stack for _, stack, _ in stacks}) > 1
     for name in (*(["stack"] if several else []), "layers", *(spec.label for spec in SCORES.values())):
         table.add_column(name, justify="right" if name == "layers" else "left", no_wrap=name == "layers")
     previous = None
-    for model, stack, own in stacks:
-        layers = own[own["head"].isna()]
-        cells = [" ".join(format_quartiles(spread_of(own), name, digits=2)) for name in SCORES]
+    for model, stack, members in stacks:
+        layers = members[members["head"].isna()]
+        cells = [" ".join(format_quartiles(spread_of(members), name, digits=2)) for name in SCORES]
         shown = [printable(stack)] if several else []
         table.add_row(*map(Text, (printable(model) if model != previous else "", *shown, str(len(layers)), *cells)))
         previous = model
@@ -416,7 +421,7 @@ def _list_notes(frame: pd.DataFrame) -> list[str]:
 def _describe_groups(frame: pd.DataFrame, verdicts: Sequence[str]) -> Iterator[str]:
     for verdict in verdicts:
         rows = frame[frame["verdict"] == verdict]
-        for (stack, pattern), own in rows.groupby(["stack", rows["module"].map(pattern_of)], sort=False):
-            difference = f", difference {own['difference'].max():.2g}" if verdict == "differs" else ""
-            where = f"{str(stack).partition(':')[0]}, {name_layers(own['layer'].tolist())}{difference}"
+        for (stack, pattern), group in rows.groupby(["stack", rows["module"].map(pattern_of)], sort=False):
+            difference = f", difference {group['difference'].max():.2g}" if verdict == "differs" else ""
+            where = f"{str(stack).partition(':')[0]}, {name_layers(group['layer'].tolist())}{difference}"
             yield f"{pattern or 'the model itself'} ({where}) {MEANINGS[verdict]}"

@@ -97,14 +97,14 @@ def directionality_of(form: FormStatistics, *, gamma: float, convention: Convent
     return (rows - columns) / total if total > 0 else torch.zeros_like(total)
 
 
-def _sum_outliers(norms: Tensor, gamma: float, convention: Convention, own: Tensor, other: Tensor) -> Tensor:
+def _sum_outliers(norms: Tensor, gamma: float, convention: Convention, factor: Tensor, other: Tensor) -> Tensor:
     """The sum of the outliers among the norms ‖own_jᵀ·other‖ [n], or of their excess, as `convention` has it."""
     norms = norms.cpu().double()
     threshold = outlier_threshold(norms, gamma, convention)
-    if own.dtype == torch.float32:
+    if factor.dtype == torch.float32:
         near = ((norms - threshold).abs() < NEAR * threshold.abs()).nonzero().flatten()
         if len(near):
-            norms[near] = _exact_norms(own[:, near.to(own.device)], other)
+            norms[near] = _exact_norms(factor[:, near.to(factor.device)], other)
             threshold = outlier_threshold(norms, gamma, convention)
     outliers = norms[is_outlier(norms, threshold)]
     return (outliers - threshold).sum() if convention == "published" else outliers.sum()
@@ -121,13 +121,13 @@ def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
     return norms > threshold * (1 + EQUAL)
 
 
-def _exact_norms(own: Tensor, other: Tensor) -> Tensor:
+def _exact_norms(factor: Tensor, other: Tensor) -> Tensor:
     """‖own_jᵀ·other‖ in float64 for each column j of own [rank, m]; other is [rank, n]. Returns [m]."""
-    place = torch.device("cpu") if own.device.type == "mps" else own.device  # which has no float64
-    own = own.to(place).double()
-    squares = own.new_zeros(own.shape[1])
+    place = torch.device("cpu") if factor.device.type == "mps" else factor.device  # which has no float64
+    factor = factor.to(place).double()
+    squares = factor.new_zeros(factor.shape[1])
     for start in range(0, other.shape[1], CHUNK):
-        squares += (own.T @ other[:, start : start + CHUNK].to(place).double()).square().sum(1)
+        squares += (factor.T @ other[:, start : start + CHUNK].to(place).double()).square().sum(1)
     return squares.sqrt().cpu()
 
 

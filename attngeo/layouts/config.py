@@ -126,21 +126,21 @@ def find_section(module: str, config: Mapping[str, Any]) -> Place:
     for position, segment in enumerate(re.split(r"\.(?:#|\d+)(?=\.|$)", module)[0].split(".")):
         for number, word in enumerate(list_words(segment)):
             place.setdefault(word, (position, -_weigh(word, number)))
-    whole, *inner = list_sections(config)
+    outermost, *inner = list_sections(config)
     fitting = [section for section in inner if split_words(section.key) and split_words(section.key) <= place.keys()]
     around = {other.keys[:-1] for other in fitting}
     if fitting := [section for section in fitting if section.keys not in around]:
-        section = min(fitting, key=lambda own: _rank(own, place))
+        section = min(fitting, key=lambda candidate: _rank(candidate, place))
         if main := _main_section(section, inner):
             return Place(_name_part(main), main, certain=False)
         return Place(_name_part(section), section)
     part = next((name for name in PARTS if name in place), None)
-    main = _main_section(whole, inner)
+    main = _main_section(outermost, inner)
     if main and (not part or "backbone" in split_words(main.key)):  # a backbone may see or hear
         return Place(_name_part(main) if main.key in MAIN else part, main, certain=False)
     stating = [section for section in inner if _states_heads(section.fields)]
     described = not part or part in split_words(str(config.get("model_type", "")))
-    return Place(part, whole, certain=described and bool(part or not stating or _states_heads(config)))
+    return Place(part, outermost, certain=described and bool(part or not stating or _states_heads(config)))
 
 
 def _weigh(word: str, number: int) -> int:
@@ -159,8 +159,10 @@ def _main_section(section: ConfigSection, inner: Iterable[ConfigSection]) -> Con
     if _states_heads(section.fields):
         return None
     depth = len(section.keys)
-    stating = [own for own in inner if own.keys[:depth] == section.keys and _states_heads(own.fields)]
-    main = [own for key in MAIN for own in stating if own.key == key]
+    stating = [
+        candidate for candidate in inner if candidate.keys[:depth] == section.keys and _states_heads(candidate.fields)
+    ]
+    main = [candidate for key in MAIN for candidate in stating if candidate.key == key]
     return main[0] if main else stating[0] if len(stating) == 1 else None
 
 
@@ -231,8 +233,8 @@ class HeadConfig:
 @cache
 def load_defaults() -> dict[str, dict[str, Any]]:
     """Model type → field → the value that transformers uses if a configuration leaves the field out."""
-    found: dict[str, dict[str, Any]] = json.loads((files(__package__) / "defaults.json").read_text("utf-8"))
-    return found
+    defaults: dict[str, dict[str, Any]] = json.loads((files(__package__) / "defaults.json").read_text("utf-8"))
+    return defaults
 
 
 def read_heads(
@@ -269,12 +271,12 @@ def read_heads(
 
 def list_numbers(section: Mapping[str, Any], names: Collection[str]) -> list[int]:
     """All numbers that a section states under these names, with any prefix or suffix; of a list, every entry."""
-    found: dict[int, None] = {}
+    seen: dict[int, None] = {}
     for field, value in section.items():
         if isinstance(field, str) and any(f"_{name}_" in f"_{field}_" for name in names):
             numbers = value if isinstance(value, list) else [value]
-            found |= dict.fromkeys(number for number in numbers if type(number) is int and number > 0)
-    return list(found)
+            seen |= dict.fromkeys(number for number in numbers if type(number) is int and number > 0)
+    return list(seen)
 
 
 def _read_positive(
@@ -322,4 +324,6 @@ def fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Seq
 def _place(word: str, words: Sequence[str]) -> int | None:
     """Where a word of a field's prefix stands among those of a module's name. `pred` is short for `predictor`."""
     same = (word, SAME.get(word, word))
-    return next((at for at, own in enumerate(words) if own in same or (len(word) > 2 and own.startswith(word))), None)
+    return next(
+        (at for at, other in enumerate(words) if other in same or (len(word) > 2 and other.startswith(word))), None
+    )

@@ -409,8 +409,8 @@ def _cut_heads(
 def _gain(site: AttentionSite, tensors: Mapping[str, Tensor], role: str) -> Tensor | None:
     """The gain [heads or 1, head_dim] of the normalisation of queries or keys, stored as one tensor or one per head."""
     parts = sorted((key for key in site.tensors if key.startswith(f"{role}.")), key=lambda key: int(key.split(".")[1]))
-    found = [tensors[site.tensors[key]] for key in ([role] if role in site.tensors else parts)]
-    if not found:
+    gains = [tensors[site.tensors[key]] for key in ([role] if role in site.tensors else parts)]
+    if not gains:
         return None
     offset = site.family.head_norm.gain_offset if site.family.head_norm else 0.0
-    return torch.cat([gain.reshape(-1, site.head_dim) for gain in found]) + offset
+    return torch.cat([gain.reshape(-1, site.head_dim) for gain in gains]) + offset

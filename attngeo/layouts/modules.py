@@ -103,25 +103,25 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
     quantisation, ref: names of the quantisation and of the model, for errors. Raises UnsupportedModelError if there is
     no such module, or if one is quantised; CorruptCheckpointError if a layer lacks one of the two projections.
     """
-    found: dict[str, Module] = {}
+    attending: dict[str, Module] = {}
     halves: list[Half] = []
     for part in _split_parts(names, config):
         modules, other = _match(part, names)
-        found |= modules
+        attending |= modules
         halves += other
-    others = _leave_out_others(found, names)
-    lacking = _find_halves(halves, found, ref)
-    _refuse_quantised(found, names, quantisation, ref)
-    read = {join(module.name, weight) for module in found.values() for weight in _weights(module.layout)}
-    left_out = find_left_out(names, read, [*found, *others], lacking)
-    if not found:
+    others = _leave_out_others(attending, names)
+    lacking = _find_halves(halves, attending, ref)
+    _refuse_quantised(attending, names, quantisation, ref)
+    read = {join(module.name, weight) for module in attending.values() for weight in _weights(module.layout)}
+    left_out = find_left_out(names, read, [*attending, *others], lacking)
+    if not attending:
         raise explain_nothing_found(names, config, others | left_out, quantisation, ref)
-    return Survey(list(found.values()), left_out | others)
+    return Survey(list(attending.values()), left_out | others)
 
 
 def _match(part: Part, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
     """The modules of one part by name: those with a query and a key projection, and those with one of the two."""
-    found: dict[str, Module] = {}
+    matched: dict[str, Module] = {}
     halves = []
     family, section = part.family, part.section
     layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
@@ -130,74 +130,74 @@ def _match(part: Part, names: Collection[str]) -> tuple[dict[str, Module], list[
     for layout in layouts:
         pair = _weights(layout)[-2:]
         how = f"{rule}: {pair[0]} / {pair[1]}"
-        for own, partner in (pair, pair[::-1]):
-            for name in by_ending[_ending_of(own)]:
-                path = name[: -len(own)].rstrip(".")
-                if path in found or (name != own and not name.endswith(f".{own}")):
+        for weight, partner in (pair, pair[::-1]):
+            for name in by_ending[_ending_of(weight)]:
+                path = name[: -len(weight)].rstrip(".")
+                if path in matched or (name != weight and not name.endswith(f".{weight}")):
                     continue
                 module = Module(path, layout, family, section, part.tower, how, part.certain)
                 if join(path, partner) in names:
-                    found[path] = module
+                    matched[path] = module
                 else:
                     halves.append(Half(module, join(path, partner)))
-    return found, halves
+    return matched, halves
 
 
 def _index_endings(names: Iterable[str]) -> Mapping[str, list[str]]:
     """The names by their last two segments, and by the last one: mixtures of experts have tens of thousands."""
-    found = defaultdict(list)
+    index = defaultdict(list)
     for name in names:
         ending = _ending_of(name)
-        found[ending].append(name)
+        index[ending].append(name)
         if ending != (last := ending.rpartition(".")[2]):
-            found[last].append(name)
-    return found
+            index[last].append(name)
+    return index
 
 
 def _ending_of(name: str) -> str:
     return ".".join(name.rsplit(".", 2)[-2:])
 
 
-def _leave_out_others(found: dict[str, Module], names: Iterable[str]) -> dict[str, str]:
-    """Take the modules out of `found` that do not attend by q·k. Returns them as name pattern → reason."""
-    unlisted = {name for name, module in found.items() if not module.family.source}
-    skipped = {name: why for name in found for pattern, why in NOT_ATTENTION if re.search(pattern, name)}
+def _leave_out_others(modules: dict[str, Module], names: Iterable[str]) -> dict[str, str]:
+    """Remove from `modules` what does not attend by q·k. Returns that as name pattern → reason."""
+    unlisted = {name for name, module in modules.items() if not module.family.source}
+    skipped = {name: why for name in modules for pattern, why in NOT_ATTENTION if re.search(pattern, name)}
     for tensor in names if unlisted else ():
         for dot in re.finditer(r"\.", tensor):
             name, inner = tensor[: dot.start()], tensor[dot.end() :]
-            if name in unlisted and inner != getattr(found[name].layout, "q_scale", ""):
+            if name in unlisted and inner != getattr(modules[name].layout, "q_scale", ""):
                 skipped.update((name, why) for pattern, why in CHANGED_BY if re.search(pattern, inner))
     skipped |= {
-        name: why for name in unlisted if (why := OTHER_ATTENTION.get(str(found[name].section.get("model_type"))))
+        name: why for name in unlisted if (why := OTHER_ATTENTION.get(str(modules[name].section.get("model_type"))))
     }
     for name in skipped:
-        del found[name]
+        del modules[name]
     return {pattern_of(name): reason for name, reason in skipped.items()}
 
 
-def _find_halves(halves: Iterable[Half], found: Mapping[str, Module], ref: str) -> dict[str, str]:
+def _find_halves(halves: Iterable[Half], modules: Mapping[str, Module], ref: str) -> dict[str, str]:
     """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
 
     Raises CorruptCheckpointError for a layer of a listed family, if other layers of its stack have both: then a tensor
     is missing from the checkpoint.
     """
-    whole = {module.template for module in found.values()}
+    complete = {module.template for module in modules.values()}
     skipped = {}
     for module, missing in halves:
-        if module.name not in found:
+        if module.name not in modules:
             if module.family.source and module.certain:
-                if module.template not in whole:
+                if module.template not in complete:
                     continue
                 raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
             skipped[module.template] = f"{module.name} has no {missing.removeprefix(module.name).lstrip('.')}"
     return skipped
 
 
-def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantisation: str, ref: str) -> None:
+def _refuse_quantised(modules: Mapping[str, Module], names: Iterable[str], quantisation: str, ref: str) -> None:
     """Raise UnsupportedModelError for a quantised query or key projection, if others of its stack are not quantised."""
     packed = {
         join(module.template, weight.removesuffix("weight") + ending)
-        for module in found.values()
+        for module in modules.values()
         for weight in _weights(module.layout)
         for ending in PACKED
     }
@@ -225,18 +225,18 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
         model_type = _model_type(section.fields, section.key, config)
         family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
         family = replace(family, defaults={**load_defaults().get(model_type, {}), **family.defaults})
-        own = sorted(members[place.identity])
-        parts.append(Part(place.part, place.certain, section.fields, family, model_type, own))
+        tensors = sorted(members[place.identity])
+        parts.append(Part(place.part, place.certain, section.fields, family, model_type, tensors))
     return parts
 
 
 def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
     """The section's own model type, or else one made from the whole model's type and the section's name."""
-    own = section.get("model_type")
-    if own or not key:
-        return str(own or "")
-    made = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
-    return next((name for name in (made, f"{made}_model") if name in FAMILIES), made)
+    stated = section.get("model_type")
+    if stated or not key:
+        return str(stated or "")
+    composed = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
+    return next((name for name in (composed, f"{composed}_model") if name in FAMILIES), composed)
 
 
 def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
@@ -305,7 +305,7 @@ def find_left_out(
     return dict(_name_others(*item) for item in reasons.items())
 
 
-def _find_unread(names: Iterable[str], read: Collection[str], found: Collection[str]) -> list[str]:
+def _find_unread(names: Iterable[str], read: Collection[str], listed: Collection[str]) -> list[str]:
     """Name patterns of what may be attention and that no layout reads.
 
     They are query projections of repeated layers, and modules called attention with two weights or more.
@@ -318,9 +318,9 @@ def _find_unread(names: Iterable[str], read: Collection[str], found: Collection[
             queries.add(pattern_of(name))
         if at := ATTENTION.match(name):
             weights[at[1]].add(name)
-    inside = {".".join(name.split(".")[:depth]) for name in found for depth in range(len(name.split(".")) + 1)}
-    modules = {pattern_of(module) for module, own in weights.items() if len(own) > 1 and module not in inside}
-    known = {pattern_of(name) for name in found}
+    inside = {".".join(name.split(".")[:depth]) for name in listed for depth in range(len(name.split(".")) + 1)}
+    modules = {pattern_of(module) for module, tensors in weights.items() if len(tensors) > 1 and module not in inside}
+    known = {pattern_of(name) for name in listed}
     modules = {module for module in modules if not any(is_in(module, other) for other in known)}
     queries |= {pattern_of(name) for name in names if ADAPTER.search(name)}
     return sorted(queries | {module for module in modules if not any(is_in(name, module) for name in queries)})
@@ -425,8 +425,8 @@ def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> dict[
 
 def _split(name: str) -> tuple[str | None, int]:
     """What is in front of the first number of a name, and the number; None if it has none."""
-    found = NUMBER.search(name)
-    return (name[: found.start()].rstrip("."), int(found[0])) if found else (None, 0)
+    number = NUMBER.search(name)
+    return (name[: number.start()].rstrip("."), int(number[0])) if number else (None, 0)
 
 
 def _count_stated(module: Module) -> int:

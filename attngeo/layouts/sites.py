@@ -81,11 +81,11 @@ def find_sites(
     errors = []
     candidates: list[_Candidate] = []
     for stack, modules in _group_by_stack(survey.modules).items():
-        for layer, found in _number_layers(modules):
-            if reason := _explain_unread(found, layer):
+        for layer, plain in _number_layers(modules):
+            if reason := _explain_unread(plain, layer):
                 unread |= reason
                 continue
-            module = _recognise_head_norm(found, names)
+            module = _recognise_head_norm(plain, names)
             tensors = _find_tensors(module, names, parts)
             needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
             candidates.append(_Candidate(stack, layer, module, needed))
@@ -93,7 +93,7 @@ def find_sites(
         name, why = next(iter(unread.items()))
         raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {why}")
     skipped = survey.skipped | find_absent_layers(survey.modules, names) | unread
-    prepare([name for each in candidates for name in each.tensors.values()])
+    prepare([name for candidate in candidates for name in candidate.tensors.values()])
     for stack, layer, module, tensors in candidates:
         try:
             sizes = measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref)
@@ -150,8 +150,8 @@ def _stated_heads(module: Module, layer: int, ref: str) -> HeadConfig:
     """The heads of the module as its section of the configuration states them, or for this layer in particular."""
     section, by_layer = module.section, module.section.get("per_layer_config")
     if isinstance(by_layer, Mapping):
-        own = by_layer.get(str(layer), by_layer.get(layer))
-        section = {**section, **own} if isinstance(own, Mapping) else section
+        fields = by_layer.get(str(layer), by_layer.get(layer))
+        section = {**section, **fields} if isinstance(fields, Mapping) else section
     decoder = DECODER.search(module.name) or (module.family.stack == "decoder" and not ENCODER.search(module.name))
     role: Role = "decoder" if decoder else "encoder"
     # The encoder in the name of a cross-attention is where its keys come from.
@@ -242,8 +242,8 @@ def _find_tensors(module: Module, names: Collection[str], parts: str) -> dict[st
             per_head = (f"{path}.norms.{head}.weight" for head in count())
             wanted |= {f"{role}.{head}": name for head, name in enumerate(takewhile(names.__contains__, per_head))}
     if conditions_hold(family.pre_norm_when, module.section, family):
-        own = family.cross_norm if CROSS.search(module.name) else ()
-        wanted |= _find_pre_norm(module.name, own or family.pre_norm, names)
+        norms = family.cross_norm if CROSS.search(module.name) else ()
+        wanted |= _find_pre_norm(module.name, norms or family.pre_norm, names)
     return {role: name for role, name in wanted.items() if name in names}
 
 

@@ -21,7 +21,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
-from attngeo.geometry.forms import FormStatistics, form_statistics, head_statistics, layer_factors, rescale
+from attngeo.geometry.forms import Form, FormStatistics, form_statistics, head_statistics, layer_factors, rescale
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
@@ -78,11 +78,11 @@ def compute(
                 rows[at] = [_in_utf8(common | row) for row in of_site]
                 if record is not None:
                     record.keep_part(at, rows[at], about)
-    found = Kept([row for at in range(len(sites)) for row in rows[at]], about)
-    log.info("%s: %d rows in %.1f s", store.ref, len(found.rows), time.perf_counter() - started)
+    result = Kept([row for at in range(len(sites)) for row in rows[at]], about)
+    log.info("%s: %d rows in %.1f s", store.ref, len(result.rows), time.perf_counter() - started)
     if record is not None:
-        record.keep(*found)
-    return found
+        record.keep(*result)
+    return result
 
 
 def _score_sites(
@@ -155,24 +155,23 @@ def score_site(
         yield common | {"head": None, "key_head": None} | empty
         yield from (common | {"head": h, "key_head": key_head[h]} | empty for h in range(site.heads))
         return
-    yield common | {"head": None, "key_head": None} | _score_layer(q, k, key_head, notes, options)
-    for head, scores in enumerate(_score_heads(q, k, key_head, notes, options)):
+    form = Form(q, k, list(enumerate(key_head)))
+    yield common | {"head": None, "key_head": None} | _score_layer(form, notes, options)
+    for head, scores in enumerate(_score_heads(form, notes, options)):
         yield common | {"head": head, "key_head": key_head[head]} | scores
 
 
-def _score_layer(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], options: ScoreOptions) -> dict[str, Any]:
-    """The scores of Σ_h Wq_h·Wk_g(h)ᵀ."""
-    (q, q_factor), (k, k_factor) = map(rescale, layer_factors(q, k, key_head))
-    return _score_form(form_statistics(q, k), float(q_factor) * float(k_factor), notes, options)
+def _score_layer(form: Form, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
+    """The scores of the sum over all heads, Σ_h Wq_h·Wk_g(h)ᵀ."""
+    (left, left_factor), (right, right_factor) = map(rescale, layer_factors(form))
+    return _score_form(form_statistics(left, right), float(left_factor) * float(right_factor), notes, options)
 
 
-def _score_heads(
-    q: Tensor, k: Tensor, key_head: list[int], notes: list[str], options: ScoreOptions
-) -> Iterator[dict[str, Any]]:
-    (q, q_divisors), (k, k_divisors) = rescale(q), rescale(k)
-    q_factors, k_factors = q_divisors.tolist(), k_divisors.tolist()
-    for head, form in enumerate(head_statistics(q, k, key_head)):
-        yield _score_form(form, q_factors[head] * k_factors[key_head[head]], notes, options)
+def _score_heads(form: Form, notes: list[str], options: ScoreOptions) -> Iterator[dict[str, Any]]:
+    (left, left_divisors), (right, right_divisors) = rescale(form.left), rescale(form.right)
+    left_factors, right_factors = left_divisors.tolist(), right_divisors.tolist()
+    for (i, j), statistics in zip(form.pairs, head_statistics(Form(left, right, form.pairs)), strict=True):
+        yield _score_form(statistics, left_factors[i] * right_factors[j], notes, options)
 
 
 def _score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
 from attngeo.errors import CheckpointError, UsageError
-from attngeo.geometry.forms import form_statistics, largest_entries, layer_factors
+from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer_factors
 from attngeo.geometry.scores import check_choices, is_outlier, outlier_threshold
 from attngeo.layouts.layout import AttentionSite
 from attngeo.options import takes
@@ -98,7 +98,7 @@ def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> 
             f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
         )
     key_head = key_heads_of(site, "corrected")
-    q, k = layer_factors(q, k, key_head) if head is None else (q[head], k[key_head[head]])
+    q, k = layer_factors(Form(q, k, list(enumerate(key_head)))) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):
         raise CheckpointError(f"{store.ref}: {site.module} has NaN or Inf in its query or key weights")
     return q, k
@@ -116,10 +116,10 @@ def _measure_norms(q: Tensor, k: Tensor, gamma: float) -> pd.DataFrame:
     """The norm of each row and each column."""
     import pandas as pd
 
-    found = form_statistics(q, k)
+    statistics = form_statistics(q, k)
     parts = [
         pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,
                       "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy()})
-        for axis, norms in (("row", found.row_norms), ("column", found.column_norms))
+        for axis, norms in (("row", statistics.row_norms), ("column", statistics.column_norms))
     ]  # fmt: skip
     return pd.concat(parts, ignore_index=True)

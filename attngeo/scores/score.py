@@ -87,15 +87,15 @@ def score(
     """
     report, identity = progress or ignore_progress, identify(model, hub)
     record = None if identity is None else _find_record(identity, options)
-    found = None if record is None or results.fresh else record.load()
-    if found is None:
+    kept = None if record is None or results.fresh else record.load()
+    if kept is None:
         from attngeo.scores.computing import compute
 
         pinned = model if identity is None else identity.ref
-        found = compute(pinned, options, hub, report, record, resume=not results.fresh)
+        kept = compute(pinned, options, hub, report, record, resume=not results.fresh)
     else:
-        report(Progress("kept", f"scores of {found.about['made']} from the result store"))
-    return _build_frame(found, options, found.about["model"] if identity is None else in_utf8(identity.ref.text))
+        report(Progress("kept", f"scores of {kept.about['made']} from the result store"))
+    return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
 
 
 def is_outdated(about: Mapping[str, Any]) -> bool:
@@ -124,13 +124,13 @@ def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None
     return store.record(content | {"options": chosen}, is_current=identity.is_current, about=content)
 
 
-def _build_frame(found: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
+def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
     """The table, with the model's name as it was given this time."""
     import pandas as pd
 
-    frame = pd.DataFrame(found.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
+    frame = pd.DataFrame(kept.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame["model"] = model
-    about = {name: value for name, value in found.about.items() if name not in OWN_ENTRIES}
+    about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
     frame.attrs = {"title": "Attention scores"} | about | {"model": model} | dict(options) | {"device": about["device"]}
     return frame
 

@@ -126,7 +126,7 @@ def check_expectations(
     """
     with record_products(model) as seen:
         run()
-    containers = [_nearest(each.module, seen.ran) for each in expected]
+    containers = [_nearest(expectation.module, seen.ran) for expectation in expected]
     places: dict[str, list[int]] = defaultdict(list)
     for i, container in enumerate(containers):
         if container is not None:
@@ -135,19 +135,19 @@ def check_expectations(
     explained: set[int] = set()
     attending: set[tuple[int, tuple[str, ...]]] = set()
     widths = {
-        module: {width for i in own for width in (expected[i].site.d_model, expected[i].site.key_width)}
-        for module, own in places.items()
+        module: {width for i in numbers for width in (expected[i].site.d_model, expected[i].site.key_width)}
+        for module, numbers in places.items()
     }
     for product in products_of_runs(model, run, widths, seen.products, report):
         attending.add((product.softmax, product.running))
         for i in places[product.owner] if product.owner is not None else ():
-            found = compare(expected[i].prediction, product.query, product.key)
-            best[i] = min(best.get(i, found), found)
-            if found[0] < TOLERANCE:
+            comparison = compare(expected[i].prediction, product.query, product.key)
+            best[i] = min(best.get(i, comparison), comparison)
+            if comparison[0] < TOLERANCE:
                 explained.add(product.softmax)
     checks = [
-        _judge(each.site, ran=container is not None, found=best.get(i))
-        for i, (each, container) in enumerate(zip(expected, containers, strict=True))
+        _judge(expectation.site, ran=container is not None, comparison=best.get(i))
+        for i, (expectation, container) in enumerate(zip(expected, containers, strict=True))
     ]
     blamed = {container for container, check in zip(containers, checks, strict=True) if check.verdict == "differs"}
     unexplained = {
@@ -164,9 +164,9 @@ def _projects_nothing(model: Any, module: str) -> bool:
     The whole model may multiply, for example for an alignment. If all parameters are vectors or learned queries, there
     is no query-key matrix.
     """
-    own = list(model.get_submodule(module).named_parameters())
+    parameters = list(model.get_submodule(module).named_parameters())
     return not module or (
-        bool(own) and all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in own)
+        bool(parameters) and all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in parameters)
     )
 
 
@@ -177,10 +177,10 @@ def _nearest(module: str, ran: set[str]) -> str | None:
     return module or None
 
 
-def _judge(site: AttentionSite, *, ran: bool, found: tuple[float, bool] | None) -> SiteCheck:
-    if found is None:
+def _judge(site: AttentionSite, *, ran: bool, comparison: tuple[float, bool] | None) -> SiteCheck:
+    if comparison is None:
         return SiteCheck(site, "no product" if ran else "not run", float("nan"))
-    difference, only_directions = found
+    difference, only_directions = comparison
     if difference >= TOLERANCE:
         return SiteCheck(site, "differs", difference)
     return SiteCheck(site, "directions agree" if only_directions else "agrees", difference)

@@ -115,12 +115,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in ("_softmax", "_safe_softmax", "exp"):
             self._keep(sorted(sources, key=lambda product: product.number))
             self._unused[_memory_of(result)] = result, self.seen.products[-1].softmax
-            self._depends = {at: (x, own - sources) for at, (x, own) in self._depends.items() if own - sources}
+            self._depends = {
+                at: (x, products - sources) for at, (x, products) in self._depends.items() if products - sources
+            }
             return
         for x in result if isinstance(result, list | tuple) else [result]:
             if isinstance(x, Tensor):
-                _, own = self._depends.get(_memory_of(x), (x, frozenset()))
-                self._depends[_memory_of(x)] = (x, own | sources)
+                _, products = self._depends.get(_memory_of(x), (x, frozenset()))
+                self._depends[_memory_of(x)] = (x, products | sources)
 
     def _product(self, query: Tensor, key: Tensor) -> Product:
         self._products += 1
@@ -158,12 +160,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running.pop()
         # A product that met no softmax in its module or in the one around it is something else.
         depth = len(self._running)
-        if any(len(product.running) > depth + 1 for _, own in self._depends.values() for product in own):
+        if any(len(product.running) > depth + 1 for _, products in self._depends.values() for product in products):
             kept = {
-                at: (x, frozenset(one for one in own if len(one.running) <= depth + 1))
-                for at, (x, own) in self._depends.items()
+                at: (x, frozenset(one for one in products if len(one.running) <= depth + 1))
+                for at, (x, products) in self._depends.items()
             }
-            self._depends = {at: (x, own) for at, (x, own) in kept.items() if own}
+            self._depends = {at: (x, products) for at, (x, products) in kept.items() if products}
 
 
 def _tensors_in(args: Any) -> list[Tensor]:
@@ -261,8 +263,8 @@ def _linear_hook(vectors: Vectors) -> Any:
         x = args[0] if args else next(iter(kwargs.values()))
         if not isinstance(output, Tensor) or output.shape != x.shape or not x.is_floating_point():
             return None
-        own = vectors(x.shape[-1]).to(x)
-        if torch.equal(x, own.expand_as(x)):
+        probe = vectors(x.shape[-1]).to(x)
+        if torch.equal(x, probe.expand_as(x)):
             return x
 
         def normalise(value: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
                 {**running.skipped, **skipped},
                 lambda done, total: report(Progress("verify", "run the model", done, total, "steps")),
             )
-        known = {each.module for each in expected}
+        known = {expectation.module for expectation in expected}
         rest = [site for site in running.sites if site.module not in known]
     only_in_memory = [site for site in rest if any(_is_in(site, place) for place in findings.unreported)]
     rows = [
@@ -113,8 +113,8 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
         *(_make_row(site, "only in memory") for site in only_in_memory),
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).assign(model=store.ref)
-    made: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
-    frame.attrs = made | {
+    about: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
+    frame.attrs = about | {
         "skipped": skipped,
         "unexplained": [place for place in findings.unreported if not any(_is_in(site, place) for site in rest)],
         "problem": drives.error,
@@ -189,8 +189,8 @@ def _make_row(site: AttentionSite, verdict: str, difference: float = math.nan) -
 
 def _is_in(site: AttentionSite, place: str) -> bool:
     """Whether a module whose name has the pattern `place` is that of the site, inside it, or around it."""
-    own = pattern_of(site.module)
-    return is_in(place, own) or is_in(own, place)
+    pattern = pattern_of(site.module)
+    return is_in(place, pattern) or is_in(pattern, place)
 
 
 class SitePlace(NamedTuple):
@@ -239,7 +239,10 @@ def match_places(saved: Mapping[SitePlace, Prediction], loaded: Mapping[SitePlac
     partners = {place: place for place in saved if place in loaded and equal(place, place)}
     free = [other for other in loaded if other not in partners]
     for place in saved:
-        if place not in partners and (partner := next((own for own in free if equal(place, own)), None)) is not None:
+        if (
+            place not in partners
+            and (partner := next((other for other in free if equal(place, other)), None)) is not None
+        ):
             partners[place] = partner
             free.remove(partner)
     for place in saved:
