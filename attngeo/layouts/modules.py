@@ -79,7 +79,7 @@ class Survey:
     skipped: dict[str, str]
 
 
-class Part(NamedTuple):
+class Tower(NamedTuple):
     """One tower of a model, or the whole model. names: its tensor names; for the other fields see `Module`."""
 
     tower: str | None
@@ -119,12 +119,16 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
     return Survey(list(attending.values()), left_out | others)
 
 
-def _match(part: Part, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
+def _match(part: Tower, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
     """The modules of one part by name: those with a query and a key projection, and those with one of the two."""
     matched: dict[str, Module] = {}
     halves = []
     family, section = part.family, part.section
-    layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
+    layouts = [
+        layout
+        for layout in family.layouts
+        if isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
+    ] or RULES
     rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
     by_ending = _index_endings(part.names)
     for layout in layouts:
@@ -209,7 +213,7 @@ def _refuse_quantised(modules: Mapping[str, Module], names: Iterable[str], quant
             )
 
 
-def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
+def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]:
     """Split the model into its towers."""
     config = describe_named_tower(config)
     places: dict[str, Place] = {}  # the layers of a stack belong to the same part
@@ -226,7 +230,7 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
         family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
         family = replace(family, defaults={**load_defaults().get(model_type, {}), **family.defaults})
         tensors = sorted(members[place.identity])
-        parts.append(Part(place.part, place.certain, section.fields, family, model_type, tensors))
+        parts.append(Tower(place.part, place.certain, section.fields, family, model_type, tensors))
     return parts
 
 
@@ -261,10 +265,6 @@ def list_causal_types() -> frozenset[str]:
     """The model types whose self-attention is causal: each token attends to earlier ones only."""
     rows = csv.DictReader((files(__package__) / "census.csv").read_text("utf-8").splitlines())
     return frozenset(row["model_type"] for row in rows if row["causal"]) | set(CAUSAL_REMOTE)
-
-
-def _holds(layout: Layout | LatentLayout, section: Mapping[str, Any], family: Family) -> bool:
-    return isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
 
 
 def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family: Family) -> bool:

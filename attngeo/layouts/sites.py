@@ -87,7 +87,11 @@ def find_sites(
                 continue
             module = _recognise_head_norm(plain, names)
             tensors = _find_tensors(module, names, parts)
-            needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
+            needed = {
+                role: name
+                for role, name in tensors.items()
+                if (biases or not role.endswith("_bias")) and (input_norms or not role.startswith("pre_norm"))
+            }
             candidates.append(_Candidate(stack, layer, module, needed))
     if not candidates:
         name, why = next(iter(unread.items()))
@@ -245,10 +249,6 @@ def _find_tensors(module: Module, names: Collection[str], parts: str) -> dict[st
         norms = family.cross_norm if CROSS.search(module.name) else ()
         wanted |= _find_pre_norm(module.name, norms or family.pre_norm, names)
     return {role: name for role, name in wanted.items() if name in names}
-
-
-def _is_needed(role: str, biases: bool, input_norms: bool) -> bool:
-    return (biases or not role.endswith("_bias")) and (input_norms or not role.startswith("pre_norm"))
 
 
 def _find_pre_norm(module: str, candidates: Sequence[str], names: Collection[str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import INTEGERS
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import spread_of, statistics
-from attngeo.scores.weights import Variants, projections, select, sites_of
+from attngeo.scores.weights import projections, select, sites_of
 from attngeo.tables import write as tables
 from attngeo.tables.parquet import read_parquet
 
@@ -176,7 +176,7 @@ def _gather(tensor: Tensor) -> Tensor:
 def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
     device = next(iter(tensors.values())).device
     with torch.inference_mode():
-        q, k, notes = projections(site, tensors, Variants(), dtype=torch.float32, device=device)
+        q, k, notes = projections(site, tensors, dtype=torch.float32, device=device)
         rows = list(score_site(site, q, k, notes, ScoreOptions()))
     return [{name: row[name] for name in geometry_columns() if name in row} for row in rows]
 

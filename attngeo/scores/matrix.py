@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -17,10 +18,7 @@ from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer
 from attngeo.geometry.scores import check_choices, is_outlier, outlier_threshold
 from attngeo.layouts.layout import AttentionSite
 from attngeo.options import takes
-from attngeo.scores.weights import Variants, key_heads_of, projections, read, select, sites_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from attngeo.scores.weights import key_heads_of, projections, read, select, sites_of
 
 # Squares along an edge; a screen cannot show more.
 MOST_CELLS = 384
@@ -85,14 +83,16 @@ def query_key_matrix(
     about: dict[Any, Any] = {
         "model": store.ref, "stack": site.stack, "layer": layer, "head": head, "gamma": gamma, "edge": edge,
     }  # fmt: skip
-    shown, norms = _shrink(q, k, edge), _measure_norms(q, k, gamma)
+    firsts = range(0, q.shape[1], edge)
+    shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
+    norms = _measure_norms(q, k, gamma)
     shown.attrs = norms.attrs = about
     return QueryKeyMatrix(shown, norms)
 
 
 def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> tuple[Tensor, Tensor]:
     """The factors q and k, [rank, d_model] each, of a head or of the whole layer. Raises CheckpointError."""
-    q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float64, ref=store.ref)
+    q, k, _ = projections(site, read(store, site), dtype=torch.float64, ref=store.ref)
     if q.shape[-1] != k.shape[-1]:
         raise CheckpointError(
             f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
@@ -104,18 +104,8 @@ def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> 
     return q, k
 
 
-def _shrink(q: Tensor, k: Tensor, edge: int) -> pd.DataFrame:
-    """The largest |entry| of each square of `edge` × `edge` entries."""
-    import pandas as pd
-
-    firsts = range(0, q.shape[1], edge)
-    return pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
-
-
 def _measure_norms(q: Tensor, k: Tensor, gamma: float) -> pd.DataFrame:
     """The norm of each row and each column."""
-    import pandas as pd
-
     statistics = form_statistics(q, k)
     parts = [
         pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,

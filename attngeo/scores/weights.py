@@ -1,4 +1,4 @@
-"""The query and key projections of each attention site of a model: joins checkpoints, layouts and variants.
+"""The query and key projections of each attention site of a model: joins checkpoints, layouts and options.
 
 While one site is worked on, the next ones are read and copied to the device.
 """
@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -30,24 +29,6 @@ from attngeo.layouts.sites import find_sites
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.options import ScoreOptions, check_layers
-
-
-@dataclass(frozen=True)
-class Variants:
-    """Which bilinear form is built; the defaults give Wq·Wkᵀ itself.
-
-    with_bias: the biases are included, as one more input that is always 1. fold_norm: the gain of the normalisation
-    before attention is included. rope_offset: query position minus key position, for rotary embeddings.
-    """
-
-    with_bias: bool = False
-    fold_norm: bool = False
-    rope_offset: int = 0
-
-    @classmethod
-    def of(cls, options: ScoreOptions) -> Variants:
-        """The variant that the options of a score ask for."""
-        return cls(options.with_bias, options.fold_norm, options.rope_offset)
 
 
 class SiteWeights(NamedTuple):
@@ -97,21 +78,21 @@ def attention_sites(
     >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
     [(0, (12, 384, 32)), (1, (12, 384, 32))]
     """
-    variants = Variants(with_bias, fold_norm, rope_offset)
+    options = ScoreOptions(with_bias=with_bias, fold_norm=fold_norm, rope_offset=rope_offset)
     with closing(open_store(model, hub)) as store:
-        sites, _ = sites_of(store, variants)
+        sites, _ = sites_of(store, options)
         sites = select(sites, stack, layers, store.ref)
         for site in sites:
-            q, k, _ = projections(site, read(store, site), variants, dtype=dtype, ref=store.ref)
+            q, k, _ = projections(site, read(store, site), options, dtype=dtype, ref=store.ref)
             yield SiteWeights(site, q.mT, k.mT)
 
 
 def sites_of(
-    store: TensorStore, variants: Variants = Variants(), progress: Callable[[str], None] | None = None
+    store: TensorStore, options: ScoreOptions = ScoreOptions(), progress: Callable[[str], None] | None = None
 ) -> tuple[list[AttentionSite], dict[str, str]]:
     """The attention sites of an open checkpoint, and what is left out: name pattern → reason. Reads no weights.
 
-    A site lists only the tensors that the variant needs. The files that hold them are opened; `progress` is called with
+    A site lists only the tensors that the options need. The files that hold them are opened; `progress` is called with
     the name of each one before.
     """
 
@@ -121,13 +102,13 @@ def sites_of(
 
     return find_sites(
         store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
-        quantisation=stated_quantisation(store.config), biases=variants.with_bias, input_norms=variants.fold_norm,
+        quantisation=stated_quantisation(store.config), biases=options.with_bias, input_norms=options.fold_norm,
         prepare=prepare,
     )  # fmt: skip
 
 
-def list_unused(sites: Iterable[AttentionSite], variants: Variants) -> list[str]:
-    """The options of a variant that change no site, because the model lacks biases, norms or rotary embeddings."""
+def list_unused(sites: Iterable[AttentionSite], options: ScoreOptions) -> list[str]:
+    """The options that change no site, because the model lacks biases, norms or rotary embeddings."""
     sites = list(sites)
     roles = {role for site in sites for role in site.tensors}
     used = {
@@ -136,7 +117,7 @@ def list_unused(sites: Iterable[AttentionSite], variants: Variants) -> list[str]
         "fold_norm": "pre_norm" in roles,
         "rope_offset": any(site.rotary is not None for site in sites),
     }
-    return [name for name, has_effect in used.items() if getattr(variants, name) and not has_effect]
+    return [name for name, has_effect in used.items() if getattr(options, name) and not has_effect]
 
 
 def select(
@@ -172,17 +153,20 @@ def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
 def projections(
     site: AttentionSite,
     tensors: Mapping[str, Tensor],
-    variants: Variants,
+    options: ScoreOptions = ScoreOptions(),
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     ref: str = "",
 ) -> tuple[Tensor, Tensor, list[str]]:
-    """The q [heads, head_dim, d_model] and k [key_heads, head_dim, d_model] of a variant, and notes about it."""
+    """The q [heads, head_dim, d_model] and k [key_heads, head_dim, d_model] of a site, and notes about them.
+
+    options: with_bias, fold_norm and rope_offset say which bilinear form is built; the defaults give Wq·Wkᵀ itself.
+    """
     tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
     parts = assemble(site, tensors)
     notes = list(site.notes)
-    if variants.fold_norm:
+    if options.fold_norm:
         parts, note = _fold_norm(site, tensors, parts)
         notes += note
     parts = {letter: _fold_head_norm(site, tensors, part, f"{letter}_gain") for letter, part in parts.items()}
@@ -190,12 +174,12 @@ def projections(
         scale = softplus(tensors[site.tensors["q_scale"]])[None]
         parts["q"] = parts["q"].change(lambda x: fold_head_norm(x, scale, centred=False))
     parts, scaling = _scale_rotated(site, tensors, parts, ref)
-    parts["q"], note = _rotate(site, parts["q"], variants.rope_offset, ref)
+    parts["q"], note = _rotate(site, parts["q"], options.rope_offset, ref)
     notes += note + scaling
     (q, q_bias, _), (k, k_bias, _) = parts["q"], parts["k"]
-    if variants.with_bias and q_bias is None and k_bias is None:
+    if options.with_bias and q_bias is None and k_bias is None:
         notes.append("no biases to include")
-    elif variants.with_bias:
+    elif options.with_bias:
         q, k = append_bias(q, q_bias), append_bias(k, k_bias)
         notes.append("biases included")
     return q, k, notes

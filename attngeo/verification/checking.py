@@ -16,11 +16,12 @@ from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.config import is_in, pattern_of
 from attngeo.layouts.layout import AttentionSite
-from attngeo.scores.weights import Variants, key_heads_of, projections, read, sites_of
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.weights import key_heads_of, projections, read, sites_of
 from attngeo.verification.recording import Report, Run, products_of_runs, record_products, vectors_of_runs
 
 # What is compared: queries and keys with their biases.
-COMPARED = Variants(with_bias=True)
+COMPARED = ScoreOptions(with_bias=True)
 
 Verdict = Literal["agrees", "directions agree", "differs", "no product", "not run"]
 
@@ -92,7 +93,7 @@ def check_model(model: Any, run: Run) -> Findings:
     store = ModuleStore(model)
     sites, skipped = sites_of(store, COMPARED)
     expected = [Expectation(site, site.module, predict(store, site)) for site in sites]
-    return check_expectations(model, run, expected, skipped)
+    return check_expectations(model, run, expected, skipped, lambda *_: None)
 
 
 def predict(store: TensorStore, site: AttentionSite) -> Prediction:
@@ -108,16 +109,12 @@ def predict(store: TensorStore, site: AttentionSite) -> Prediction:
     return Prediction(query, key, query_with_bias, key_with_bias)
 
 
-def _ignore(done: int, total: int) -> None:
-    """The report of a caller that gave none: does nothing."""
-
-
 def check_expectations(
     model: Any,
     run: Run,
     expected: Sequence[Expectation],
     skipped: Mapping[str, str],
-    report: Report = _ignore,
+    report: Report,
 ) -> Findings:
     """Check what sites should multiply against what the model multiplies.
 

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from attngeo.verification.inputs import combine_inputs
+from attngeo.verification.recording import without_fast_path
 
 # Combinations of inputs to try on one module.
 MOST_TRIES = 32
@@ -47,7 +48,7 @@ def find_drives(
     seed: of the inputs. given: path of a submodule → arguments that are known already. parts: submodules to run besides
     the whole model.
     """
-    with _without_fast_path(), _watch(model) as ran, torch.random.fork_rng(devices=[]):
+    with without_fast_path(), _watch(model) as ran, torch.random.fork_rng(devices=[]):
         search = _Search(model, seed, given or {}, ran, attention_modules(model))
         for path in ("", *parts):
             search.run(path)
@@ -153,17 +154,6 @@ def _copy(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_copy(item) for item in value)
     return value
-
-
-@contextmanager
-def _without_fast_path() -> Iterator[None]:
-    """Inside, modules of torch call the modules in them one by one."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 @contextmanager

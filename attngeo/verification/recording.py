@@ -63,13 +63,20 @@ def record_products(model: nn.Module, modules: Collection[str] = ()) -> Iterator
 
     modules: names of those whose factors are kept, and those of the modules in them; of others, only shapes are.
     """
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it computes attention in one operation
     recorder = _Recorder(model, modules)
-    try:
+    with without_fast_path():
         with torch.no_grad(), recorder, recorder.follow(model):
             yield recorder.seen
         recorder.drop_unused()
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Inside, attention of torch is not one operation, and its modules call the modules in them one by one."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 

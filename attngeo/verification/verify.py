@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 from torch import nn
 
 from attngeo.checkpoints.access import HubAccess
@@ -33,10 +34,6 @@ from attngeo.verification.checking import (
 )
 from attngeo.verification.drives import find_drives, run_drives
 from attngeo.verification.loading import borrow_model, load_model, silence_libraries
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
 # What a verdict means for the scores of a site: they are those of the running model; they are not; nobody knows.
@@ -89,8 +86,6 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
     >>> attngeo.verify("demo:minilm").verdict.unique().tolist()
     ['agrees']
     """
-    import pandas as pd
-
     report = progress or ignore_progress
     with closing(open_store(model, hub)) as store, silence_libraries():
         saved, skipped = sites_of(store, COMPARED)

@@ -30,7 +30,8 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.config import pattern_of
 from attngeo.layouts.layout import AttentionSite, Layout, assemble
-from attngeo.scores.weights import Variants, sites_of
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.weights import sites_of
 
 # Mappings by class or model type, as in transformers 5.23, whose names are both read.
 READ = {
@@ -200,4 +201,4 @@ def read_ghost(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Te
     few = {name: tensor for name, tensor in tensors.items() if not re.search(r"experts\.([2-9]|\d\d)", name)}
     write_ghost(folder, config, [(name, ("BF16", tuple(tensor.shape))) for name, tensor in few.items()])
     with closing(open_store(folder)) as store:
-        return sites_of(store, Variants(with_bias=True))[0]
+        return sites_of(store, ScoreOptions(with_bias=True))[0]
