@@ -28,31 +28,31 @@ if TYPE_CHECKING:
     from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError
     from attngeo.figures.save import save_figure as save_figure
-    from attngeo.geometry.directionality import directionality as directionality
-    from attngeo.geometry.symmetry import symmetry as symmetry
+    from attngeo.geometry.scores import directionality as directionality
+    from attngeo.geometry.scores import symmetry as symmetry
     from attngeo.reporting.plots import plot as plot
     from attngeo.scores.matrix import query_key_matrix as query_key_matrix
-    from attngeo.scores.projections import attention_sites as attention_sites
-    from attngeo.scores.scoring import score as score
+    from attngeo.scores.score import score as score
     from attngeo.scores.summary import summarise as summarise
-    from attngeo.verification.verifying import verify as verify
+    from attngeo.scores.weights import attention_sites as attention_sites
+    from attngeo.verification.verify import verify as verify
 
 __version__ = "0.2.0"
 
 _HOMES = {
     "AttnGeoError": "errors",
     "analogy": "analogies.analogy",
-    "attention_sites": "scores.projections",
-    "directionality": "geometry.directionality",
+    "attention_sites": "scores.weights",
+    "directionality": "geometry.scores",
     "save_figure": "figures.save",
     "nearest": "analogies.nearest",
     "open_embedding": "embeddings.opening",
     "plot": "reporting.plots",
     "query_key_matrix": "scores.matrix",
-    "score": "scores.scoring",
+    "score": "scores.score",
     "summarise": "scores.summary",
-    "symmetry": "geometry.symmetry",
-    "verify": "verification.verifying",
+    "symmetry": "geometry.scores",
+    "verify": "verification.verify",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -26,7 +26,7 @@ from .tables import Terminal, drop_columns
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual.
 KINDS = {
     "efa": "attngeo.papers.wibisono2025.experiments",
-    "scores": "attngeo.scores.scoring",
+    "scores": "attngeo.scores.score",
     "tabular": "attngeo.papers.wibisono2023.methods",
 }
 

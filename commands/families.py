@@ -12,7 +12,7 @@ from attngeo.errors import PROJECT_FILES
 from attngeo.options import RESULTS
 
 if TYPE_CHECKING:
-    from attngeo.layouts.layout import Family, LatentLayout, QKLayout
+    from attngeo.layouts.layout import Family, LatentLayout, Layout
 
 
 def families(
@@ -66,16 +66,17 @@ def _projections(family: Family) -> str:
     return " or ".join(_layout(layout) for layout in family.layouts) or "separate, by rule"
 
 
-def _layout(layout: QKLayout | LatentLayout) -> str:
-    from attngeo.layouts.layout import QKLayout
+def _layout(layout: Layout | LatentLayout) -> str:
+    from attngeo.layouts.layout import Layout
 
-    if not isinstance(layout, QKLayout):
+    if not isinstance(layout, Layout):
         return f"latent, {layout.kv_a.removesuffix('.weight')}"
-    names = dict.fromkeys(name.removesuffix(".weight") for name in (layout.q, layout.k))
+    queries = layout.holder("q")
+    names = dict.fromkeys(layout.holder(letter).name.removesuffix(".weight") for letter in "qk")
     order = ""
-    if layout.fused:
-        repeats = {1: "", "key_heads": " per key head"}.get(layout.blocks, f" in {layout.blocks} blocks")
-        order = f" ({layout.slots}{repeats}{', one key head' if layout.key_heads == 'one' else ''})"
+    if len(names) == 1:
+        repeats = {1: "", "key_heads": " per key head"}.get(queries.blocks, f" in {queries.blocks} blocks")
+        order = f" ({queries.slots}{repeats}{', one key head' if layout.key_heads == 'one' else ''})"
     when = "".join(f" if {name}={value}" for name, value in layout.when.items())
     return f"{' + '.join(names)}{order}{when}"
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import partial
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
 
-from attngeo.bounds import dump_json
+from attngeo.bounds import dump_json, printable
 from attngeo.checkpoints.access import HubAccess
-from attngeo.studies.engine import StudyOptions
+from attngeo.layouts.config import pattern_of
+from attngeo.progress import ProgressCallback
+from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options
 from .messages import TRACEBACK, describe_error, say
-from .models import SEVERAL_FAILED, Models, ModelsFile, list_all
 from .options import FindingsFormat, Quiet, Verbose
+from .study import SEVERAL_FAILED, Models, ModelsFile, list_all
+from .tables import MISSING, Terminal, drop_columns, name_layers
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @with_options
@@ -41,20 +54,24 @@ def inspect(
         attngeo inspect mistralai/Mistral-7B-v0.1 --format json
         attngeo inspect --models models.txt --jobs 4
     """
-    from attngeo.scores.survey import survey_models
-
     from .progress import Bar
 
     listed = list_all(models, models_file, hub, command="inspect")
     alone = len(listed) == 1 and models_file is None
     with Bar(listed[0] if alone else "inspect", quiet=quiet, verbose=verbose) as progress:
-        outcomes = survey_models(listed, hub=hub, study=study, progress=progress)
+        outcomes = run_study(partial(_survey_one, hub=hub), listed, names=listed, options=study, progress=progress)
     failures = [outcome for outcome in outcomes if outcome.failure is not None]
     if failures and (alone or os.environ.get(TRACEBACK)):
         assert failures[0].cause is not None
         raise failures[0].cause
-    found = [outcome.result for outcome in outcomes if outcome.result is not None]
-    _print(found, format, alone=alone, verbose=verbose)
+    surveys = [outcome.result for outcome in outcomes if outcome.result is not None]
+    names = [survey.pop("names") for survey in surveys]
+    if format == "json":
+        sys.stdout.write(dump_json(surveys[0] if alone else surveys, indent=2) + "\n")
+    elif alone:
+        _print_findings(surveys[0], names[0], verbose=verbose)
+    elif surveys:
+        _print_costs(surveys)
     for outcome in failures:
         assert outcome.failure is not None
         say(describe_error(outcome.failure))
@@ -62,14 +79,158 @@ def inspect(
         raise typer.Exit(SEVERAL_FAILED)
 
 
-def _print(found: list[dict[str, Any]], format: str, *, alone: bool, verbose: bool) -> None:
-    names = [each.pop("names") for each in found]
-    if format == "json":
-        sys.stdout.write(dump_json(found[0] if alone else found, indent=2) + "\n")
-        return
-    from .render_inspect import print_costs, print_findings
+def _survey_one(model: str, progress: ProgressCallback, *, hub: HubAccess) -> dict[str, Any]:
+    from attngeo.scores.weights import survey
 
-    if alone:
-        print_findings(found[0], names[0], verbose=verbose)
-    elif found:
-        print_costs(found)
+    return survey(model, progress, hub=hub)
+
+
+def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bool) -> None:
+    """Print a table of the stacks, then what is read and what is left out, one pattern of names after the other.
+
+    names: of all tensors of the model. verbose: whether every single module is listed, too.
+    """
+    console = Terminal()
+    revision = f"@{survey['revision'][:12]}" if survey["revision"] else ""
+    title = printable(f"{survey['model']}{revision} · {survey['model_type'] or 'unknown'}")
+    console.print(title, highlight=False, style="bold")
+    for line in _describe_cost(survey):
+        console.print(line, highlight=False)
+    stacks: dict[str, list[dict[str, Any]]] = {}
+    for site in survey["sites"]:
+        stacks.setdefault(site["stack"], []).append(site)
+    _print_stacks(console, stacks)
+    console.print("read", style="bold")
+    for sites in stacks.values():
+        _print_modules(console, sites, verbose=verbose)
+    if left_out := _list_left_out(names, survey):
+        console.print("left out", style="bold")
+    for pattern, members in left_out.items():
+        _print_wrapped(console, _describe(pattern, members), indent=2)
+        _print_wrapped(console, survey["left_out"][pattern], indent=4)
+        for name in members if verbose else ():
+            _print_line(console, f"    {name}", dim=True)
+    for text in dict.fromkeys(text for site in survey["sites"] for text in site["notes"]):
+        _print_line(console, f"note: {text}", dim=True)
+    for source in dict.fromkeys(filter(None, (site["source"] for site in survey["sites"]))):
+        _print_line(console, f"source: {source}", dim=True)
+
+
+def _describe_cost(survey: dict[str, Any]) -> Iterator[str]:
+    """What score would read, and how often it would ask a server."""
+    total = decimal(survey["bytes_total"]) if survey["bytes_total"] else "an unknown total"
+    share = "" if survey["share_to_read"] is None else f" ({survey['share_to_read']:.1%})"
+    yield f"to read: {decimal(survey['bytes_to_read'])} of {total}{share}"
+    if survey["requests"]:
+        requests, files = (
+            f"{survey[name]:,} {one if survey[name] == 1 else one + 's'}"
+            for name, one in (("requests", "request"), ("remote_files", "file"))
+        )
+        yield f"from the Hub: {requests} for ranges of {files}"
+
+
+def _print_costs(surveys: list[dict[str, Any]]) -> None:
+    """A line for each model: layers, bytes to read and their share, requests; then their sum."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("model", "layers", "to read", "of", "share", "requests"):
+        table.add_column(name, justify="left" if name == "model" else "right", overflow="fold")
+    for survey in surveys:
+        table.add_row(Text(printable(survey["model"])), *_cost_cells(survey, len(survey["sites"])))
+    if len(surveys) > 1:
+        table.add_section()
+        layers = sum(len(survey["sites"]) for survey in surveys)
+        table.add_row(f"{len(surveys)} models", *_cost_cells(_sum_costs(surveys), layers))
+    console = Terminal()
+    console.print(drop_columns(table, console, ["of", "layers"]))
+
+
+def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, Any]:
+    """The cost of all models; the total and the share are unknown if they are for one of them."""
+    to_read, requests = (sum(survey[name] for survey in surveys) for name in ("bytes_to_read", "requests"))
+    totals = [survey["bytes_total"] for survey in surveys]
+    total = None if None in totals else sum(totals)
+    known = total and all(survey["share_to_read"] is not None for survey in surveys)
+    return {
+        "bytes_to_read": to_read, "bytes_total": total, "requests": requests,
+        "share_to_read": to_read / total if known else None,
+    }  # fmt: skip
+
+
+def _cost_cells(survey: dict[str, Any], layers: int) -> list[str]:
+    share, total = survey["share_to_read"], survey["bytes_total"]
+    return [
+        f"{layers:,}", decimal(survey["bytes_to_read"]), decimal(total) if total else MISSING,
+        MISSING if share is None else f"{share:.1%}", f"{survey['requests']:,}",
+    ]  # fmt: skip
+
+
+def _print_stacks(console: Console, stacks: dict[str, list[dict[str, Any]]]) -> None:
+    """A table of the stacks and the sizes of their modules."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("stack", "layers", "heads", "key heads", "head_dim", "d_model"):
+        table.add_column(name, justify="left" if name == "stack" else "right", overflow="fold")
+    for stack, sites in stacks.items():
+        sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
+        table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
+    console.print(drop_columns(table, console, ["key heads", "head_dim"]))
+
+
+def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bool) -> None:
+    """The modules of one stack: their layers and heads, their tensors, and how they were found."""
+    first, heads = sites[0], _range(sites, "heads")
+    what = _describe(pattern_of(first["module"]), [site["module"] for site in sites])
+    _print_wrapped(console, f"{what} · {heads} {'head' if heads == '1' else 'heads'}", indent=2)
+    tensors = (
+        f"{name.removeprefix(first['module'] + '.')} {info['dtype']} {info['shape']}"
+        for name, info in first["tensors"].items()
+    )
+    _print_line(console, f"    {', '.join(tensors)} · by {first['rule'].partition(':')[0]}")
+    for site in sites if verbose else ():
+        sizes = f"{site['heads']} heads, {site['key_heads']} key heads, head_dim {site['head_dim']}"
+        _print_line(console, f"    {site['module']} · {sizes}", dim=True)
+
+
+def _print_wrapped(console: Console, text: str, *, indent: int) -> None:
+    """A text in lines that fit the terminal."""
+    lines = wrap(
+        printable(text), console.width, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2),
+        break_on_hyphens=False,
+    )  # fmt: skip
+    for line in lines:
+        console.print(line, highlight=False)
+
+
+def _print_line(console: Console, text: str, *, dim: bool = False) -> None:
+    """One line that is not cut, so that names can be copied."""
+    console.print(printable(text), highlight=False, soft_wrap=True, style="dim" if dim else "")
+
+
+def _list_left_out(names: Iterable[str], survey: dict[str, Any]) -> dict[str, list[str]]:
+    """Pattern that is left out → the names of its modules or tensors, without those that are read all the same."""
+    read = {site["module"] for site in survey["sites"]}
+    members: dict[str, dict[str, None]] = {pattern: {} for pattern in survey["left_out"]}
+    for name in names:
+        parts = name.split(".")
+        for pattern in members:
+            inside = ".".join(parts[: pattern.count(".") + 1])
+            if pattern_of(inside) == pattern and inside not in read:
+                members[pattern][inside] = None
+    return {pattern: sorted(inside, key=_numbers_in) for pattern, inside in members.items()}
+
+
+def _describe(pattern: str, names: list[str]) -> str:
+    """The pattern, and which layers it stands for: if several of its numbers vary, how many modules."""
+    numbers = [set(values) for values in zip(*map(_numbers_in, names), strict=True)]
+    varying = [values for values in numbers if len(values) > 1] or numbers[:1]
+    if not varying:
+        return pattern or "the model itself"
+    return f"{pattern} · {name_layers(varying[0]) if len(varying) == 1 else f'{len(names)} modules'}"
+
+
+def _numbers_in(name: str) -> list[int]:
+    return [int(part) for part in name.split(".") if part.isdecimal()]
+
+
+def _range(sites: list[dict[str, Any]], name: str) -> str:
+    values = sorted({site[name] for site in sites})
+    return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"

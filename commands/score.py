@@ -1,24 +1,35 @@
-"""`attngeo score`: symmetry and directionality of every layer and head."""
+"""`attngeo score`: symmetry and directionality of every layer and head, as tables for people and files for programs."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
+from attngeo.bounds import printable
 from attngeo.checkpoints.access import HubAccess
-from attngeo.errors import AttnGeoError
-from attngeo.options import RESULTS
+from attngeo.layouts.config import pattern_of
+from attngeo.options import RESULTS, default_of
+from attngeo.progress import ProgressCallback
+from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.studies.engine import StudyOptions
+from attngeo.scores.spec import SCORES, score_names
+from attngeo.scores.summary import spread_of, summarise
+from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options
 from .messages import describe_error, say
-from .models import SEVERAL_FAILED, Models, ModelsFile, list_all
 from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
 from .outputs import check_outputs, print_rows
-from .tally import StudyTally, raise_if_traced
+from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
+from .tables import Terminal, drop_columns, format_number, format_quartiles, format_score, is_missing, name_layers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,9 +37,28 @@ if TYPE_CHECKING:
     from attngeo.scores.conditions import Condition
     from attngeo.studies.engine import RunOutcome
 
-    from .progress import Bar
-
 CHECK_FAILED = 1
+HALF_BAR = 5
+# On a narrower terminal, bars would leave too little room for numbers.
+WIDTH_OF_BARS = 78
+# Places that a footnote names at most.
+MOST_PLACES = 6
+# How the title shows an option that is not at its default.
+DESCRIPTIONS = {
+    "with_bias": "with biases",
+    "fold_norm": "input gain folded",
+    "rope_offset": "rotary offset {}",
+    "precision": "{}",
+    "gamma": "gamma {}",
+}
+# What is said of the sites that a verification gives a verdict.
+MEANINGS = {
+    "differs": "differs from what the running model multiplies",
+    "no product": "has no product that goes through a softmax in the running model",
+    "only in memory": "attends in the running model, and is not read from the file",
+    "not run": "was not run",
+    "only in the file": "is not in the running model",
+}
 
 
 @with_options
@@ -87,101 +117,42 @@ def score(
     outputs, figures = output or [], plot or []
     conditions = _check(outputs, figures, fail_if or [], options)
     listed = list_all(models, models_file, hub, command="score")
-    run = _Run(listed, hub, results, study, quiet=quiet, verbose=verbose)
-    scored = run.score(options.replace(per_head=True), to_people=format is OutputFormat.table)
-    verified = run.verify(scored) if verify else []
+    alone = len(listed) == 1
+    to_people = format is OutputFormat.table
+
+    def note(outcome: RunOutcome[pd.DataFrame]) -> None:
+        if outcome.result is not None and not quiet:
+            _report_gaps(outcome.name, outcome.result, to_people=to_people)
+        for text in outcome.notes if alone and not quiet else ():
+            say(f"{outcome.name}: {text}; --fresh computes them again")
+
+    from attngeo.scores.score import score_models
+
+    outcomes = run_all(
+        listed[0] if alone else "score", listed, partial(score_models, options=options.replace(per_head=True), hub=hub),
+        results, study, quiet=quiet, verbose=verbose, unit="models", alone=alone, note=note,
+    )  # fmt: skip
+    names = [outcome.name for outcome in outcomes if outcome.result is not None]
+    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
+    verified = _verify(names, frames, hub, study, quiet=quiet, verbose=verbose) if verify else []
     failed = False
-    if scored:
-        _deliver(scored, outputs, format, per_head=options.per_head, quiet=quiet, summary_only=models_file is not None)
-        _draw(scored, figures)
-        failed = _report_failed_checks(scored, conditions)
-    disagrees = _report_verified(verified, quiet=quiet)
-    for failure in run.failures:
+    if frames:
+        _deliver(frames, outputs, format, per_head=options.per_head, quiet=quiet, summary_only=models_file is not None)
+        _draw(frames, figures)
+        failed = _report_failed_checks(frames, conditions)
+    disagrees = _report_verified([outcome.result for outcome in verified if outcome.result is not None], quiet=quiet)
+    failures = [outcome.failure for outcome in (*outcomes, *verified) if outcome.failure is not None]
+    for failure in failures:
         say(describe_error(failure))
-    if run.failures:
-        raise typer.Exit(run.failures[0].exit_code if len(listed) == 1 else SEVERAL_FAILED)
+    if failures:
+        raise typer.Exit(failures[0].exit_code if alone else SEVERAL_FAILED)
     if failed or disagrees:
         raise typer.Exit(CHECK_FAILED)
-
-
-class _Run:
-    """The study of a command. failures: the errors of models that were not scored, or not verified."""
-
-    def __init__(
-        self,
-        models: list[str],
-        hub: HubAccess,
-        results: ResultOptions,
-        study: StudyOptions,
-        *,
-        quiet: bool,
-        verbose: bool,
-    ) -> None:
-        self._models, self._hub, self._results, self._study = models, hub, results, study
-        self._quiet, self._verbose = quiet, verbose
-        self.failures: list[AttnGeoError] = []
-        self._scored: list[str] = []
-
-    def score(self, options: ScoreOptions, *, to_people: bool) -> list[pd.DataFrame]:
-        """The rows of each model, heads included. Reports on stderr what the rows do not contain."""
-        from attngeo.scores.study import score_models
-
-        alone = len(self._models) == 1
-        tally = StudyTally(len(self._models), "models")
-
-        def note(outcome: RunOutcome[pd.DataFrame]) -> None:
-            tally.count(outcome, alone=alone)
-            if outcome.result is not None and not self._quiet:
-                _report_gaps(outcome.name, outcome.result, to_people=to_people)
-            for text in outcome.notes if alone and not self._quiet else ():
-                say(f"{outcome.name}: {text}; --fresh computes them again")
-
-        with self._bar(self._models[0] if alone else "score") as progress, tally:
-            outcomes = score_models(
-                self._models, options, hub=self._hub, results=self._results, study=self._study, progress=progress,
-                on_outcome=note,
-            )  # fmt: skip
-        if not alone and not self._quiet:
-            tally.say_kept()
-        self._scored = [outcome.name for outcome in outcomes if outcome.result is not None]
-        return self._take(outcomes)
-
-    def verify(self, scored: list[pd.DataFrame]) -> list[pd.DataFrame]:
-        """The verification of each model that was scored, whose tables these are.
-
-        Notes in the provenance of its scores how many sites have each verdict. A model that cannot be verified is added
-        to the failures: its scores are delivered all the same.
-        """
-        from attngeo.verification.study import verify_models
-
-        def note(outcome: RunOutcome[pd.DataFrame]) -> None:
-            raise_if_traced(outcome)
-            if outcome.result is not None:
-                counts = outcome.result["verdict"].value_counts()
-                scored[outcome.number].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
-
-        names = self._scored  # as they were given: tables name them as UTF-8
-        with self._bar(names[0] if len(names) == 1 else "verify") as progress:
-            outcomes = verify_models(names, hub=self._hub, study=self._study, progress=progress, on_outcome=note)
-        return self._take(outcomes)
-
-    def _bar(self, name: str) -> Bar:
-        from .progress import Bar
-
-        return Bar(name, quiet=self._quiet, verbose=self._verbose)
-
-    def _take(self, outcomes: list[RunOutcome[pd.DataFrame]]) -> list[pd.DataFrame]:
-        """The results; failures are kept for the end."""
-        self.failures += [each.failure for each in outcomes if each.failure is not None]
-        return [each.result for each in outcomes if each.result is not None]
 
 
 def _check(outputs: list[Path], figures: list[Path], conditions: list[str], options: ScoreOptions) -> list[Condition]:
     """Refuse what cannot work, before anything is read. Returns the parsed conditions."""
     check_outputs(outputs, figures)
-
-    from attngeo.scores.conditions import Condition
-
     parsed = [Condition(condition) for condition in conditions]
     if "device" in options.model_fields_set:  # a device is looked for by torch, which takes long to import
         from attngeo.devices import pick_device
@@ -190,10 +161,36 @@ def _check(outputs: list[Path], figures: list[Path], conditions: list[str], opti
     return parsed
 
 
+def _verify(
+    names: list[str], scored: list[pd.DataFrame], hub: HubAccess, study: StudyOptions, *, quiet: bool, verbose: bool
+) -> list[RunOutcome[pd.DataFrame]]:
+    """The verification of each model that was scored, by its name as it was given: tables name it as UTF-8.
+
+    Notes in the provenance of its scores how many sites have each verdict. A model that cannot be verified is a
+    failure, and its scores are delivered all the same.
+    """
+    from .progress import Bar
+
+    def note(outcome: RunOutcome[pd.DataFrame]) -> None:
+        raise_if_traced(outcome)
+        if outcome.result is not None:
+            counts = outcome.result["verdict"].value_counts()
+            scored[outcome.number].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
+
+    with Bar(names[0] if len(names) == 1 else "verify", quiet=quiet, verbose=verbose) as progress:
+        return run_study(
+            partial(_verify_one, hub=hub), names, names=names, options=study, progress=progress, on_outcome=note
+        )
+
+
+def _verify_one(model: str, progress: ProgressCallback, *, hub: HubAccess) -> pd.DataFrame:
+    from attngeo.verification.verify import verify
+
+    return verify(model, hub=hub, progress=progress)
+
+
 def _report_gaps(model: str, frame: pd.DataFrame, *, to_people: bool) -> None:
     """Report on stderr what the rows do not contain."""
-    from attngeo.scores.spec import score_names
-
     for pattern, reason in frame.attrs["skipped"].items():
         say(f"{model}: left out: {pattern}: {reason}")
     if not to_people and (empty := int(frame[score_names()[0]].isna().sum())):
@@ -202,13 +199,8 @@ def _report_gaps(model: str, frame: pd.DataFrame, *, to_people: bool) -> None:
 
 def _report_verified(frames: list[pd.DataFrame], *, quiet: bool) -> bool:
     """Report on stderr which sites agree with the running model. Returns whether some do not."""
-    if not frames:
-        return False
-
-    from .render_verify import list_complaints, list_notes
-
-    complaints = [line for frame in frames for line in list_complaints(frame)]
-    notes = [] if quiet else [line for frame in frames for line in list_notes(frame)]
+    complaints = [line for frame in frames for line in _list_complaints(frame)]
+    notes = [] if quiet else [line for frame in frames for line in _list_notes(frame)]
     for line in (*complaints, *notes):
         say(line)
     return bool(complaints)
@@ -227,8 +219,6 @@ def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
 
 def _report_failed_checks(frames: list[pd.DataFrame], conditions: list[Condition]) -> bool:
     """Report on stderr each model that fails a condition. Returns whether there is one."""
-    from attngeo.scores.summary import summarise
-
     failed = [
         outcome
         for condition in conditions
@@ -236,8 +226,8 @@ def _report_failed_checks(frames: list[pd.DataFrame], conditions: list[Condition
         for outcome in condition.outcomes(summarise(frame))
         if outcome.failed
     ]
-    for each in failed:
-        say(each.complaint)
+    for outcome in failed:
+        say(outcome.complaint)
     return bool(failed)
 
 
@@ -264,26 +254,173 @@ def _deliver(
         rows.attrs["verified"] = verified
     for path in outputs:
         write_table(rows, path)
-    if format is OutputFormat.table and summary_only:
-        _print_study(frames)
-    elif format is OutputFormat.table:
-        _print_tables(frames, per_head=per_head, quiet=quiet)
-    else:
+    if format is not OutputFormat.table:
         print_rows(rows, format)
+    elif summary_only:
+        Terminal().print(_tabulate_study(frames))
+    else:
+        for frame in frames:
+            _print_scores(frame, per_head=per_head, quiet=quiet)
+        if len(frames) > 1:
+            Terminal().print(_tabulate_summary(frames, name_models=True))
 
 
-def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) -> None:
-    from .render_score import print_scores, tabulate_summary
-    from .tables import Terminal
+def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
+    """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
+    console = Terminal()
+    console.print(_describe_frame(frame), style="bold", highlight=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("stack", overflow="fold", min_width=7)
+    for name in ("layer", "head") if per_head else ("layer",):
+        table.add_column(name, justify="right", no_wrap=True)
+    for spec in SCORES.values():
+        table.add_column(spec.label, no_wrap=True)
+        if spec.chance_is_exact:
+            table.add_column("z", justify="right", no_wrap=True)
+    table.add_column("norm", justify="right", no_wrap=True)
+    rows = frame if per_head else frame[frame["head"].isna()]
+    previous = None
+    for row in rows.to_dict("records"):
+        if previous not in (None, row["stack"]):
+            table.add_section()
+        cells = _make_cells(row, per_head, first=row["stack"] != previous, bars=console.width >= WIDTH_OF_BARS)
+        table.add_row(*map(Text, cells), style="bold" if per_head and is_missing(row["head"]) else "")
+        previous = row["stack"]
+    # The summary below shows the name of the stack, too.
+    expendable = ["norm", "z", "stack"] if rows["stack"].nunique() == 1 else ["norm", "z"]
+    console.print(drop_columns(table, console, expendable))
+    console.print(_tabulate_summary([frame]))
+    console.print()
+    if not quiet:
+        for line in _list_footnotes(frame):
+            sys.stderr.write(f"{printable(line)}\n")
 
+
+def _describe_frame(frame: pd.DataFrame) -> str:
+    about = frame.attrs
+    changed = [
+        text.format(about[name])
+        for name, text in DESCRIPTIONS.items()
+        if about[name] != default_of(ScoreOptions, name) and name not in about["unused"]
+    ]
+    return printable(
+        " · ".join(map(str, filter(None, [about["model"], frame["model_type"].iloc[0], about["convention"], *changed])))
+    )
+
+
+def _make_cells(row: dict[Any, Any], per_head: bool, *, first: bool, bars: bool) -> list[str]:
+    cells = [printable(row["stack"]) if first else "", str(row["layer"])]
+    if per_head:
+        cells.append("all" if is_missing(row["head"]) else str(row["head"]))
+    for name, spec in SCORES.items():
+        signed = spec.low == -spec.high
+        bar = f" {_draw_bar(row[name] / spec.high)}" if bars and signed else ""
+        cells.append(format_score(row[name], name) + bar)
+        if spec.chance_is_exact:
+            cells.append(format_number(row[f"{name}_z"], "+.1f"))
+    return [*cells, format_number(row["frobenius_norm"], ".4g")]
+
+
+def _draw_bar(share: float) -> str:
+    """A share in [−1, 1] as a bar to the left or right of a middle line."""
+    if is_missing(share):
+        return ""
+    filled = "█" * round(abs(share) * HALF_BAR)
+    return f"{filled if share < 0 else '':>{HALF_BAR}}│{filled if share >= 0 else '':<{HALF_BAR}}"
+
+
+def _tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = False) -> Table:
+    """Median and quartiles over layers and over heads: two lines for each stack of each model."""
+    labels = [spec.label for spec in SCORES.values()]
+    table = Table("median [quartiles] over", *labels[:-1], box=None, pad_edge=False, header_style="")
+    table.add_column(labels[-1], overflow="fold")
+    table.columns[0].overflow = "fold"  # paths differ at their ends
     for frame in frames:
-        print_scores(frame, per_head=per_head, quiet=quiet)
-    if len(frames) > 1:
-        Terminal().print(tabulate_summary(frames, name_models=True))
+        if name_models:
+            table.add_row(Text(printable(frame.attrs["model"]), style="bold"))
+        for stack, members in frame.groupby("stack", sort=False):
+            spread = spread_of(members)
+            for what, rows in (
+                ("layer", members[members["head"].isna()]),
+                ("head", members[members["head"].notna()]),
+            ):
+                cells = [" ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES]
+                table.add_row(*map(Text, (f"{printable(stack)}, {_count_scored(rows, what)}", *cells)))
+    return table
 
 
-def _print_study(frames: list[pd.DataFrame]) -> None:
-    from .render_score import tabulate_study
-    from .tables import Terminal
+def _tabulate_study(frames: Iterable[pd.DataFrame]) -> Table:
+    """Median and quartiles over layers: one line for each stack of each model."""
+    table = Table("model", box=None, pad_edge=False, header_style="")
+    table.columns[0].overflow = "fold"
+    stacks = [
+        (frame.attrs["model"], stack, members)
+        for frame in frames
+        for stack, members in frame.groupby("stack", sort=False)
+    ]
+    several = len({stack for _, stack, _ in stacks}) > 1
+    for name in (*(["stack"] if several else []), "layers", *(spec.label for spec in SCORES.values())):
+        table.add_column(name, justify="right" if name == "layers" else "left", no_wrap=name == "layers")
+    previous = None
+    for model, stack, members in stacks:
+        layers = members[members["head"].isna()]
+        cells = [" ".join(format_quartiles(spread_of(members), name, digits=2)) for name in SCORES]
+        shown = [printable(stack)] if several else []
+        table.add_row(*map(Text, (printable(model) if model != previous else "", *shown, str(len(layers)), *cells)))
+        previous = model
+    return table
 
-    Terminal().print(tabulate_study(frames))
+
+def _count_scored(rows: pd.DataFrame, what: str) -> str:
+    """How many have a score: "6 layers", "1 layer", "5 of 6 layers"."""
+    total, scored = len(rows), int(rows[next(iter(SCORES))].notna().sum())
+    share = f"{scored} of {total}" if scored < total else f"{total}"
+    return f"{share} {what}" if total == 1 else f"{share} {what}s"
+
+
+def _list_footnotes(frame: pd.DataFrame) -> list[str]:
+    """Each note once, with the layers (and heads) that it is about, unless these are all."""
+    places: dict[str, list[str]] = {}
+    for row in frame.to_dict("records"):
+        head = "" if is_missing(row["head"]) else f".{row['head']}"
+        for text in filter(None, str(row["note"]).split("; ")):
+            places.setdefault(text, []).append(f"{row['stack']} {row['layer']}{head}")
+    lines = []
+    for text, where in places.items():
+        more = f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else ""
+        suffix = "" if len(where) == len(frame) else f" ({', '.join(where[:MOST_PLACES])}{more})"
+        lines.append(f"note: {text}{suffix}")
+    return lines
+
+
+def _list_complaints(frame: pd.DataFrame) -> list[str]:
+    """One line for each group of sites that disagree, and for each module that attends and is not accounted for."""
+    from attngeo.verification.verify import FAILING
+
+    silent = (
+        f"{pattern} attends in the running model, and is neither read nor left out"
+        for pattern in frame.attrs["unexplained"]
+    )
+    return [f"{frame.attrs['model']}: {text}" for text in (*_describe_groups(frame, FAILING), *silent)]
+
+
+def _list_notes(frame: pd.DataFrame) -> list[str]:
+    """One line for each group of sites that were not checked, why the model does not run, and how many sites agree."""
+    from attngeo.verification.verify import AGREEING, UNCHECKED
+
+    agreeing, total = int(frame["verdict"].isin(AGREEING).sum()), len(frame)
+    share = f"all {total} sites agree" if agreeing == total else f"{agreeing} of {total} sites agree"
+    lines = list(_describe_groups(frame, UNCHECKED))
+    if frame.attrs["problem"] and "not run" in set(frame["verdict"]):
+        lines.append(f"the whole model does not run on random inputs: {frame.attrs['problem']}")
+    lines.append(f"{share} with what the running model multiplies")
+    return [f"{frame.attrs['model']}: {text}" for text in lines]
+
+
+def _describe_groups(frame: pd.DataFrame, verdicts: Sequence[str]) -> Iterator[str]:
+    for verdict in verdicts:
+        rows = frame[frame["verdict"] == verdict]
+        for (stack, pattern), group in rows.groupby(["stack", rows["module"].map(pattern_of)], sort=False):
+            difference = f", difference {group['difference'].max():.2g}" if verdict == "differs" else ""
+            where = f"{str(stack).partition(':')[0]}, {name_layers(group['layer'].tolist())}{difference}"
+            yield f"{pattern or 'the model itself'} ({where}) {MEANINGS[verdict]}"

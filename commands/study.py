@@ -1,56 +1,112 @@
-"""The study of an experiment: runs with their progress, rows to files and stdout, failures at the end."""
+"""Many models or runs in one command: which ones, their progress, what is kept of them, and failures at the end."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attngeo.checkpoints.access import HubAccess
+from attngeo.errors import UsageError
+from attngeo.options import INPUT
 from attngeo.progress import is_first_process
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions
 
-from .messages import describe_error, say
-from .models import SEVERAL_FAILED
-from .options import OutputFormat
+from .messages import TRACEBACK, describe_error, say
+from .options import MODEL_HELP, OutputFormat, complete_models
 from .outputs import deliver_rows
-from .tally import StudyTally
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Outcome = RunOutcome[list[dict[str, Any]]]
+# The exit code if some of several models or runs failed.
+SEVERAL_FAILED = 4
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL",
+        help=f"{MODEL_HELP}; or org/name@step* for all revisions of this pattern",
+        show_default=False,
+        autocompletion=complete_models,
+    ),
+]
+ModelsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--models",
+        metavar="FILE",
+        help="Take also the models of a file, one on each line; - is stdin. Prints one line for each model",
+        rich_help_panel=INPUT,
+    ),
+]
+
+
+def list_all(models: list[str] | None, file: str | None, hub: HubAccess, *, command: str) -> list[str]:
+    """The models of the command line and of the file. Raises UsageError if there are none."""
+    from attngeo.studies.models import list_models
+
+    if not models and file is None:
+        raise UsageError(f"Missing argument 'MODEL...', or --models FILE (see attngeo {command} --help)")
+    return list_models(models or [], file, hub=hub)
 
 
 def run_all(
     name: str,
     runs: Sequence[Any],
-    function: Callable[..., list[Outcome]],
+    function: Callable[..., list[RunOutcome[Any]]],
     results: ResultOptions,
     study: StudyOptions,
     *,
     quiet: bool,
     verbose: bool,
-) -> list[Outcome]:
-    """The outcome of every run. Says on stderr what comes from the result store.
+    unit: str = "runs",
+    alone: bool = False,
+    note: Callable[[RunOutcome[Any]], None] = lambda _: None,
+) -> list[RunOutcome[Any]]:
+    """The outcome of every run. Says on stderr what comes from the result store, and at Ctrl-C how many are kept.
 
-    function: takes the runs, and results, study, progress and on_outcome by name, as `run_study` does.
+    function: takes the runs, and results, study, progress and on_outcome by name, as `run_study` does. unit: what the
+    runs are, in the plural. alone: whether the error of the only run is raised. note: is called with each outcome.
     """
     from .progress import Bar
 
-    tally = StudyTally(len(runs), "runs")
-    with Bar(name, quiet=quiet, verbose=verbose) as progress, tally:
-        outcomes = function(runs, results=results, study=study, progress=progress, on_outcome=tally.count)
-    if not quiet:
-        tally.say_kept()
+    seen: list[RunOutcome[Any]] = []
+
+    def count(outcome: RunOutcome[Any]) -> None:
+        seen.append(outcome)
+        raise_if_traced(outcome, alone=alone)
+        note(outcome)
+
+    try:
+        with Bar(name, quiet=quiet, verbose=verbose) as progress:
+            outcomes = function(runs, results=results, study=study, progress=progress, on_outcome=count)
+    except KeyboardInterrupt:
+        from attngeo.studies.results import cache_folder
+
+        finished = sum(outcome.failure is None for outcome in seen)
+        if finished and cache_folder() is not None:
+            say(f"{finished} of {len(runs)} {unit} are finished; the same command resumes after them")
+        raise
+    kept = sum(bool(outcome.notes) for outcome in seen)
+    if kept and not quiet and not alone:
+        say(f"{kept} of {len(runs)} {unit} with scores from the result store; --fresh computes them again")
     return outcomes
+
+
+def raise_if_traced(outcome: RunOutcome[Any], *, alone: bool = False) -> None:
+    """Raise the error of the only run, and of any if tracebacks are asked for."""
+    if outcome.cause is not None and (alone or os.environ.get(TRACEBACK)):
+        raise outcome.cause
 
 
 def deliver(
     frame: pd.DataFrame,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RunOutcome[Any]],
     outputs: Sequence[Path],
     format: OutputFormat,
     print_table: Callable[[pd.DataFrame], None],
@@ -61,9 +117,8 @@ def deliver(
     """
     if len(frame) and is_first_process():
         deliver_rows(frame, outputs, format, print_table)
-    failures = [outcome for outcome in outcomes if outcome.failure is not None]
-    for outcome in failures:
-        assert outcome.failure is not None
-        say(f"{outcome.name}: {describe_error(outcome.failure).removeprefix(f'{outcome.name}: ')}")
+    failures = [(outcome.name, outcome.failure) for outcome in outcomes if outcome.failure is not None]
+    for name, failure in failures:
+        say(f"{name}: {describe_error(failure).removeprefix(f'{name}: ')}")
     if failures:
         raise typer.Exit(SEVERAL_FAILED)

@@ -18,7 +18,7 @@ from support.readme import ROOT, generate, parts_of, readmes
 
 from attngeo import errors
 from attngeo.analogies.summary import COLUMNS as ANALOGY_COLUMNS
-from attngeo.scores.scoring import score_columns
+from attngeo.scores.score import score_columns
 
 PARTS = [(path, name) for path in readmes() for name, _ in parts_of(path)]
 IDS = [f"{path.parent.name}-{name}" for path, name in PARTS]
@@ -132,5 +132,6 @@ def test_the_readme_has_the_counts_of_the_census() -> None:
 
 def test_folders_that_users_read_about_have_a_readme() -> None:
     for folder in ("commands", "attngeo/layouts", "attngeo/analogies", "attngeo/pretrain", "attngeo/reporting",
-                   "attngeo/scores/published", "attngeo/estimators/tabular", "attngeo/papers", "reports"):  # fmt: skip
+                   "attngeo/papers/saponati2025", "attngeo/estimators/tabular", "attngeo/papers",
+                   "reports"):  # fmt: skip
         assert (ROOT / folder / "README.md").is_file(), folder

@@ -1,9 +1,11 @@
-"""The vocabulary of `families.py`: how a model family declares where its query and key projections are.
+"""How a model family declares where its query and key projections are, and how they are cut out of their tensors.
 
 The output axis of a projection is a row of slots, each `head_dim` wide. The letters of a layout give their order. Each
 letter stands for a run of heads:
 
     "q"  the H query heads     "k"  the K key heads     "v"  the K value heads     "g"  H gates of query heads
+
+"o", the output projection, has the H heads on its input axis. So far, only q and k are read.
 
 The order repeats in each of `blocks` equal blocks. "qkv" in one block is Q…Q K…K V…V. In as many blocks as there are
 key heads it is (Q…Q K V) for each group; with one query head per group, this is the interleaving of GPT-NeoX and BLOOM.
@@ -11,46 +13,54 @@ key heads it is (Q…Q K V) for each group; with one query head per group, this 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from attngeo.errors import CorruptCheckpointError
+
 Blocks = int | Literal["heads", "key_heads"]
+Letter = str
 
 
-@dataclass(frozen=True, kw_only=True)
-class QKLayout:
-    """Where one attention module keeps Wq and Wk. Tensor names are relative to the module's name.
+@dataclass(frozen=True)
+class Projection:
+    """One stored layer. Names of tensors are relative to the name of the attention module.
 
-    q, k: the weights; the same name if they are fused. q_bias, k_bias: their biases, which a checkpoint may lack.
-    slots, k_slots: order of the slots in each. blocks: number of times that the order repeats in a tensor with several
-    kinds of slots, "key_heads" for once per key head, or "heads" for once per query head. conv1d: stored as (in, out)
-    or (in, heads, head_dim) instead of (out, in). when: values of configuration fields that this layout requires.
-    key_heads: the number of key heads: "config" for the configuration's, "one", or "heads" for as many as query heads
-    whatever the configuration says. width_from_rows: head_dim is the output width divided by the number of heads,
-    whatever the configuration says. q_scale: a vector that softplus turns into a factor for each dimension of a query.
+    name: its weight. slots: the order of the slots in it. blocks: number of times that the order repeats if there are
+    several kinds of slots, "key_heads" for once per key head, or "heads" for once per query head. transposed: stored as
+    (in, out) or (in, heads, head_dim) instead of (out, in). bias: its bias, which a checkpoint may lack; "" for none.
     """
 
-    q: str
-    k: str
-    q_bias: str = ""
-    k_bias: str = ""
-    slots: str = "q"
-    k_slots: str = "k"
+    name: str
+    slots: str
     blocks: Blocks = 1
-    conv1d: bool = False
+    transposed: bool = False
+    bias: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where one attention module keeps its projections.
+
+    when: values of configuration fields that this layout requires. key_heads: the number of key heads: "config" for the
+    configuration's, "one", or "heads" for as many as query heads whatever the configuration says. width_from_rows:
+    head_dim is the output width divided by the number of heads, whatever the configuration says. q_scale: a vector that
+    softplus turns into a factor for each dimension of a query.
+    """
+
+    projections: tuple[Projection, ...]
     when: Mapping[str, Any] = field(default_factory=dict)
     key_heads: Literal["config", "one", "heads"] = "config"
     width_from_rows: bool = False
     q_scale: str = ""
 
-    @property
-    def fused(self) -> bool:
-        """Whether queries and keys are in one tensor."""
-        return self.q == self.k
+    def holder(self, letter: Letter) -> Projection:
+        """The projection that holds the slots of this letter."""
+        return next(projection for projection in self.projections if letter in projection.slots)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +132,7 @@ class Family:
     """
 
     source: str
-    layouts: tuple[QKLayout | LatentLayout, ...] = ()
+    layouts: tuple[Layout | LatentLayout, ...] = ()
     stack: Literal["encoder", "decoder", "text", "vision", "audio"] = "decoder"
     stacks: Mapping[str, str] = field(default_factory=dict)
     pre_norm: tuple[str, ...] = ()
@@ -136,83 +146,52 @@ class Family:
     notes: tuple[str, ...] = ()
 
 
-def make_separate(q: str, k: str, **more: Any) -> QKLayout:
+def make_linear(name: str, slots: str, blocks: Blocks = 1, *, transposed: bool = False) -> Projection:
+    """A layer named `name`, with a weight and perhaps a bias."""
+    return Projection(f"{name}.weight", slots, blocks, transposed, bias=f"{name}.bias")
+
+
+def make_separate(q: str, k: str, **more: Any) -> Layout:
     """A layout with queries and keys in two Linear layers, named `q` and `k`."""
-    return QKLayout(q=f"{q}.weight", k=f"{k}.weight", q_bias=f"{q}.bias", k_bias=f"{k}.bias", **more)
+    return Layout((make_linear(q, "q"), make_linear(k, "k")), **more)
 
 
-def make_fused(name: str, slots: str = "qkv", blocks: Blocks = 1, **more: Any) -> QKLayout:
-    """A layout with queries and keys in one layer, named `name`, in the given order of slots."""
-    return QKLayout(
-        q=f"{name}.weight", k=f"{name}.weight", q_bias=f"{name}.bias", k_bias=f"{name}.bias",
-        slots=slots, k_slots=slots, blocks=blocks, **more,
-    )  # fmt: skip
+def make_fused(name: str, slots: str = "qkv", blocks: Blocks = 1, *, transposed: bool = False, **more: Any) -> Layout:
+    """A layout with queries and keys in one layer, named `name`, in this order of slots."""
+    return Layout((make_linear(name, slots, blocks, transposed=transposed),), **more)
 
 
-# How attention modules of any family name their projections. Each is compared with the ends of tensor names.
-RULES = (
-    make_separate("q_proj", "k_proj"),
-    make_separate("query", "key"),
-    make_separate("q_lin", "k_lin"),
-    make_separate("query_proj", "key_proj"),
-    make_separate("to_q", "to_k"),
-    make_separate("Wq", "Wk"),
-    make_separate("wq", "wk"),
-    make_separate("q", "k"),
-    make_separate("linear_q", "linear_k"),
-    make_separate("project_q", "project_k"),
-    make_separate("q_proj.linear", "k_proj.linear"),
-    make_separate("q_head", "k_head"),
-    make_separate("query_net", "key_net"),
-    QKLayout(q="to_q.weight", k="to_kv.weight", q_bias="to_q.bias", k_bias="to_kv.bias", k_slots="kv"),
-    make_fused("Wqkv"),
-    LatentLayout(),
-    LatentLayout(
-        q="wq.weight",
-        q_a="wq_a.weight",
-        q_a_bias="wq_a.bias",
-        q_b="wq_b.weight",
-        q_norm="q_a_norm.weight",
-        kv_a="wkv_a_with_mqa.weight",
-        kv_a_bias="wkv_a_with_mqa.bias",
-        kv_b="wkv_b.weight",
-        kv_norm="kv_a_norm.weight",
-    ),
-    # torch.nn.MultiheadAttention, whose order is fixed.
-    QKLayout(
-        q="in_proj_weight", k="in_proj_weight", q_bias="in_proj_bias", k_bias="in_proj_bias", slots="qkv", k_slots="qkv"
-    ),
-)
+class Sizes(NamedTuple):
+    """The sizes of one attention module.
+
+    counts: letter → number of heads. widths: letter → width of one head. d_model: input width of the queries.
+    key_width: input width of the keys.
+    """
+
+    counts: Mapping[Letter, int]
+    widths: Mapping[Letter, int]
+    d_model: int
+    key_width: int
+
+    def rows(self, slots: str) -> int:
+        """The output width of a projection with these slots."""
+        return sum(self.counts[letter] * self.widths[letter] for letter in slots)
 
 
-# How modules of any family name the normalisations of queries and keys.
-HEAD_NORMS = (
-    ("q_norm", "k_norm"),
-    ("q_layernorm", "k_layernorm"),
-    ("query_layernorm", "key_layernorm"),
-    ("query_norm", "key_norm"),
-    ("norm_q", "norm_k"),
-    ("q_ln", "k_ln"),
-    ("q_layer_norm", "k_layer_norm"),
-    # Beside queries and keys that are fused in a module named attn.
-    ("attn.q_norm", "attn.k_norm"),
-    ("attention.q_norm", "attention.k_norm"),
-)
+def make_sizes(heads: int, key_heads: int, head_dim: int, d_model: int, key_width: int, value_dim: int = 0) -> Sizes:
+    """The sizes of a module whose heads all have one width, but for values and outputs if `value_dim` is given."""
+    counts = {"q": heads, "k": key_heads, "v": key_heads, "o": heads, "g": heads}
+    widths = dict.fromkeys("qkg", head_dim) | dict.fromkeys("vo", value_dim or head_dim)
+    return Sizes(counts, widths, d_model, key_width)
 
 
-def cut(x: Tensor, slots: str, letter: str, *, heads: int, key_heads: int, head_dim: int, blocks: int) -> Tensor:
-    """Cut the slots `letter` out of x [slots·head_dim, ...]: [heads of that letter, head_dim, ...], in their order."""
-    counts = {"q": heads, "k": key_heads, "v": key_heads, "g": heads}
-    runs = [counts[slot] // blocks for slot in slots]
-    start = sum(runs[: slots.index(letter)])
-    by_block = x.reshape(blocks, sum(runs), head_dim, *x.shape[1:])
-    return by_block[:, start : start + runs[slots.index(letter)]].flatten(0, 1)
-
-
-def slot_rows(slots: str, *, heads: int, key_heads: int, head_dim: int) -> int:
-    """The output width of a projection with these slots: their number times head_dim."""
-    counts = {"q": heads, "k": key_heads, "v": key_heads, "g": heads}
-    return sum(counts[slot] for slot in slots) * head_dim
+def cut(x: Tensor, slots: str, letter: Letter, sizes: Sizes, blocks: int = 1) -> Tensor:
+    """Cut the slots `letter` out of x [rows, ...]: [heads of that letter, width of a head, ...], in their order."""
+    runs = {slot: sizes.rows(slot) // blocks for slot in slots}
+    start = sum(runs[slot] for slot in slots[: slots.index(letter)])
+    by_block = x.reshape(blocks, sum(runs.values()), *x.shape[1:])
+    part = by_block[:, start : start + runs[letter]]
+    return part.reshape(sizes.counts[letter], sizes.widths[letter], *x.shape[1:])
 
 
 def latent_weights(
@@ -246,3 +225,192 @@ def latent_weights(
         rope = rope * (gain if bias else gain[:, None])
     k = torch.cat([nope, rope.expand(heads, *rope.shape)], dim=1)
     return q.reshape(heads, nope_dim + rope_dim, *q.shape[1:]), k
+
+
+@dataclass(frozen=True)
+class AttentionSite:
+    """One attention module: its place in the model, its sizes, and the tensors that hold its projections.
+
+    stack, layer: its place; layers are counted from 0 within the stack. module: its name in the checkpoint. layout: how
+    its projections are cut. family: its model family. section: the configuration of its part of the model. tensors:
+    role → tensor name; the role of a weight is its letter. sizes: query head h reads key head h // (heads / key_heads);
+    the input width of the keys differs from d_model only in cross-attention. rule: how it was found. parts: the letters
+    of the projections to read. notes: caveats for readers of its scores.
+    """
+
+    stack: str
+    layer: int
+    module: str
+    layout: Layout | LatentLayout = field(repr=False)
+    family: Family = field(repr=False)
+    section: Mapping[str, Any] = field(repr=False)
+    tensors: Mapping[str, str] = field(repr=False)
+    sizes: Sizes
+    rule: str
+    parts: str = "qk"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def heads(self) -> int:
+        """The number of query heads."""
+        return self.sizes.counts["q"]
+
+    @property
+    def key_heads(self) -> int:
+        """The number of key heads."""
+        return self.sizes.counts["k"]
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a query and of a key."""
+        return self.sizes.widths["q"]
+
+    @property
+    def d_model(self) -> int:
+        """The input width of the queries."""
+        return self.sizes.d_model
+
+    @property
+    def key_width(self) -> int:
+        """The input width of the keys."""
+        return self.sizes.key_width
+
+    @property
+    def reads(self) -> dict[str, slice]:
+        """Tensor name → the rows of it that are needed: the hull of the wanted slots."""
+        reads = dict.fromkeys(self.tensors.values(), slice(None))
+        if isinstance(self.layout, Layout):
+            for letter in self.parts:
+                projection = self.layout.holder(letter)
+                if not projection.transposed and projection.blocks == 1:
+                    before, hull = self.hull(projection.slots)
+                    start = self.sizes.rows(before)
+                    reads[self.tensors[letter]] = slice(start, start + self.sizes.rows(hull))
+        return reads
+
+    def hull(self, slots: str) -> tuple[str, str]:
+        """The slots in front of those that are read, and the slots from the first of these to the last."""
+        places = [slots.index(letter) for letter in self.parts if letter in slots]
+        return slots[: min(places)], slots[min(places) : max(places) + 1]
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether the keys come from another stack than the queries."""
+        return self.stack.startswith("cross")
+
+    @property
+    def may_rotate(self) -> bool:
+        """Whether queries and keys may have rotary embeddings: not in cross-attention, nor with ALiBi."""
+        known_without = bool(self.family.source) and self.family.rotary is None
+        return not (self.is_cross or self.section.get("alibi") or known_without)
+
+    @property
+    def rotary(self) -> Rotary | None:
+        """The family's rotary embeddings; None if this site has none, or if the order of its dimensions is unknown."""
+        return self.family.rotary if self.may_rotate else None
+
+
+class Part(NamedTuple):
+    """The heads of one letter at one site.
+
+    weight: [heads, width, d_model]. bias: [heads, width], or None. gain: of a normalisation after projection, [heads or
+    1, width], or None.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    gain: Tensor | None = None
+
+    def change(self, function: Callable[[Tensor], Tensor]) -> Part:
+        """The part after a linear map of each head's outputs."""
+        return self._replace(weight=function(self.weight), bias=None if self.bias is None else function(self.bias))
+
+
+def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Part]:
+    """Cut the projections of `site` out of its tensors: letter → its heads.
+
+    tensors: tensor name → the tensor, or the rows `site.reads` of it, in the dtype to compute in. Raises
+    CorruptCheckpointError if a weight is missing, or has fewer rows than its heads need.
+    """
+    gains = {letter: _gain(site, tensors, f"{letter}_gain") for letter in site.parts}
+    if isinstance(site.layout, Layout):
+        parts = {}
+        for letter in site.parts:
+            if letter not in site.tensors:
+                raise CorruptCheckpointError(f"{site.module}: query or key weight is missing")
+            projection = site.layout.holder(letter)
+            bias = f"{letter}_bias" if f"{letter}_bias" in site.tensors else ""
+            parts[letter] = Part(
+                _cut_heads(site, projection, tensors, letter, letter),
+                _cut_heads(site, projection, tensors, bias, letter) if bias else None,
+                gains[letter],
+            )
+        return parts
+    by_role = {role: tensors[name] for role, name in site.tensors.items()}
+    rope_dim = count_shared_rows(site, tensors)
+    sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
+    scaled = site.layout.scaled
+    q, k = latent_weights(by_role, **sizes, bias=False, scaled=scaled)
+    q_bias = k_bias = None
+    if "q_a_bias" in by_role or "kv_a_bias" in by_role:
+        q_bias, k_bias = latent_weights(by_role, **sizes, bias=True, scaled=scaled)
+    return {"q": Part(q, q_bias, gains["q"]), "k": Part(k, k_bias, gains["k"])}
+
+
+def count_shared_rows(site: AttentionSite, tensors: Mapping[str, Tensor]) -> int:
+    """The width of the rotary key of latent attention, which all heads share: the last dimensions of a head."""
+    return len(tensors[site.tensors["kv_a"]]) - tensors[site.tensors["kv_norm"]].numel()
+
+
+def output_axis(site: AttentionSite, letter: Letter) -> int:
+    """The output dimension of a stored weight: 0 for a Linear layer, 1 for a Conv1D."""
+    return int(isinstance(site.layout, Layout) and site.layout.holder(letter).transposed)
+
+
+def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Part]:
+    """The place of each output of the heads in the stored weights: letter → weight [heads, width], and the gains.
+
+    For writing weights back. It cuts numbered outputs as `assemble` cuts weights. Works for `Layout` only.
+    """
+    numbers = dict(tensors)
+    for letter in site.parts:
+        axis, name = output_axis(site, letter), site.tensors[letter]
+        numbers[name] = torch.arange(tensors[name].shape[axis]).unsqueeze(1 - axis)
+    return {letter: part._replace(weight=part.weight.squeeze(-1)) for letter, part in assemble(site, numbers).items()}
+
+
+def _cut_heads(
+    site: AttentionSite, projection: Projection, tensors: Mapping[str, Tensor], role: str, letter: Letter
+) -> Tensor:
+    """The heads of this letter in the weight or bias of this `role`."""
+    name = site.tensors[role]
+    x, slots, sizes = tensors[name], projection.slots, site.sizes
+    if x.ndim > 1 and projection.transposed:
+        x = x.flatten(1).T
+    if role != letter and not name.endswith(projection.bias or " "):
+        slots = letter  # a vector beside the layer
+    named = {"heads": site.heads, "key_heads": site.key_heads}
+    blocks = projection.blocks if isinstance(projection.blocks, int) else named[projection.blocks]
+    if slots == letter:
+        blocks = 1
+    # Perhaps only the hull of the wanted slots was read. Rows after the slots of `letter` are not needed.
+    if blocks == 1:
+        if role == letter and len(x) < sizes.rows(slots):
+            slots = site.hull(slots)[1]
+        slots = slots[: slots.index(letter) + 1]
+        x = x[: sizes.rows(slots)]
+    if len(x) != sizes.rows(slots):
+        raise CorruptCheckpointError(
+            f"{name} has {len(x)} rows, expected {sizes.rows(slots)}; the checkpoint contradicts itself"
+        )
+    return cut(x, slots, letter, sizes, blocks)
+
+
+def _gain(site: AttentionSite, tensors: Mapping[str, Tensor], role: str) -> Tensor | None:
+    """The gain [heads or 1, head_dim] of the normalisation of queries or keys, stored as one tensor or one per head."""
+    parts = sorted((key for key in site.tensors if key.startswith(f"{role}.")), key=lambda key: int(key.split(".")[1]))
+    gains = [tensors[site.tensors[key]] for key in ([role] if role in site.tensors else parts)]
+    if not gains:
+        return None
+    offset = site.family.head_norm.gain_offset if site.family.head_norm else 0.0
+    return torch.cat([gain.reshape(-1, site.head_dim) for gain in gains]) + offset

@@ -1,33 +1,45 @@
-"""From tensor names and the configuration to the attention modules of a model: the layout and the tower of each."""
+"""From tensor names and the configuration to the attention modules of a model, and what is left out, and why.
+
+Users are told about every part that may be attention and is not read.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
-from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.forms import (
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.layouts.config import (
+    MOST_LAYERS,
+    NUMBER,
+    Place,
+    describe_named_tower,
+    find_section,
+    fitting_fields,
+    is_in,
+    join,
+    load_defaults,
+    pattern_of,
+)
+from attngeo.layouts.families import (
     CAUSAL_REMOTE,
     CHANGED_BY,
     CROSS_INPUT_NORMS,
+    FAMILIES,
     LAYOUTS,
     NORMS_BY_TYPE,
     NOT_ATTENTION,
     OTHER_ATTENTION,
     ROTARY_BY_TYPE,
+    RULES,
 )
-from attngeo.layouts.heads import load_defaults
-from attngeo.layouts.layout import RULES, Family, LatentLayout, QKLayout
-from attngeo.layouts.names import NUMBER, join, pattern_of
-from attngeo.layouts.sections import Place, describe_named_tower, find_section
-from attngeo.layouts.unread import PACKED, explain_nothing_found, find_left_out
+from attngeo.layouts.layout import Family, LatentLayout, Layout
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class Module:
     """
 
     name: str
-    layout: QKLayout | LatentLayout
+    layout: Layout | LatentLayout
     family: Family
     section: Mapping[str, Any]
     tower: str | None
@@ -67,7 +79,7 @@ class Survey:
     skipped: dict[str, str]
 
 
-class Part(NamedTuple):
+class Tower(NamedTuple):
     """One tower of a model, or the whole model. names: its tensor names; for the other fields see `Module`."""
 
     tower: str | None
@@ -91,101 +103,105 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
     quantisation, ref: names of the quantisation and of the model, for errors. Raises UnsupportedModelError if there is
     no such module, or if one is quantised; CorruptCheckpointError if a layer lacks one of the two projections.
     """
-    found: dict[str, Module] = {}
+    attending: dict[str, Module] = {}
     halves: list[Half] = []
     for part in _split_parts(names, config):
         modules, other = _match(part, names)
-        found |= modules
+        attending |= modules
         halves += other
-    others = _leave_out_others(found, names)
-    lacking = _find_halves(halves, found, ref)
-    _refuse_quantised(found, names, quantisation, ref)
-    read = {join(module.name, weight) for module in found.values() for weight in _weights(module.layout)}
-    left_out = find_left_out(names, read, [*found, *others], lacking)
-    if not found:
+    others = _leave_out_others(attending, names)
+    lacking = _find_halves(halves, attending, ref)
+    _refuse_quantised(attending, names, quantisation, ref)
+    read = {join(module.name, weight) for module in attending.values() for weight in _weights(module.layout)}
+    left_out = find_left_out(names, read, [*attending, *others], lacking)
+    if not attending:
         raise explain_nothing_found(names, config, others | left_out, quantisation, ref)
-    return Survey(list(found.values()), left_out | others)
+    return Survey(list(attending.values()), left_out | others)
 
 
-def _match(part: Part, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
+def _match(part: Tower, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
     """The modules of one part by name: those with a query and a key projection, and those with one of the two."""
-    found: dict[str, Module] = {}
+    matched: dict[str, Module] = {}
     halves = []
     family, section = part.family, part.section
-    layouts = [layout for layout in family.layouts if _holds(layout, section, family)] or RULES
+    layouts = [
+        layout
+        for layout in family.layouts
+        if isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
+    ] or RULES
     rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
     by_ending = _index_endings(part.names)
     for layout in layouts:
-        pair = (layout.kv_a, layout.kv_b) if isinstance(layout, LatentLayout) else (layout.q, layout.k)
+        pair = _weights(layout)[-2:]
         how = f"{rule}: {pair[0]} / {pair[1]}"
-        for own, partner in (pair, pair[::-1]):
-            for name in by_ending[_ending_of(own)]:
-                path = name[: -len(own)].rstrip(".")
-                if path in found or (name != own and not name.endswith(f".{own}")):
+        for weight, partner in (pair, pair[::-1]):
+            for name in by_ending[_ending_of(weight)]:
+                path = name[: -len(weight)].rstrip(".")
+                if path in matched or (name != weight and not name.endswith(f".{weight}")):
                     continue
                 module = Module(path, layout, family, section, part.tower, how, part.certain)
                 if join(path, partner) in names:
-                    found[path] = module
+                    matched[path] = module
                 else:
                     halves.append(Half(module, join(path, partner)))
-    return found, halves
+    return matched, halves
 
 
 def _index_endings(names: Iterable[str]) -> Mapping[str, list[str]]:
     """The names by their last two segments, and by the last one: mixtures of experts have tens of thousands."""
-    found = defaultdict(list)
+    index = defaultdict(list)
     for name in names:
         ending = _ending_of(name)
-        found[ending].append(name)
+        index[ending].append(name)
         if ending != (last := ending.rpartition(".")[2]):
-            found[last].append(name)
-    return found
+            index[last].append(name)
+    return index
 
 
 def _ending_of(name: str) -> str:
     return ".".join(name.rsplit(".", 2)[-2:])
 
 
-def _leave_out_others(found: dict[str, Module], names: Iterable[str]) -> dict[str, str]:
-    """Take the modules out of `found` that do not attend by q·k. Returns them as name pattern → reason."""
-    unlisted = {name for name, module in found.items() if not module.family.source}
-    skipped = {name: why for name in found for pattern, why in NOT_ATTENTION if re.search(pattern, name)}
+def _leave_out_others(modules: dict[str, Module], names: Iterable[str]) -> dict[str, str]:
+    """Remove from `modules` what does not attend by q·k. Returns that as name pattern → reason."""
+    unlisted = {name for name, module in modules.items() if not module.family.source}
+    skipped = {name: why for name in modules for pattern, why in NOT_ATTENTION if re.search(pattern, name)}
     for tensor in names if unlisted else ():
         for dot in re.finditer(r"\.", tensor):
             name, inner = tensor[: dot.start()], tensor[dot.end() :]
-            if name in unlisted and inner != getattr(found[name].layout, "q_scale", ""):
+            if name in unlisted and inner != getattr(modules[name].layout, "q_scale", ""):
                 skipped.update((name, why) for pattern, why in CHANGED_BY if re.search(pattern, inner))
     skipped |= {
-        name: why for name in unlisted if (why := OTHER_ATTENTION.get(str(found[name].section.get("model_type"))))
+        name: why for name in unlisted if (why := OTHER_ATTENTION.get(str(modules[name].section.get("model_type"))))
     }
     for name in skipped:
-        del found[name]
+        del modules[name]
     return {pattern_of(name): reason for name, reason in skipped.items()}
 
 
-def _find_halves(halves: Iterable[Half], found: Mapping[str, Module], ref: str) -> dict[str, str]:
+def _find_halves(halves: Iterable[Half], modules: Mapping[str, Module], ref: str) -> dict[str, str]:
     """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
 
     Raises CorruptCheckpointError for a layer of a listed family, if other layers of its stack have both: then a tensor
     is missing from the checkpoint.
     """
-    whole = {module.template for module in found.values()}
+    complete = {module.template for module in modules.values()}
     skipped = {}
     for module, missing in halves:
-        if module.name not in found:
+        if module.name not in modules:
             if module.family.source and module.certain:
-                if module.template not in whole:
+                if module.template not in complete:
                     continue
                 raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
             skipped[module.template] = f"{module.name} has no {missing.removeprefix(module.name).lstrip('.')}"
     return skipped
 
 
-def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantisation: str, ref: str) -> None:
+def _refuse_quantised(modules: Mapping[str, Module], names: Iterable[str], quantisation: str, ref: str) -> None:
     """Raise UnsupportedModelError for a quantised query or key projection, if others of its stack are not quantised."""
     packed = {
         join(module.template, weight.removesuffix("weight") + ending)
-        for module in found.values()
+        for module in modules.values()
         for weight in _weights(module.layout)
         for ending in PACKED
     }
@@ -197,7 +213,7 @@ def _refuse_quantised(found: Mapping[str, Module], names: Iterable[str], quantis
             )
 
 
-def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
+def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]:
     """Split the model into its towers."""
     config = describe_named_tower(config)
     places: dict[str, Place] = {}  # the layers of a stack belong to the same part
@@ -213,18 +229,18 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Part]:
         model_type = _model_type(section.fields, section.key, config)
         family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
         family = replace(family, defaults={**load_defaults().get(model_type, {}), **family.defaults})
-        own = sorted(members[place.identity])
-        parts.append(Part(place.part, place.certain, section.fields, family, model_type, own))
+        tensors = sorted(members[place.identity])
+        parts.append(Tower(place.part, place.certain, section.fields, family, model_type, tensors))
     return parts
 
 
 def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
     """The section's own model type, or else one made from the whole model's type and the section's name."""
-    own = section.get("model_type")
-    if own or not key:
-        return str(own or "")
-    made = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
-    return next((name for name in (made, f"{made}_model") if name in FAMILIES), made)
+    stated = section.get("model_type")
+    if stated or not key:
+        return str(stated or "")
+    composed = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
+    return next((name for name in (composed, f"{composed}_model") if name in FAMILIES), composed)
 
 
 def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
@@ -251,16 +267,174 @@ def list_causal_types() -> frozenset[str]:
     return frozenset(row["model_type"] for row in rows if row["causal"]) | set(CAUSAL_REMOTE)
 
 
-def _holds(layout: QKLayout | LatentLayout, section: Mapping[str, Any], family: Family) -> bool:
-    return isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
-
-
 def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family: Family) -> bool:
     """Whether the configuration, with the family's defaults, has these values."""
     return all(section.get(name, family.defaults.get(name)) == value for name, value in when.items())
 
 
-def _weights(layout: QKLayout | LatentLayout) -> tuple[str, ...]:
-    if isinstance(layout, QKLayout):
-        return layout.q, layout.k
+def _weights(layout: Layout | LatentLayout) -> tuple[str, ...]:
+    if isinstance(layout, Layout):
+        return layout.holder("q").name, layout.holder("k").name
     return layout.q, layout.q_a, layout.q_b, layout.kv_a, layout.kv_b
+
+
+UNKNOWN = "no layout knows its form"
+# Names of the tensors that a quantised layer has instead of `weight`.
+PACKED = ("qweight", "weight_packed", "weight_q")
+QUANTISED = re.compile(rf"\.({'|'.join(PACKED)}|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
+WEIGHTS = (".weight", ".qweight", ".weight_packed")
+# Names of projections that hold queries, in a form that no layout reads.
+UNREAD = re.compile(r"(^|\.)(\w*(qkv|kqv|query|queries)\w*|(\w+_)?(q|wq|qcontent|qpos)(_\w+)?)(\.linear)?\.\w+$")
+# An adapter of low rank, added to the weights of queries.
+ADAPTER = re.compile(r"(^|[._])q_adapter\w*\.")
+# The innermost module that is called attention, in the name of a tensor.
+ATTENTION = re.compile(r"(.*(?:^|\.)\w*att(?:n|ention)\w*)\.")
+NORM = re.compile(r"norm|(^|[._])ln[._]")
+
+
+def find_left_out(
+    names: Collection[str], read: Collection[str], known: Collection[str], halves: Mapping[str, str]
+) -> dict[str, str]:
+    """What may be attention and is not read: name pattern → reason.
+
+    read: the tensors that are read. known: the modules that are read, and those whose reason is known. halves: the
+    reasons for modules that have queries or keys only.
+    """
+    unread = _find_unread(names, read, known)
+    reasons = dict.fromkeys(unread, UNKNOWN) | _find_changed(unread, names) | dict(halves)
+    return dict(_name_others(*item) for item in reasons.items())
+
+
+def _find_unread(names: Iterable[str], read: Collection[str], listed: Collection[str]) -> list[str]:
+    """Name patterns of what may be attention and that no layout reads.
+
+    They are query projections of repeated layers, and modules called attention with two weights or more.
+    """
+    queries, weights = set(), defaultdict(set)
+    for name in names:
+        if name in read or not name.endswith(WEIGHTS) or NORM.search(name):
+            continue
+        if UNREAD.search(name) and (NUMBER.search(name) or "att" in name.lower()):
+            queries.add(pattern_of(name))
+        if at := ATTENTION.match(name):
+            weights[at[1]].add(name)
+    inside = {".".join(name.split(".")[:depth]) for name in listed for depth in range(len(name.split(".")) + 1)}
+    modules = {pattern_of(module) for module, tensors in weights.items() if len(tensors) > 1 and module not in inside}
+    known = {pattern_of(name) for name in listed}
+    modules = {module for module in modules if not any(is_in(module, other) for other in known)}
+    queries |= {pattern_of(name) for name in names if ADAPTER.search(name)}
+    return sorted(queries | {module for module in modules if not any(is_in(name, module) for name in queries)})
+
+
+def _find_changed(unread: Collection[str], names: Iterable[str]) -> dict[str, str]:
+    """Those of the name patterns of unread weights whose queries or keys are changed before they meet, with how."""
+    changed: dict[str, str] = {}
+    for name in {pattern_of(name) for name in names} if unread else ():
+        for dot in re.finditer(r"\.", name):
+            module, inner = name[: dot.start()], name[dot.end() :]
+            if why := next((why for pattern, why in CHANGED_BY if re.search(pattern, inner)), None):
+                changed |= {pattern: why for pattern in unread if is_in(pattern, module)}
+    return changed
+
+
+def _name_others(pattern: str, reason: str) -> tuple[str, str]:
+    """The module and the reason if the weight is in one that does not attend; otherwise what was given."""
+    parts = pattern.split(".")
+    for module in (".".join(parts[: depth + 1]) for depth in range(len(parts))):
+        for known, why in NOT_ATTENTION:
+            if re.search(known, module):
+                return module, why
+    return pattern, reason
+
+
+def explain_nothing_found(
+    names: Collection[str], config: Mapping[str, Any], left_out: Mapping[str, str], quantisation: str, ref: str
+) -> AttnGeoError:
+    """The error for a model without any attention module that a layout reads. left_out: name pattern → reason."""
+    model_type = config.get("model_type") or "unknown"
+    understood = {pattern: why for pattern, why in left_out.items() if why != UNKNOWN}
+    # Parts of attention modules come last.
+    unread = sorted(left_out.keys() - understood.keys(), key=lambda name: (name.count("."), name))
+    if any(QUANTISED.search(name) for name in names):
+        return UnsupportedModelError(
+            f"{ref}: {quantisation} weights are not supported yet; give the model without quantisation"
+        )
+    if understood:
+        no_attention = {why for _, why in NOT_ATTENTION}
+        pattern, reason = min(
+            understood.items(), key=lambda item: (item[1] in no_attention, item[0].count("."), item[0])
+        )
+        return UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {reason}")
+    if unread and not config.get("model_type"):
+        return UnsupportedModelError(
+            f"{ref}: {unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
+        )
+    if unread:
+        fused = any(word in unread[0] for word in ("qkv", "kqv", "query_key"))
+        unknown = "the order of queries and keys in" if fused else "no layout reads the queries in"
+        return UnsupportedModelError(
+            f"{ref}: family {model_type!r} is not supported: {unknown} {unread[0]}{' is unknown' if fused else ''}; "
+            "declare it in attngeo/layouts/families.py"
+        )
+    if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
+        return UnsupportedModelError(
+            f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
+        )
+    pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else _weights(rule) for rule in RULES]
+    looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)
+    hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
+    seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
+    return UnsupportedModelError(
+        f"{ref}: no query-key attention in this {model_type!r} model: looked for {looked_for}; {seen}"
+    )
+
+
+# Fields that state the number of layers; a prefix such as `decoder_` tells the stack.
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "depth")
+# The last word of what repeats for each layer, and not for each stage or tower.
+LAYER = re.compile(r"(^|[._])(layers?|blocks?|h|resblocks)$")
+
+# Model type → layers that its configuration counts and that have no weights of their own.
+# https://github.com/huggingface/transformers/blob/main/src/transformers/models/mask2former/modeling_mask2former.py
+UNCOUNTED = {"mask2former": 1}
+
+
+def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> dict[str, str]:
+    """The layers without any tensor, in the stacks of these modules: name of the layer → reason.
+
+    names: all tensor names.
+    """
+    stacks = {prefix: module for module in modules if (prefix := _split(module.name)[0]) is not None}
+    present: dict[str, set[int]] = defaultdict(set)
+    for name in names:
+        prefix, number = _split(name)
+        if prefix in stacks:
+            present[prefix].add(number)
+    sharing = Counter(id(module.section) for module in stacks.values())
+    absent = {}
+    for prefix, module in stacks.items():
+        last, stated = max(present[prefix]), _count_stated(module)
+        # A number of a section with several stacks, or for stages, may be meant for others, or for all together.
+        announced = stated if sharing[id(module.section)] == 1 and LAYER.search(prefix) and stated > last + 1 else 0
+        why = f"config.json announces {announced} layers" if announced else f"layer {last} comes after it"
+        for number in range(min(max(announced, last + 1), MOST_LAYERS)):
+            if number not in present[prefix]:
+                absent[join(prefix, str(number))] = f"the checkpoint has no tensor of it, but {why}"
+    return absent
+
+
+def _split(name: str) -> tuple[str | None, int]:
+    """What is in front of the first number of a name, and the number; None if it has none."""
+    number = NUMBER.search(name)
+    return (name[: number.start()].rstrip("."), int(number[0])) if number else (None, 0)
+
+
+def _count_stated(module: Module) -> int:
+    """The number of layers that the configuration states for the stack of a module; 0 if it states none."""
+    section = module.section
+    if not module.certain or module.family.shared is not None:
+        return 0
+    words = re.split(r"[._]", module.name.lower())
+    value = next((section[name] for name in fitting_fields(LAYERS, section, words)), None)
+    stated = value if type(value) is int and 0 < value <= MOST_LAYERS else 0
+    return stated - UNCOUNTED.get(str(section.get("model_type")), 0)

@@ -2,83 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, count, takewhile
 from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
-from attngeo.layouts.absent import find_absent_layers
-from attngeo.layouts.heads import HeadConfig, Role, read_heads
-from attngeo.layouts.layout import HEAD_NORMS, LATENT_ROLES, Family, HeadNorm, LatentLayout, QKLayout, Rotary, slot_rows
-from attngeo.layouts.modules import Module, conditions_hold, survey_modules
-from attngeo.layouts.names import MOST_LAYERS, join
-from attngeo.layouts.sizes import ShapeOf, Sizes, measure
+from attngeo.layouts.config import (
+    HEAD_DIM,
+    HEADS,
+    KEY_HEADS,
+    MOST_LAYERS,
+    HeadConfig,
+    Role,
+    join,
+    list_numbers,
+    read_heads,
+)
+from attngeo.layouts.families import HEAD_NORMS
+from attngeo.layouts.layout import (
+    LATENT_ROLES,
+    AttentionSite,
+    HeadNorm,
+    LatentLayout,
+    Layout,
+    Sizes,
+    make_sizes,
+)
+from attngeo.layouts.modules import Module, conditions_hold, find_absent_layers, survey_modules
 
 CROSS = re.compile(
     r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention|second_sub_layer)", re.IGNORECASE
 )
 DECODER = re.compile(r"(^|\.)\w*decoder\w*\.")
 ENCODER = re.compile(r"(^|\.)\w*encoder\w*\.")
-
-
-@dataclass(frozen=True)
-class AttentionSite:
-    """One attention module: its place in the model, its sizes, and the tensors that hold its projections.
-
-    stack, layer: its place; layers are counted from 0 within the stack. module: its name in the checkpoint. layout: how
-    its projections are cut. family: its model family. section: the configuration of its part of the model. tensors:
-    role → tensor name. heads, key_heads, head_dim, d_model: its sizes; query head h reads key head
-    h // (heads / key_heads). key_width: the input width of the keys; it differs from d_model only in cross-attention.
-    rule: how it was found. notes: caveats for readers of its scores.
-    """
-
-    stack: str
-    layer: int
-    module: str
-    layout: QKLayout | LatentLayout = field(repr=False)
-    family: Family = field(repr=False)
-    section: Mapping[str, Any] = field(repr=False)
-    tensors: Mapping[str, str] = field(repr=False)
-    heads: int
-    key_heads: int
-    head_dim: int
-    d_model: int
-    key_width: int
-    rule: str
-    notes: tuple[str, ...] = ()
-
-    @property
-    def reads(self) -> dict[str, slice]:
-        """Tensor name → the rows of it that are needed. Values that come after queries and keys are not read."""
-        reads = dict.fromkeys(self.tensors.values(), slice(None))
-        if isinstance(self.layout, QKLayout) and not self.layout.conv1d and self.layout.blocks == 1:
-            for role, slots in (("q", self.layout.slots), ("k", self.layout.k_slots)):
-                needed = slots[: max(slots.find("q"), slots.find("k")) + 1]
-                reads[self.tensors[role]] = slice(0, self.rows(needed))
-        return reads
-
-    @property
-    def is_cross(self) -> bool:
-        """Whether the keys come from another stack than the queries."""
-        return self.stack.startswith("cross")
-
-    @property
-    def may_rotate(self) -> bool:
-        """Whether queries and keys may have rotary embeddings: not in cross-attention, nor with ALiBi."""
-        known_without = bool(self.family.source) and self.family.rotary is None
-        return not (self.is_cross or self.section.get("alibi") or known_without)
-
-    @property
-    def rotary(self) -> Rotary | None:
-        """The family's rotary embeddings; None if this site has none, or if the order of its dimensions is unknown."""
-        return self.family.rotary if self.may_rotate else None
-
-    def rows(self, slots: str) -> int:
-        """The output width of these slots at this site."""
-        return slot_rows(slots, heads=self.heads, key_heads=self.key_heads, head_dim=self.head_dim)
 
 
 class _Candidate(NamedTuple):
@@ -99,15 +59,16 @@ def find_sites(
     quantisation: str,
     biases: bool = False,
     input_norms: bool = False,
+    parts: str = "qk",
     prepare: Callable[[list[str]], None] = lambda _: None,
 ) -> tuple[list[AttentionSite], dict[str, str]]:
     """Find the attention sites of a model.
 
     names: all tensor names. config: config.json. shape_of: gives the shape of a tensor by its name. ref: the model's
     name, for errors. quantisation: the name of the quantisation that config.json states, for errors. biases,
-    input_norms: whether these tensors are needed besides the weights; `shape_of` is not called for tensors that are not
-    needed, so that their files need not be downloaded. prepare: is called once with the names of all that are, before
-    `shape_of`.
+    input_norms: whether these tensors are needed besides the weights. parts: the letters of the projections to read, q
+    and k among them. `shape_of` is not called for tensors that are not needed, so that their files need not be
+    downloaded. prepare: is called once with the names of all that are, before `shape_of`.
 
     Returns the sites in the order of stack and layer, and what is left out: name pattern → reason.
     Raises UnsupportedModelError if the model has no attention of a known form; ShapeError or CorruptCheckpointError if
@@ -120,19 +81,23 @@ def find_sites(
     errors = []
     candidates: list[_Candidate] = []
     for stack, modules in _group_by_stack(survey.modules).items():
-        for layer, found in _number_layers(modules):
-            if reason := _explain_unread(found, layer):
+        for layer, plain in _number_layers(modules):
+            if reason := _explain_unread(plain, layer):
                 unread |= reason
                 continue
-            module = _recognise_head_norm(found, names)
-            tensors = _find_tensors(module, names)
-            needed = {part: name for part, name in tensors.items() if _is_needed(part, biases, input_norms)}
+            module = _recognise_head_norm(plain, names)
+            tensors = _find_tensors(module, names, parts)
+            needed = {
+                role: name
+                for role, name in tensors.items()
+                if (biases or not role.endswith("_bias")) and (input_norms or not role.startswith("pre_norm"))
+            }
             candidates.append(_Candidate(stack, layer, module, needed))
     if not candidates:
         name, why = next(iter(unread.items()))
         raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {why}")
     skipped = survey.skipped | find_absent_layers(survey.modules, names) | unread
-    prepare([name for each in candidates for name in each.tensors.values()])
+    prepare([name for candidate in candidates for name in candidate.tensors.values()])
     for stack, layer, module, tensors in candidates:
         try:
             sizes = measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref)
@@ -143,7 +108,12 @@ def find_sites(
             errors.append(error)
             skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
         else:
-            sites.append(_build_site(module, stack, layer, tensors, sizes))
+            sites.append(
+                AttentionSite(
+                    stack, layer, module.name, module.layout, module.family, module.section, tensors, sizes,
+                    module.rule, parts, _notes(module, tensors),
+                )
+            )  # fmt: skip
     if errors and not sites:
         raise errors[0]
     return sites, dict(sorted(skipped.items()))
@@ -184,8 +154,8 @@ def _stated_heads(module: Module, layer: int, ref: str) -> HeadConfig:
     """The heads of the module as its section of the configuration states them, or for this layer in particular."""
     section, by_layer = module.section, module.section.get("per_layer_config")
     if isinstance(by_layer, Mapping):
-        own = by_layer.get(str(layer), by_layer.get(layer))
-        section = {**section, **own} if isinstance(own, Mapping) else section
+        fields = by_layer.get(str(layer), by_layer.get(layer))
+        section = {**section, **fields} if isinstance(fields, Mapping) else section
     decoder = DECODER.search(module.name) or (module.family.stack == "decoder" and not ENCODER.search(module.name))
     role: Role = "decoder" if decoder else "encoder"
     # The encoder in the name of a cross-attention is where its keys come from.
@@ -205,14 +175,6 @@ def _stage(module: Module, section: Mapping[str, Any]) -> int | None:
     if first is None or not isinstance(blocks, list) or not all(type(size) is int for size in blocks):
         return first
     return next((stage for stage, end in enumerate(accumulate(blocks)) if first < end), None)
-
-
-def _build_site(module: Module, stack: str, layer: int, tensors: Mapping[str, str], sizes: Sizes) -> AttentionSite:
-    return AttentionSite(
-        stack, layer, module.name, module.layout, module.family, module.section, tensors,
-        heads=sizes.heads, key_heads=sizes.key_heads, head_dim=sizes.head_dim, d_model=sizes.d_model,
-        key_width=sizes.key_width, rule=module.rule, notes=_notes(module, tensors),
-    )  # fmt: skip
 
 
 def _group_by_stack(modules: Iterable[Module]) -> dict[str, list[Module]]:
@@ -263,11 +225,17 @@ def _number_layers(modules: list[Module]) -> list[tuple[int, Module]]:
     return [(module.indices[place] if module.indices else 0, module) for module in modules]
 
 
-def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
+def _find_tensors(module: Module, names: Collection[str], parts: str) -> dict[str, str]:
     """Role → name of each tensor that the layout and the family name and the checkpoint has."""
     layout, family = module.layout, module.family
-    fields = ("q", "k", "q_bias", "k_bias", "q_scale") if isinstance(layout, QKLayout) else LATENT_ROLES
-    wanted = {role: join(module.name, getattr(layout, role)) for role in fields if getattr(layout, role)}
+    if isinstance(layout, Layout):
+        stored = {letter: layout.holder(letter) for letter in parts}
+        fields = {letter: projection.name for letter, projection in stored.items()}
+        fields |= {f"{letter}_bias": projection.bias for letter, projection in stored.items()}
+        fields["q_scale"] = layout.q_scale
+    else:
+        fields = {role: getattr(layout, role) for role in LATENT_ROLES}
+    wanted = {role: join(module.name, name) for role, name in fields.items() if name}
     raw_bias = join(module.name, "q_bias")
     if wanted.get("q_bias") not in names and raw_bias in names:
         wanted["q_bias"] = raw_bias  # some models give biases to queries and values only
@@ -278,13 +246,9 @@ def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
             per_head = (f"{path}.norms.{head}.weight" for head in count())
             wanted |= {f"{role}.{head}": name for head, name in enumerate(takewhile(names.__contains__, per_head))}
     if conditions_hold(family.pre_norm_when, module.section, family):
-        own = family.cross_norm if CROSS.search(module.name) else ()
-        wanted |= _find_pre_norm(module.name, own or family.pre_norm, names)
+        norms = family.cross_norm if CROSS.search(module.name) else ()
+        wanted |= _find_pre_norm(module.name, norms or family.pre_norm, names)
     return {role: name for role, name in wanted.items() if name in names}
-
-
-def _is_needed(role: str, biases: bool, input_norms: bool) -> bool:
-    return (biases or not role.endswith("_bias")) and (input_norms or not role.startswith("pre_norm"))
 
 
 def _find_pre_norm(module: str, candidates: Sequence[str], names: Collection[str]) -> dict[str, str]:
@@ -322,3 +286,203 @@ def _times_applied(module: Module, layers_field: str, groups_field: str) -> int:
         return 1
     group = module.indices[0] if module.indices else 0
     return sum(int(layer / (layers / groups)) == group for layer in range(layers))
+
+
+# Fields that state the width of a stack, and those that only seem to. From stage to stage a width may double.
+WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
+NO_WIDTH = re.compile(r"^mm_|head|intermediate|ffn|mlp|vocab|layers|position")
+STAGES = 6
+# Parts between two towers. They have heads of their own.
+BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
+# The shape of a tensor, by its name.
+ShapeOf = Callable[[str], Sequence[int]]
+
+
+def measure(module: Module, stated: HeadConfig, tensors: Mapping[str, str], shape_of: ShapeOf, ref: str) -> Sizes:
+    """The sizes of a module. stated: its heads in the configuration. tensors: role → tensor name.
+
+    Raises ShapeError if tensors and configuration contradict each other, CorruptCheckpointError if one is missing.
+    """
+    if isinstance(module.layout, LatentLayout):
+        sizes = _measure_latent(module, stated.heads, tensors, shape_of, ref)
+    else:
+        sizes = _measure_separate(module, module.layout, stated, tensors, shape_of, ref)
+        if not (module.family.source and module.certain):
+            _check_description(module, sizes, ref)
+    _check_vectors(tensors, sizes, shape_of, ref)
+    return sizes
+
+
+def _check_description(module: Module, sizes: Sizes, ref: str) -> None:
+    """Raise ShapeError if the section of the configuration seems to describe another part of the model.
+
+    Any number of heads that divides the width fits the weights. So a number that was stated for another part would give
+    wrong heads in silence. The width that is stated with it tells.
+    """
+    bridges = {word for word in BRIDGES if word in module.name.lower() and word not in (module.tower or "")}
+    if bridges and not any("head" in name and word in name for name in module.section for word in bridges):
+        raise ShapeError(f"{ref}: {module.name}: config.json states no number of heads for the {min(bridges)}")
+    widths = _stated_widths(module.section)
+    if sizes.widths["q"] in list_numbers({**module.family.defaults, **module.section}, HEAD_DIM) or not widths:
+        return
+    if not any(sizes.d_model == width << stage for width in widths for stage in range(STAGES)):
+        raise ShapeError(
+            f"{ref}: {module.name} has an input width of {sizes.d_model}, and config.json states heads for a width of "
+            f"{', '.join(map(str, widths[:3]))} only; it does not describe this part"
+        )
+
+
+def _stated_widths(section: Mapping[str, Any]) -> list[int]:
+    """All numbers in a section of the configuration that may be the width of a stack."""
+    values = [
+        value if isinstance(value, list) else [value]
+        for name, value in section.items()
+        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name)
+    ]
+    return [number for numbers in values for number in numbers if type(number) is int and number > 0]
+
+
+def _measure_separate(
+    module: Module, layout: Layout, stated: HeadConfig, tensors: Mapping[str, str], shape_of: ShapeOf, ref: str
+) -> Sizes:
+    """The sizes of a module whose heads are slots of stored layers."""
+    shapes = {
+        letter: _out_in(tensors[letter], shape_of, layout.holder(letter).transposed, ref)
+        for letter in "qkvo"
+        if letter in tensors
+    }
+    rows, inputs = ({letter: shape[axis] for letter, shape in shapes.items()} for axis in (0, 1))
+    width, key_width = inputs["q"], inputs["k"]
+    heads = stated.heads
+    key_heads = {"one": 1, "heads": heads}.get(layout.key_heads, stated.key_heads or heads)
+    head_dim = stated.head_dim
+    slots = make_sizes(heads, key_heads, 1, width, key_width).rows(layout.holder("q").slots)
+    if layout.width_from_rows and rows["q"] % slots == 0:
+        head_dim = rows["q"] // slots
+    if head_dim is None and width % heads == 0:
+        head_dim = width // heads
+    first = (heads, key_heads, head_dim)
+    if head_dim is not None and _fits(layout, sizes := make_sizes(heads, key_heads, head_dim, width, key_width), rows):
+        return sizes
+    others = dict.fromkeys(_other_sizes(module, first, width))
+    fitting = [sizes for other in others if _fits(layout, sizes := make_sizes(*other, width, key_width), rows)]
+    as_many = [sizes for sizes in fitting if sizes.counts["q"] == heads]
+    for candidates in (as_many, fitting):
+        if len(candidates) == 1:
+            return candidates[0]
+    raise _explain_misfit(module, layout, first, rows, width, tensors, ref)
+
+
+def _fits(layout: Layout, sizes: Sizes, rows: Mapping[str, int]) -> bool:
+    """Whether weights with these numbers of rows, by letter, hold these heads."""
+    heads, key_heads = sizes.counts["q"], sizes.counts["k"]
+    if heads % key_heads or any(heads % blocks or key_heads % blocks for blocks in _fixed_blocks(layout)):
+        return False
+    return all(sizes.rows(layout.holder(letter).slots) == count for letter, count in rows.items())
+
+
+def _fixed_blocks(layout: Layout) -> list[int]:
+    return [projection.blocks for projection in layout.projections if isinstance(projection.blocks, int)]
+
+
+def _other_sizes(module: Module, first: tuple[int, int, int | None], width: int) -> Iterator[tuple[int, int, int]]:
+    """Other heads that the configuration states, for layers that differ from the rest of their stack.
+
+    Such layers have fields of their own, for example `global_head_dim`.
+    """
+    section = {**module.family.defaults, **module.section}
+    head_dims = [*list_numbers(section, HEAD_DIM), *([first[2]] if first[2] else [])]
+    key_heads = [first[1], *list_numbers(section, KEY_HEADS)]
+    for heads in (first[0], *list_numbers(section, HEADS)):
+        by_width = [width // heads] if width % heads == 0 else []
+        yield from ((heads, keys, dim) for keys in (*key_heads, heads) for dim in (*head_dims, *by_width))
+
+
+def _explain_misfit(
+    module: Module,
+    layout: Layout,
+    stated: tuple[int, int, int | None],
+    rows: Mapping[str, int],
+    width: int,
+    tensors: Mapping[str, str],
+    ref: str,
+) -> ShapeError:
+    """The error for weights that hold none of the heads that the configuration states."""
+    heads, key_heads, head_dim = stated
+    if head_dim is None:
+        return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide an input width of {width}")
+    if heads % key_heads:
+        return ShapeError(f"{ref}: {module.name}: {heads} heads cannot share {key_heads} key heads evenly")
+    for blocks in _fixed_blocks(layout):
+        if heads % blocks or key_heads % blocks:
+            return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide into {blocks} blocks")
+    sizes = make_sizes(heads, key_heads, head_dim, width, width)
+    slots = {letter: layout.holder(letter).slots for letter in rows}
+    letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])
+    return ShapeError(
+        f"{ref}: {tensors[letter]} has an output width of {rows[letter]}, expected {sizes.rows(slots[letter])} "
+        f"({slots[letter]}: {heads} heads, {key_heads} key heads, head_dim {head_dim}); config.json and weights do not "
+        "belong together, or the weight holds more than queries and keys"
+    )
+
+
+def _measure_latent(module: Module, heads: int, tensors: Mapping[str, str], shape_of: ShapeOf, ref: str) -> Sizes:
+    """The sizes of a module with multi-head latent attention; see `LatentLayout`."""
+    section = {**module.family.defaults, **module.section}
+    nope, rope, value = (section.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    if not (isinstance(nope, int) and isinstance(rope, int) and isinstance(value, int)):
+        raise CorruptCheckpointError(f"{ref}: config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim")
+    if "kv_norm" not in tensors:
+        raise CorruptCheckpointError(f"{ref}: {join(module.name, LatentLayout.kv_norm)} is missing")
+    rank, width = math.prod(shape_of(tensors["kv_norm"])), _out_in(tensors["kv_a"], shape_of, False, ref)[1]
+    if shape_of(tensors["kv_a"])[0] == rank:  # some layers have no rotary embeddings
+        nope, rope = nope + rope, 0
+    want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
+    if "q_a" in tensors and "q" in tensors:
+        raise CorruptCheckpointError(
+            f"{ref}: {module.name} has both {tensors['q']} and {tensors['q_a']}, expected one of them; "
+            "remove the one that the model does not use"
+        )
+    if "q_a" in tensors:
+        query_rank, _ = _out_in(tensors["q_a"], shape_of, False, ref)
+        want |= {"q_a": (query_rank, width), "q_b": (heads * (nope + rope), query_rank), "q_norm": (query_rank,)}
+    else:
+        want["q"] = (heads * (nope + rope), width)
+    for role, shape in want.items():
+        if role not in tensors:
+            raise CorruptCheckpointError(f"{ref}: {join(module.name, getattr(module.layout, role))} is missing")
+        if tuple(shape_of(tensors[role])) != shape:
+            raise ShapeError(f"{ref}: {tensors[role]} is {list(shape_of(tensors[role]))}, expected {list(shape)}")
+    return make_sizes(heads, heads, nope + rope, width, width, value)
+
+
+def _check_vectors(tensors: Mapping[str, str], sizes: Sizes, shape_of: ShapeOf, ref: str) -> None:
+    """Raise ShapeError if a bias or a gain does not fit the projection that it belongs to."""
+    heads, key_heads, head_dim, width = sizes.counts["q"], sizes.counts["k"], sizes.widths["q"], sizes.d_model
+    for role, name in tensors.items():
+        shape = tuple(shape_of(name)) if role.endswith(("_bias", "norm", "_scale")) or "_gain" in role else ()
+        if role in ("pre_norm", "pre_norm_bias"):
+            fits = shape == (width,)
+        elif role == "q_scale":
+            fits = shape == (head_dim,)
+        elif "_gain" in role:
+            fits = math.prod(shape) in (head_dim, head_dim * (heads if role.startswith("q") else key_heads))
+        elif role in ("q_bias", "k_bias"):
+            fits = len(shape) == 1 and shape[0] % head_dim == 0
+        else:
+            fits = True
+        if not fits:
+            raise ShapeError(
+                f"{ref}: {name} is {list(shape)}, which does not fit {heads} heads and {key_heads} key heads with "
+                f"head_dim {head_dim} and an input width of {width}"
+            )
+
+
+def _out_in(name: str, shape_of: ShapeOf, transposed: bool, ref: str) -> tuple[int, int]:
+    """Output width and input width of a weight. Raises ShapeError if it is no matrix."""
+    shape = tuple(shape_of(name))
+    if transposed and len(shape) == 3:
+        shape = (shape[0], shape[1] * shape[2])
+    if len(shape) != 2 or 0 in shape:
+        raise ShapeError(f"{ref}: {name} is {list(shape)}, expected a matrix")
+    return (shape[1], shape[0]) if transposed else (shape[0], shape[1])

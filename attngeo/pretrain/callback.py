@@ -14,13 +14,13 @@ from transformers.integrations import get_reporting_integration_callbacks  # typ
 
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, projections, select, sites_of
-from attngeo.scores.scoring import INTEGERS
+from attngeo.scores.score import INTEGERS
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import spread_of, statistics
+from attngeo.scores.weights import projections, select, sites_of
 from attngeo.tables import write as tables
 from attngeo.tables.read import read_parquet
 
@@ -168,7 +168,7 @@ def _gather_weights(
 def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
     device = next(iter(tensors.values())).device
     with torch.inference_mode():
-        q, k, notes = projections(site, tensors, Variants(), dtype=torch.float32, device=device)
+        q, k, notes = projections(site, tensors, dtype=torch.float32, device=device)
         rows = list(score_site(site, q, k, notes, ScoreOptions()))
     return [{name: row[name] for name in geometry_columns() if name in row} for row in rows]
 

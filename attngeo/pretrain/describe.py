@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from attngeo.geometry.chance import Chance
 from attngeo.pretrain.comparison import Comparison
 from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.runs import Run
-from attngeo.scores.spec import SCORES, ScoreSpec
+from attngeo.scores.spec import SCORES, Chance, ScoreSpec
 from attngeo.scores.summary import statistic
 
 if TYPE_CHECKING:

@@ -14,11 +14,9 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
-from attngeo.layouts.assemble import Projections, assemble, number_outputs, output_axis
-from attngeo.layouts.layout import LatentLayout
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, number_outputs, output_axis
 from attngeo.pretrain.options import INITS
-from attngeo.scores.projections import key_heads_of, read, select, sites_of
+from attngeo.scores.weights import key_heads_of, read, select, sites_of
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
 ALPHA = BETA = 0.7
@@ -144,7 +142,7 @@ class LiveParameters:
         """The parameters of a site by role."""
         return {role: self._parameters[name] for role, name in site.tensors.items()}
 
-    def outputs(self, site: AttentionSite) -> Projections:
+    def outputs(self, site: AttentionSite) -> dict[Letter, Part]:
         """The numbers of the outputs that are queries [heads, head_dim] and keys [key_heads, head_dim]; the gains."""
         return number_outputs(site, {name: self._parameters[name] for name in site.tensors.values()})
 
@@ -157,9 +155,10 @@ class LiveParameters:
 
     def write_heads(self, site: AttentionSite, q: Tensor, k: Tensor) -> None:
         """Write queries [heads, head_dim, d_model] and keys [key_heads, head_dim, d_model] into their tensors."""
-        axis, outputs = output_axis(site), self.outputs(site)
-        for role, rows, heads in (("q", outputs.q, q), ("k", outputs.k, k)):
-            self.write(site.tensors[role], rows, heads.flatten(0, 1).movedim(0, axis), axis)
+        outputs = self.outputs(site)
+        for letter, heads in (("q", q), ("k", k)):
+            axis = output_axis(site, letter)
+            self.write(site.tensors[letter], outputs[letter].weight, heads.flatten(0, 1).movedim(0, axis), axis)
 
 
 class SymmetricStart:
@@ -189,12 +188,11 @@ class SymmetricStart:
             for role, values in _build_latent_queries(site, exact):
                 live.write(site.tensors[role], torch.arange(len(values)), values)
             return
-        axis, outputs = output_axis(site), live.outputs(site)
-        source, given, target, written = "q", outputs.q, "k", outputs.k
-        if site.key_heads < site.heads:
-            source, given, target, written = "k", outputs.k[key_heads_of(site, "corrected")], "q", outputs.q
-        values = tensors[source].index_select(axis, given.flatten().to(tensors[source].device))
-        live.write(site.tensors[target], written, values, axis)
+        rows = {letter: part.weight for letter, part in live.outputs(site).items()}
+        source, target = ("k", "q") if site.key_heads < site.heads else ("q", "k")
+        read_rows = rows["k"][key_heads_of(site, "corrected")] if source == "k" else rows["q"]
+        values = tensors[source].index_select(output_axis(site, source), read_rows.flatten().to(tensors[source].device))
+        live.write(site.tensors[target], rows[target], values, output_axis(site, target))
 
 
 def _build_latent_queries(site: AttentionSite, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -204,7 +202,10 @@ def _build_latent_queries(site: AttentionSite, tensors: dict[str, Tensor]) -> It
     part of the key latent that it has room for; the keys stop reading the rest.
     """
     if "q" in tensors:
-        yield "q", assemble(site, {site.tensors[role]: tensor for role, tensor in tensors.items()}).k.flatten(0, 1)
+        yield (
+            "q",
+            assemble(site, {site.tensors[role]: tensor for role, tensor in tensors.items()})["k"].weight.flatten(0, 1),
+        )
         return
     kv_a, kv_b, kv_norm, q_norm = (tensors[role] for role in ("kv_a", "kv_b", "kv_norm", "q_norm"))
     rank, rotary = len(kv_norm), len(kv_a) - len(kv_norm)
@@ -262,17 +263,17 @@ class IdentityStart:
         return q, k
 
 
-def _read_head_norm(site: AttentionSite, parts: Projections) -> tuple[Tensor, Tensor]:
+def _read_head_norm(site: AttentionSite, parts: dict[Letter, Part]) -> tuple[Tensor, Tensor]:
     """What QK-norm puts between Wq and Wk: a basis B [head_dim, n] of its range, and Bᵀ·diag(γ_q∘γ_k)·B [heads, n, n].
 
     n is head_dim − 1 if the norm subtracts the mean. Without QK-norm both are identities.
     """
     gain = torch.ones(site.heads, site.head_dim, dtype=torch.float64)
     basis = torch.eye(site.head_dim).to(gain)
-    if parts.q_gain is not None:
-        gain = gain * parts.q_gain.to(gain)
-    if parts.k_gain is not None:
-        gain = gain * parts.k_gain.to(gain).expand(site.key_heads, -1)[key_heads_of(site, "corrected")]
+    if (queries := parts["q"].gain) is not None:
+        gain = gain * queries.to(gain)
+    if (keys := parts["k"].gain) is not None:
+        gain = gain * keys.to(gain).expand(site.key_heads, -1)[key_heads_of(site, "corrected")]
     norm = site.family.head_norm
     if norm is not None and norm.centred and any(role.startswith(("q_gain", "k_gain")) for role in site.tensors):
         basis = torch.linalg.qr(torch.cat([torch.ones_like(basis[:, :1]), basis[:, 1:]], dim=1))[0][:, 1:]
@@ -303,7 +304,7 @@ class CopiedStart:
         """Set the queries and keys of the site."""
         source = self._sites[site.stack, site.layer]
         parts = assemble(source, {name: _to_exact(tensor) for name, tensor in read(self._source, source).items()})
-        self._live.write_heads(site, parts.q, parts.k)
+        self._live.write_heads(site, parts["q"].weight, parts["k"].weight)
 
 
 def _describe_sizes(site: AttentionSite) -> str:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError, UsageError
+from attngeo.papers.saponati2025.published import published_of, published_scores
 from attngeo.papers.wibisono2023.tables import measure_advantage, summarise_methods
 from attngeo.reporting.inputs import FigureInputs, read_frames
 from attngeo.reporting.plots import plot
@@ -15,7 +16,6 @@ from attngeo.reporting.results import CollectedResults
 from attngeo.reporting.schema import Check, FigureBlock, Recipe, TableBlock
 from attngeo.reporting.workplace import Workplace, resolve_reference
 from attngeo.scores.conditions import Condition, Outcome
-from attngeo.scores.published import published_of, published_scores
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import QUARTILES, statistic, summarise
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, require_columns

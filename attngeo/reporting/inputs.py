@@ -76,7 +76,7 @@ def is_frame(given: Any) -> bool:
 
 def _read_scores(inputs: FigureInputs) -> list[pd.DataFrame]:
     """Rows of scores: those of files as they are, those of models with all heads."""
-    from attngeo.scores.scoring import score
+    from attngeo.scores.score import score
     from attngeo.scores.summary import refuse_repeated
 
     frames = []
@@ -108,7 +108,7 @@ def _read_summary(inputs: FigureInputs) -> list[pd.DataFrame]:
 
 
 def _read_published(_: FigureInputs) -> list[pd.DataFrame]:
-    from attngeo.scores.published import published_scores
+    from attngeo.papers.saponati2025.published import published_scores
 
     return [published_scores()]
 

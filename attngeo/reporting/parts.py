@@ -89,7 +89,7 @@ def _prepare_scores(request: ScoreRequest, model: str, place: Workplace) -> Resu
     reference = resolve_reference(model, place.base)
 
     def make() -> pd.DataFrame:
-        from attngeo.scores import scoring
+        from attngeo.scores import score as scoring
 
         options = {"per_head": True} | request.options.given
         frame = scoring.score(reference, hub=place.hub, progress=place.progress, **options)

@@ -58,7 +58,7 @@ def columns_of(request: Request) -> tuple[str, ...] | None:
     """The columns of the results of a command; None for those of a file."""
     match request:
         case ScoreRequest():
-            from attngeo.scores.scoring import score_columns
+            from attngeo.scores.score import score_columns
 
             return score_columns()
         case AnalogyRequest():

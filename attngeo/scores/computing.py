@@ -21,15 +21,21 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
-from attngeo.geometry.factors import FormStatistics, form_statistics, head_statistics, layer_factors
-from attngeo.geometry.scale import rescale
-from attngeo.layouts.sites import AttentionSite
+from attngeo.geometry.forms import Form, FormStatistics, form_statistics, head_statistics, layer_factors, rescale
+from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.pipeline import read_ahead, site_nbytes
-from attngeo.scores.projections import Variants, key_heads_of, list_unused, projections, select, sites_of
 from attngeo.scores.spec import SCORES, score_names, z_columns
+from attngeo.scores.weights import (
+    key_heads_of,
+    list_unused,
+    projections,
+    read_ahead,
+    select,
+    site_nbytes,
+    sites_of,
+)
 from attngeo.studies.results import Kept, KeptResult
 
 log = logging.getLogger(__name__)
@@ -55,7 +61,7 @@ def compute(
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
     with closing(open_store(model, hub)) as store, torch.inference_mode():
-        sites, skipped = sites_of(store, Variants.of(options), lambda file: report(Progress("download", file)))
+        sites, skipped = sites_of(store, options, lambda file: report(Progress("download", file)))
         sites = select(sites, options.stack, options.layers, store.ref)
         about = _describe_making(store, sites, options, device) | {"skipped": skipped}
         if record is not None and not resume:
@@ -65,17 +71,23 @@ def compute(
         if rows:
             report(Progress("kept", f"{len(rows)} of {len(sites)} layers from the result store"))
         left = {at: site for at, site in enumerate(sites) if at not in rows}
-        common = _describe_model(store, sites)
+        common = {
+            "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
+            "parameters": _count_parameters(store, sites),
+        }  # fmt: skip
         with closing(_score_sites(store, list(left.values()), options, device, report)) as scored:
             for at, of_site in zip(left, scored, strict=True):
-                rows[at] = [_in_utf8(common | row) for row in of_site]
+                rows[at] = [
+                    {name: in_utf8(x) if isinstance(x, str) else x for name, x in (common | row).items()}
+                    for row in of_site
+                ]
                 if record is not None:
                     record.keep_part(at, rows[at], about)
-    found = Kept([row for at in range(len(sites)) for row in rows[at]], about)
-    log.info("%s: %d rows in %.1f s", store.ref, len(found.rows), time.perf_counter() - started)
+    result = Kept([row for at in range(len(sites)) for row in rows[at]], about)
+    log.info("%s: %d rows in %.1f s", store.ref, len(result.rows), time.perf_counter() - started)
     if record is not None:
-        record.keep(*found)
-    return found
+        record.keep(*result)
+    return result
 
 
 def _score_sites(
@@ -86,32 +98,16 @@ def _score_sites(
     report: ProgressCallback,
 ) -> Generator[list[dict[str, Any]]]:
     """The rows of each site, without what all rows of the model have in common."""
-    variants, dtype = Variants.of(options), DTYPES[options.precision]
-    log.info("%s: %s, on %s in %s", store.ref, _describe(store, sites), device, options.precision)
+    dtype = DTYPES[options.precision]
+    rules = ", ".join(dict.fromkeys(site.rule for site in sites))
+    size = sum(site_nbytes(store, site) for site in sites) / 1e6
+    what = f"{len(sites)} layers found by {rules}, {size:,.1f} MB to read"
+    log.info("%s: %s, on %s in %s", store.ref, what, device, options.precision)
     for site, tensors in read_ahead(store, sites, device=device, memory=options.memory, report=report):
-        q, k, notes = projections(site, tensors, variants, dtype=dtype, device=device, ref=store.ref)
+        q, k, notes = projections(site, tensors, options, dtype=dtype, device=device, ref=store.ref)
         tensors.clear()
         scored = score_site(site, q, k, [*notes, *_option_notes(options)], options)
         yield list(islice(scored, None if options.per_head else 1))
-
-
-def _describe_model(store: TensorStore, sites: list[AttentionSite]) -> dict[str, Any]:
-    """The columns that are equal in all rows."""
-    return {
-        "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
-        "parameters": _count_parameters(store, sites),
-    }  # fmt: skip
-
-
-def _in_utf8(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
-
-
-def _describe(store: TensorStore, sites: list[AttentionSite]) -> str:
-    """What will be read, for the log."""
-    rules = ", ".join(dict.fromkeys(site.rule for site in sites))
-    size = sum(site_nbytes(store, site) for site in sites)
-    return f"{len(sites)} layers found by {rules}, {size / 1e6:,.1f} MB to read"
 
 
 def _count_parameters(store: TensorStore, sites: list[AttentionSite]) -> int | None:
@@ -148,24 +144,15 @@ def score_site(
         yield common | {"head": None, "key_head": None} | empty
         yield from (common | {"head": h, "key_head": key_head[h]} | empty for h in range(site.heads))
         return
-    yield common | {"head": None, "key_head": None} | _score_layer(q, k, key_head, notes, options)
-    for head, scores in enumerate(_score_heads(q, k, key_head, notes, options)):
-        yield common | {"head": head, "key_head": key_head[head]} | scores
-
-
-def _score_layer(q: Tensor, k: Tensor, key_head: list[int], notes: list[str], options: ScoreOptions) -> dict[str, Any]:
-    """The scores of Σ_h Wq_h·Wk_g(h)ᵀ."""
-    (q, q_factor), (k, k_factor) = map(rescale, layer_factors(q, k, key_head))
-    return _score_form(form_statistics(q, k), float(q_factor) * float(k_factor), notes, options)
-
-
-def _score_heads(
-    q: Tensor, k: Tensor, key_head: list[int], notes: list[str], options: ScoreOptions
-) -> Iterator[dict[str, Any]]:
-    (q, q_divisors), (k, k_divisors) = rescale(q), rescale(k)
-    q_factors, k_factors = q_divisors.tolist(), k_divisors.tolist()
-    for head, form in enumerate(head_statistics(q, k, key_head)):
-        yield _score_form(form, q_factors[head] * k_factors[key_head[head]], notes, options)
+    form = Form(q, k, list(enumerate(key_head)))
+    (left, left_factor), (right, right_factor) = map(rescale, layer_factors(form))
+    factor = float(left_factor) * float(right_factor)
+    yield common | {"head": None, "key_head": None} | _score_form(form_statistics(left, right), factor, notes, options)
+    (left, left_divisors), (right, right_divisors) = rescale(form.left), rescale(form.right)
+    left_factors, right_factors = left_divisors.tolist(), right_divisors.tolist()
+    for (head, key), statistics in zip(form.pairs, head_statistics(Form(left, right, form.pairs)), strict=True):
+        scores = _score_form(statistics, left_factors[head] * right_factors[key], notes, options)
+        yield common | {"head": head, "key_head": key} | scores
 
 
 def _score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
@@ -191,6 +178,6 @@ def _describe_making(
     """How scores are made, for reports and for the list of what is kept."""
     return {
         **software(), **machine(), "model": store.ref, "revision": store.revision, "device": str(device),
-        "unused": list_unused(sites, Variants.of(options)), "layers": len(sites), "options": dict(options),
+        "unused": list_unused(sites, options), "layers": len(sites), "options": dict(options),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }  # fmt: skip

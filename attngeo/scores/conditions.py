@@ -1,4 +1,4 @@
-"""Small expressions over a summary, such as "symmetry.median < 0.2": parsed, never evaluated as code."""
+"""Small expressions over a summary, such as "symmetry.median < 0.2": parsed by Python, but never run by it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ COMPARISONS: Mapping[type, Callable[[Any, Any], bool]] = {
 ARITHMETIC: Mapping[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
+# From the name of a value to the value.
+LookUp = Callable[[str], float]
 LONGEST, LARGEST = 500, 1e300
 COUNTS = ("layers", "heads", "parameters")
 # Characters that people write by habit → the word that a condition uses.
@@ -87,14 +90,15 @@ class Condition:
         self.names: list[str] = []
         if len(expression) > LONGEST:
             raise UsageError(f"the condition has {len(expression)} characters, expected at most {LONGEST}")
-        if (found := FORBIDDEN.search(expression)) is not None:
-            advice = f" (write {WORDS[found[0]]})" if found[0] in WORDS else ""
-            raise self._error(f"has the character {found[0]!r}{advice}")
+        if (character := FORBIDDEN.search(expression)) is not None:
+            advice = f" (write {WORDS[character[0]]})" if character[0] in WORDS else ""
+            raise self._error(f"has the character {character[0]!r}{advice}")
         try:
-            tree = ast.parse(expression.strip(), mode="eval").body
-            if not isinstance(tree, ast.Compare | ast.BoolOp) and not _negation(tree):
+            self._tree = ast.parse(expression.strip(), mode="eval").body
+            negates = isinstance(self._tree, ast.UnaryOp) and isinstance(self._tree.op, ast.Not)
+            if not isinstance(self._tree, ast.Compare | ast.BoolOp) and not negates:
                 raise self._error("makes no comparison")
-            self._test = self._truth(tree)
+            self._truth(self._tree, self._note_name)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             if re.search(r"(?<![<>=!])=(?!=)", expression):
                 raise self._error("has a single =; compare two numbers with ==") from None
@@ -107,7 +111,7 @@ class Condition:
 
         Kleene's three-valued logic: `and` with something false is false, `or` with something true is true.
         """
-        return self._test(values)
+        return self._truth(self._tree, values.__getitem__)
 
     def outcomes(self, summary: pd.DataFrame) -> Iterator[Outcome]:
         """Evaluate the condition for each row of a summary."""
@@ -116,40 +120,39 @@ class Condition:
             values = {name: _float(row[columns[name]]) for name in self.names}
             yield Outcome(self.expression, str(row["model"]), str(row["stack"]), self.holds(values), values)
 
-    def _truth(self, node: ast.AST) -> Callable[[Mapping[str, float]], bool | None]:
-        if isinstance(node, ast.BoolOp):
-            parts, decides = [self._truth(value) for value in node.values], isinstance(node.op, ast.Or)
-            return lambda values: _combine([part(values) for part in parts], decides)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            part = self._truth(node.operand)
-            return lambda values: None if (truth := part(values)) is None else not truth
-        if isinstance(node, ast.Compare) and all(type(op) in COMPARISONS for op in node.ops):
-            terms = [self._value(term) for term in (node.left, *node.comparators)]
-            tests = [COMPARISONS[type(op)] for op in node.ops]
-            return lambda values: _combine(list(map(_compare, tests, pairwise(term(values) for term in terms))), False)
+    def _truth(self, node: ast.AST, look_up: LookUp) -> bool | None:
+        """Whether a comparison holds, or what joins some. All of it is evaluated, so that all of it is checked."""
+        match node:
+            case ast.BoolOp(op=op, values=parts):
+                return _combine([self._truth(part, look_up) for part in parts], isinstance(op, ast.Or))
+            case ast.UnaryOp(op=ast.Not(), operand=part):
+                truth = self._truth(part, look_up)
+                return None if truth is None else not truth
+            case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in COMPARISONS for op in ops):
+                pairs = pairwise([self._number(term, look_up) for term in (left, *others)])
+                return _combine([_compare(op, *pair) for op, pair in zip(ops, pairs, strict=True)], False)
         raise self._error(f"has {_source(node)!r} where a comparison is expected")
 
-    def _value(self, node: ast.AST) -> Callable[[Mapping[str, float]], float]:
-        constant: Any = getattr(node, "value", None)
-        if isinstance(node, ast.Constant) and type(constant) in (int, float) and abs(constant) < LARGEST:
-            number = float(constant)
-            return lambda _: number
-        if isinstance(node, ast.Name | ast.Attribute):
-            return self._name(_source(node))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            part = self._value(node.operand)
-            return lambda values: -part(values)
-        if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
-            left, right, compute = self._value(node.left), self._value(node.right), ARITHMETIC[type(node.op)]
-            return lambda values: _compute(compute, left(values), right(values))
-        if isinstance(node, ast.Call) and _source(node.func) == "abs" and len(node.args) == 1 and not node.keywords:
-            part = self._value(node.args[0])
-            return lambda values: abs(part(values))
+    def _number(self, node: ast.AST, look_up: LookUp) -> float:
+        match node:
+            case ast.Constant(value=int() | float() as number) if type(number) is not bool and abs(number) < LARGEST:
+                return float(number)
+            case ast.Name() | ast.Attribute():
+                return look_up(_source(node))
+            case ast.UnaryOp(op=ast.USub(), operand=part):
+                return -self._number(part, look_up)
+            case ast.Call(func=ast.Name(id="abs"), args=[part], keywords=[]):
+                return abs(self._number(part, look_up))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
+                terms = self._number(left, look_up), self._number(right, look_up)
+                try:
+                    return ARITHMETIC[type(op)](*terms)
+                except ZeroDivisionError:
+                    return math.nan
         raise self._error(f"has {_source(node)!r} where a number or a name is expected")
 
-    def _name(self, name: str) -> Callable[[Mapping[str, float]], float]:
-        from difflib import get_close_matches
-
+    def _note_name(self, name: str) -> float:
+        """Any number, for the evaluation that checks the condition. Raises UsageError for an unknown name."""
         known = condition_names()
         if name not in known:
             near = [f"{name}.median"] if f"{name}.median" in known else get_close_matches(name, known, n=1)
@@ -157,16 +160,12 @@ class Condition:
             raise UsageError(f"the condition {self.expression!r} names {name!r}, which is not in the summary; {hint}")
         if name not in self.names:
             self.names.append(name)
-        return lambda values: values[name]
+        return 1.0
 
     def _error(self, problem: str) -> UsageError:
         return UsageError(
             f"the condition {self.expression!r} {problem}; expected a comparison such as symmetry.median < 0.2"
         )
-
-
-def _negation(node: ast.AST) -> bool:
-    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
 def _combine(truths: list[bool | None], decides: bool) -> bool | None:
@@ -176,15 +175,8 @@ def _combine(truths: list[bool | None], decides: bool) -> bool | None:
     return None if None in truths else not decides
 
 
-def _compare(test: Callable[[float, float], bool], terms: tuple[float, float]) -> bool | None:
-    return None if any(map(math.isnan, terms)) else test(*terms)
-
-
-def _compute(compute: Callable[[float, float], float], a: float, b: float) -> float:
-    try:
-        return compute(a, b)
-    except ZeroDivisionError:
-        return math.nan
+def _compare(op: ast.cmpop, one: float, other: float) -> bool | None:
+    return None if math.isnan(one) or math.isnan(other) else COMPARISONS[type(op)](one, other)
 
 
 def _source(node: ast.AST) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -13,14 +14,11 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
 from attngeo.errors import CheckpointError, UsageError
-from attngeo.geometry.directionality import check_choices, is_outlier, outlier_threshold
-from attngeo.geometry.factors import form_statistics, largest_entries, layer_factors
-from attngeo.layouts.sites import AttentionSite
+from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer_factors
+from attngeo.geometry.scores import check_choices, is_outlier, outlier_threshold
+from attngeo.layouts.layout import AttentionSite
 from attngeo.options import takes
-from attngeo.scores.projections import Variants, key_heads_of, projections, read, select, sites_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from attngeo.scores.weights import key_heads_of, projections, read, select, sites_of
 
 # Squares along an edge; a screen cannot show more.
 MOST_CELLS = 384
@@ -85,41 +83,33 @@ def query_key_matrix(
     about: dict[Any, Any] = {
         "model": store.ref, "stack": site.stack, "layer": layer, "head": head, "gamma": gamma, "edge": edge,
     }  # fmt: skip
-    shown, norms = _shrink(q, k, edge), _measure_norms(q, k, gamma)
+    firsts = range(0, q.shape[1], edge)
+    shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
+    norms = _measure_norms(q, k, gamma)
     shown.attrs = norms.attrs = about
     return QueryKeyMatrix(shown, norms)
 
 
 def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> tuple[Tensor, Tensor]:
     """The factors q and k, [rank, d_model] each, of a head or of the whole layer. Raises CheckpointError."""
-    q, k, _ = projections(site, read(store, site), Variants(), dtype=torch.float64, ref=store.ref)
+    q, k, _ = projections(site, read(store, site), dtype=torch.float64, ref=store.ref)
     if q.shape[-1] != k.shape[-1]:
         raise CheckpointError(
             f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
         )
     key_head = key_heads_of(site, "corrected")
-    q, k = layer_factors(q, k, key_head) if head is None else (q[head], k[key_head[head]])
+    q, k = layer_factors(Form(q, k, list(enumerate(key_head)))) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):
         raise CheckpointError(f"{store.ref}: {site.module} has NaN or Inf in its query or key weights")
     return q, k
 
 
-def _shrink(q: Tensor, k: Tensor, edge: int) -> pd.DataFrame:
-    """The largest |entry| of each square of `edge` × `edge` entries."""
-    import pandas as pd
-
-    firsts = range(0, q.shape[1], edge)
-    return pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
-
-
 def _measure_norms(q: Tensor, k: Tensor, gamma: float) -> pd.DataFrame:
     """The norm of each row and each column."""
-    import pandas as pd
-
-    found = form_statistics(q, k)
+    statistics = form_statistics(q, k)
     parts = [
         pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,
                       "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy()})
-        for axis, norms in (("row", found.row_norms), ("column", found.column_norms))
+        for axis, norms in (("row", statistics.row_norms), ("column", statistics.column_norms))
     ]  # fmt: skip
     return pd.concat(parts, ignore_index=True)

@@ -9,7 +9,7 @@ from numbers import Integral
 
 from attngeo.choices import Convention, Precision
 from attngeo.errors import UsageError
-from attngeo.layouts.names import MOST_LAYERS
+from attngeo.layouts.config import MOST_LAYERS
 from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, device_option, option, parse_bytes
 
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)

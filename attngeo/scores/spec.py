@@ -5,15 +5,35 @@ A new score is one more `ScoreSpec` in `SCORES`. The table is read when it is ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from attngeo.geometry.chance import Chance, directionality_at_chance, symmetry_at_chance
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from attngeo.geometry.factors import FormStatistics
+    from attngeo.geometry.forms import FormStatistics
     from attngeo.scores.options import ScoreOptions
+
+
+class Chance(NamedTuple):
+    """Mean and standard deviation of a score over n × n forms with independent Gaussian factors."""
+
+    mean: float
+    deviation: float
+
+
+def symmetry_at_chance(n: int) -> Chance:
+    """1/n and √2/n: limits for large n, for any rank.
+
+    E[tr(MM)] = rank·n·σ⁴ and E‖M‖² = rank·n²·σ⁴. Saponati et al. 2025, Prop. S1.15, prints 8/n for the mean;
+    simulation gives 1/n.
+    """
+    return Chance(1 / n, math.sqrt(2) / n)
+
+
+def directionality_at_chance(n: int) -> Chance:
+    """0 and 3.4/√n; the factor 3.4 was found by simulation of Gaussian Wq and Wk."""
+    return Chance(0.0, 3.4 / math.sqrt(n))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +73,13 @@ def _number(value: float) -> str:
 
 
 def _symmetry(form: FormStatistics, _: ScoreOptions) -> float:
-    from attngeo.geometry.symmetry import symmetry_of
+    from attngeo.geometry.scores import symmetry_of
 
     return float(symmetry_of(form))
 
 
 def _directionality(form: FormStatistics, options: ScoreOptions) -> float:
-    from attngeo.geometry.directionality import directionality_of
+    from attngeo.geometry.scores import directionality_of
 
     return float(directionality_of(form, gamma=options.gamma, convention=options.convention))
 

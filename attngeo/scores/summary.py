@@ -94,16 +94,17 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     first_score = score_names()[0]
     require_columns(rows, (*IDENTITY, first_score), "the table", "attngeo.score")
     refuse_repeated(rows)
-    found = []
-    for (model, stack), own in rows.groupby(["model", "stack"], sort=False):
-        known = list(own["parameters"].dropna()) if "parameters" in own else []
-        heads = own["head"].notna()
+    summaries = []
+    for (model, stack), members in rows.groupby(["model", "stack"], sort=False):
+        known = list(members["parameters"].dropna()) if "parameters" in members else []
+        heads = members["head"].notna()
         counts = {
             "model": model, "stack": stack, "parameters": known[0] if known else pd.NA,
-            "layers": int(own.loc[~heads, first_score].count()), "heads": int(own.loc[heads, first_score].count()),
+            "layers": int(members.loc[~heads, first_score].count()),
+            "heads": int(members.loc[heads, first_score].count()),
         }  # fmt: skip
-        found.append(counts | spread_of(own))
+        summaries.append(counts | spread_of(members))
     kinds = {"parameters": "Int64"} | dict.fromkeys(statistics(), "float64")
-    frame = pd.DataFrame(found, columns=list(summary_columns())).astype(kinds)
+    frame = pd.DataFrame(summaries, columns=list(summary_columns())).astype(kinds)
     frame.attrs = {"title": "Attention scores, summarised"}
     return frame

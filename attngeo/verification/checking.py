@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from attngeo.checkpoints.store import ModuleStore, TensorStore
-from attngeo.layouts.names import is_in, pattern_of
-from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import Variants, key_heads_of, projections, read, sites_of
-from attngeo.verification.agreement import TOLERANCE, Prediction, compare
-from attngeo.verification.products import record_products
-from attngeo.verification.runs import Report, Run, products_of_runs, vectors_of_runs
+from attngeo.layouts.config import is_in, pattern_of
+from attngeo.layouts.layout import AttentionSite
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.weights import key_heads_of, projections, read, sites_of
+from attngeo.verification.recording import Report, Run, products_of_runs, record_products, vectors_of_runs
 
 # What is compared: queries and keys with their biases.
-COMPARED = Variants(with_bias=True)
+COMPARED = ScoreOptions(with_bias=True)
 
 Verdict = Literal["agrees", "directions agree", "differs", "no product", "not run"]
 
@@ -90,7 +92,7 @@ def check_model(model: Any, run: Run) -> Findings:
     store = ModuleStore(model)
     sites, skipped = sites_of(store, COMPARED)
     expected = [Expectation(site, site.module, predict(store, site)) for site in sites]
-    return check_expectations(model, run, expected, skipped)
+    return check_expectations(model, run, expected, skipped, lambda *_: None)
 
 
 def predict(store: TensorStore, site: AttentionSite) -> Prediction:
@@ -106,25 +108,21 @@ def predict(store: TensorStore, site: AttentionSite) -> Prediction:
     return Prediction(query, key, query_with_bias, key_with_bias)
 
 
-def _ignore(done: int, total: int) -> None:
-    """The report of a caller that gave none: does nothing."""
-
-
 def check_expectations(
     model: Any,
     run: Run,
     expected: Sequence[Expectation],
     skipped: Mapping[str, str],
-    report: Report = _ignore,
+    report: Report,
 ) -> Findings:
     """Check what sites should multiply against what the model multiplies.
 
     run: as for `check_model`. skipped: name pattern → reason, of the findings. report: is called
     with the number of runs that are done, and that of all.
     """
-    with record_products(model, keep=lambda _: False) as seen:
+    with record_products(model) as seen:
         run()
-    containers = [_nearest(each.module, seen.ran) for each in expected]
+    containers = [_nearest(expectation.module, seen.ran) for expectation in expected]
     places: dict[str, list[int]] = defaultdict(list)
     for i, container in enumerate(containers):
         if container is not None:
@@ -133,19 +131,19 @@ def check_expectations(
     explained: set[int] = set()
     attending: set[tuple[int, tuple[str, ...]]] = set()
     widths = {
-        module: {width for i in own for width in (expected[i].site.d_model, expected[i].site.key_width)}
-        for module, own in places.items()
+        module: {width for i in numbers for width in (expected[i].site.d_model, expected[i].site.key_width)}
+        for module, numbers in places.items()
     }
     for product in products_of_runs(model, run, widths, seen.products, report):
         attending.add((product.softmax, product.running))
         for i in places[product.owner] if product.owner is not None else ():
-            found = compare(expected[i].prediction, product.query, product.key)
-            best[i] = min(best.get(i, found), found)
-            if found[0] < TOLERANCE:
+            comparison = compare(expected[i].prediction, product.query, product.key)
+            best[i] = min(best.get(i, comparison), comparison)
+            if comparison[0] < TOLERANCE:
                 explained.add(product.softmax)
     checks = [
-        _judge(each.site, ran=container is not None, found=best.get(i))
-        for i, (each, container) in enumerate(zip(expected, containers, strict=True))
+        _judge(expectation.site, ran=container is not None, comparison=best.get(i))
+        for i, (expectation, container) in enumerate(zip(expected, containers, strict=True))
     ]
     blamed = {container for container, check in zip(containers, checks, strict=True) if check.verdict == "differs"}
     unexplained = {
@@ -162,9 +160,9 @@ def _projects_nothing(model: Any, module: str) -> bool:
     The whole model may multiply, for example for an alignment. If all parameters are vectors or learned queries, there
     is no query-key matrix.
     """
-    own = list(model.get_submodule(module).named_parameters())
+    parameters = list(model.get_submodule(module).named_parameters())
     return not module or (
-        bool(own) and all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in own)
+        bool(parameters) and all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in parameters)
     )
 
 
@@ -175,10 +173,111 @@ def _nearest(module: str, ran: set[str]) -> str | None:
     return module or None
 
 
-def _judge(site: AttentionSite, *, ran: bool, found: tuple[float, bool] | None) -> SiteCheck:
-    if found is None:
+def _judge(site: AttentionSite, *, ran: bool, comparison: tuple[float, bool] | None) -> SiteCheck:
+    if comparison is None:
         return SiteCheck(site, "no product" if ran else "not run", float("nan"))
-    difference, only_directions = found
+    difference, only_directions = comparison
     if difference >= TOLERANCE:
         return SiteCheck(site, "differs", difference)
     return SiteCheck(site, "directions agree" if only_directions else "agrees", difference)
+
+
+# Relative difference that rounding in float32 explains. A wrong head, gain or order differs by far more.
+TOLERANCE = 2e-3
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Queries and keys of one site for known inputs, from its weights: [heads, runs, head_dim] each.
+
+    query, key: Wq and Wk applied to the inputs. query_with_bias, key_with_bias: with the biases added.
+    """
+
+    query: Tensor
+    key: Tensor
+    query_with_bias: Tensor
+    key_with_bias: Tensor
+
+
+def compare(predicted: Prediction, query: Tensor, key: Tensor) -> tuple[float, bool]:
+    """How far the products of a running model are from those of the weights, and whether only directions were compared.
+
+    query, key: [runs, n, tokens, width], the factors that the model multiplied in each run. Returns the relative
+    difference of the products of all queries with all keys of the same head and token, up to one positive factor:
+    infinite if their numbers do not fit. If a model divides queries and keys by their lengths, only directions fit.
+    """
+    best = (math.inf, False)
+    for ran_query, ran_key in _arrangements(query, key, len(predicted.query)):
+        changes = [x[:, 1:] - x[:, :1] for x in (ran_query, ran_key, predicted.query, predicted.key)]
+        directions = [
+            normalize(x, dim=-1) for x in (ran_query, ran_key, predicted.query_with_bias, predicted.key_with_bias)
+        ]
+        for only_directions, (want_q, want_k, q, k) in ((False, changes), (True, directions)):
+            difference = _relative_difference(want_q @ want_k.mT, q @ k.mT)
+            if difference < best[0]:
+                best = difference, only_directions
+            if difference < TOLERANCE and not only_directions:
+                return difference, False
+    return best
+
+
+def difference_of(one: Prediction, other: Prediction) -> float:
+    """How far the weights of two sites are from each other, by what they multiply to: infinite if shapes differ.
+
+    Relative to the second, without biases. It is 0 whatever the order of the dimensions of a head is.
+    """
+    have, want = one.query @ one.key.mT, other.query @ other.key.mT
+    if have.shape != want.shape:
+        return math.inf
+    size = want.norm()
+    return float((have - want).norm() / size) if size else math.inf if have.any() else 0.0
+
+
+def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads.
+
+    The token is one in the middle, where no padding is near, and then the first one, which no position rotates.
+    """
+    runs, n, tokens, width = query.shape
+    if n % key.shape[1]:
+        return
+    key = key.repeat_interleave(n // key.shape[1], 1)  # keys that a fused operation shares between heads
+    if n < heads:  # the queries that share a key head are rows of one product
+        shared = heads // n
+        if heads % n or tokens % shared:
+            return
+        key = key.repeat_interleave(shared, 1)
+        for shape, axes in (((tokens // shared, shared), (3, 2)), ((shared, tokens // shared), (2, 3))):
+            by_head = query.reshape(runs, n, *shape, width).permute(0, 1, *axes, 4)
+            yield from _of_tokens(by_head.reshape(runs, heads, tokens // shared, width), key)
+    elif n % heads == 0:
+        others = n // heads  # sequences, windows or chunks, before or after the heads
+        for shape, axis in (((others, heads), 1), ((heads, others), 2)):
+            q, k = (x.reshape(runs, *shape, *x.shape[2:]) for x in (query, key))
+            for place in dict.fromkeys((others // 2, 0)):
+                yield from _of_tokens(q.select(axis, place), k.select(axis, place))
+
+
+def _of_tokens(query: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Queries and keys [heads, runs, width] of some tokens, from [runs, heads, tokens, width].
+
+    If a block of tokens looks at itself and its neighbours, the first token is the first one of the second block. If
+    tokens look at others before them, such as those of an encoder, their own keys are the last ones.
+    """
+    tokens, keys = query.shape[2], key.shape[2]
+    places = dict.fromkeys(((tokens // 2, keys // 2), (0, 0), (0, tokens if keys >= 2 * tokens else 0)))
+    if keys > tokens:
+        places |= {(tokens // 2, keys - tokens + tokens // 2): None}
+    for q_place, k_place in places:
+        yield query[:, :, q_place].transpose(0, 1), key[:, :, k_place].transpose(0, 1)
+
+
+def _relative_difference(want: Tensor, have: Tensor) -> float:
+    if want.shape != have.shape or not want.isfinite().all():
+        return math.inf
+    if not have.any():
+        return math.inf if want.any() else 0.0
+    scale = (want * have).sum() / have.square().sum()
+    if scale <= 0:
+        return math.inf
+    return float((scale * have - want).norm() / want.norm())

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from attngeo.verification.inputs.combinations import combine_inputs
+from attngeo.verification.inputs import combine_inputs
+from attngeo.verification.recording import without_fast_path
 
 # Combinations of inputs to try on one module.
 MOST_TRIES = 32
@@ -47,7 +48,7 @@ def find_drives(
     seed: of the inputs. given: path of a submodule → arguments that are known already. parts: submodules to run besides
     the whole model.
     """
-    with _without_fast_path(), _watch(model) as ran, torch.random.fork_rng(devices=[]):
+    with without_fast_path(), _watch(model) as ran, torch.random.fork_rng(devices=[]):
         search = _Search(model, seed, given or {}, ran, attention_modules(model))
         for path in ("", *parts):
             search.run(path)
@@ -72,15 +73,15 @@ def run_drives(model: nn.Module, drives: Iterable[Drive], seed: int = 0) -> None
 
 def attention_modules(model: nn.Module) -> set[str]:
     """Return the names of the modules that attend, as their class names say."""
-    found = {
+    attending = {
         name for name, module in model.named_modules()
         if ATTENDS.search(type(module).__name__)
         and not DOES_NOT_ATTEND.search(type(module).__name__)
         and any(True for _ in module.parameters())
         and not isinstance(module, nn.ModuleList | PreTrainedModel)
     }  # fmt: skip
-    around = {ancestor for name in found for ancestor in _ancestors(name)}
-    return found - around
+    around = {ancestor for name in attending for ancestor in _ancestors(name)}
+    return attending - around
 
 
 class _Search:
@@ -107,12 +108,12 @@ class _Search:
         kind = (type(module), *(p.shape for p in module.parameters()))
         if kind in self._hopeless:
             return
-        found = self._best(path)
-        if found is None:
+        best = self._best(path)
+        if best is None:
             if once:
                 self._hopeless.add(kind)
             return
-        drive, ran = found
+        drive, ran = best
         if not path or ran & self.missing:
             self.drives.append(drive)
             self.missing -= ran
@@ -151,19 +152,8 @@ def _copy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, list | tuple):
-        return type(value)(_copy(each) for each in value)
+        return type(value)(_copy(item) for item in value)
     return value
-
-
-@contextmanager
-def _without_fast_path() -> Iterator[None]:
-    """Inside, modules of torch call the modules in them one by one."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 @contextmanager
@@ -184,14 +174,14 @@ def _ancestors(name: str) -> list[str]:
 
 def _configs_around(model: nn.Module, path: str) -> list[Any]:
     """Return the configurations of a submodule, nearest first, then the sub-configurations of the model."""
-    found: list[Any] = []
+    configs: list[Any] = []
     for name in (path, *_ancestors(path), ""):
         config = getattr(model.get_submodule(name), "config", None)
-        if isinstance(config, PretrainedConfig) and not any(config is known for known in found):
-            found.append(config)
-    for config in list(found):
-        found.extend(part for part in _parts(config) if not any(part is known for known in found))
-    return found
+        if isinstance(config, PretrainedConfig) and not any(config is known for known in configs):
+            configs.append(config)
+    for config in list(configs):
+        configs.extend(part for part in _parts(config) if not any(part is known for known in configs))
+    return configs
 
 
 def _parts(config: PretrainedConfig) -> Iterator[PretrainedConfig]:

@@ -19,9 +19,9 @@ from attngeo.checkpoints.files import INDEX_SUFFIX, SAFETENSORS, FileStore, requ
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, first_line
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.verification.runs import MOST_HELD
 
 FLOAT32 = 4  # bytes
+ROOM = 2**30  # bytes, for what the model computes while it runs
 
 
 class LoadedModel(NamedTuple):
@@ -81,8 +81,8 @@ def silence_libraries() -> Iterator[None]:
 
 
 def _require_room(nbytes: int, ref: str) -> None:
-    """Raise NotEnoughMemoryError if so many bytes of a model, and MOST_HELD of its products, do not fit in memory."""
-    need, have = nbytes + MOST_HELD, available_memory()
+    """Raise NotEnoughMemoryError if a model of this size, and ROOM beside it, do not fit in memory."""
+    need, have = nbytes + ROOM, available_memory()
     if need > have:
         raise NotEnoughMemoryError(
             f"{ref}: to verify it, the whole model is loaded in float32, which needs {need / 1e9:.1f} GB of memory; "

@@ -19,11 +19,11 @@ from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite
 from attngeo.provenance import machine, software
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.scores.weights import projections, read, sites_of
 
 pytestmark = pytest.mark.gpu
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 def compute(site: AttentionSite, tensors: dict[str, Tensor], device: torch.device) -> list[dict[str, object]]:
     """All rows of one layer. The last of them is on the CPU, so that the device has finished."""
-    q, k, notes = projections(site, tensors, Variants(), dtype=torch.float32, device=device)
+    q, k, notes = projections(site, tensors, dtype=torch.float32, device=device)
     return list(score_site(site, q, k, notes, ScoreOptions()))
 
 

@@ -16,7 +16,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.scores.computing import DTYPES, score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.scores.weights import projections, read, sites_of
 
 
 @pytest.mark.parametrize(("precision", "per_head"), [("float32", True), ("fast", True), ("fast", False)])
@@ -39,7 +39,7 @@ def test_a_checkpoint_against_its_slower_half(
         def compute_alone() -> None:
             with torch.inference_mode():
                 for site, tensors in zip(sites, in_memory, strict=True):
-                    q, k, notes = projections(site, tensors, Variants(), dtype=DTYPES[precision])
+                    q, k, notes = projections(site, tensors, dtype=DTYPES[precision])
                     rows = score_site(site, q, k, notes, ScoreOptions())
                     _ = list(rows) if per_head else next(rows)
 

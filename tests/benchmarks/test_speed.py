@@ -19,10 +19,10 @@ from support.mistral import DH, D, H, K
 from torch import Tensor
 
 from attngeo.checkpoints.opening import open_store
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import Variants, projections, read, sites_of
+from attngeo.scores.weights import projections, read, sites_of
 
 
 def layer_of(mistral: Path) -> tuple[AttentionSite, dict[str, Tensor]]:
@@ -50,7 +50,7 @@ def dense_layer(tensors: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, Tensor
 
 
 def factored_layer(site: AttentionSite, tensors: dict[str, Tensor], dtype: torch.dtype) -> list[dict[str, object]]:
-    q, k, notes = projections(site, tensors, Variants(), dtype=dtype)
+    q, k, notes = projections(site, tensors, dtype=dtype)
     return list(score_site(site, q, k, notes, ScoreOptions()))
 
 

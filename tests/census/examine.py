@@ -13,13 +13,12 @@ import torch
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.names import pattern_of
-from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import sites_of
-from attngeo.verification.agreement import Prediction, difference_of
-from attngeo.verification.checking import COMPARED, Findings, check_model, predict
+from attngeo.layouts.config import pattern_of
+from attngeo.layouts.layout import AttentionSite
+from attngeo.scores.weights import sites_of
+from attngeo.verification.checking import COMPARED, Findings, Prediction, check_model, difference_of, predict
 from attngeo.verification.drives import run_drives
-from attngeo.verification.products import Product, record_products
+from attngeo.verification.recording import Product, record_products
 from census.build import CannotBuild, Specimen, build
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]

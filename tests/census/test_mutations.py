@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from attngeo.layouts import forms, modules, sizes
+from attngeo.layouts import families, modules, sites
+from attngeo.layouts.config import Place
 from attngeo.layouts.layout import HeadNorm, make_fused
-from attngeo.layouts.sections import Place
-from attngeo.scores import projections
+from attngeo.scores import weights
 from attngeo.verification import checking
 from census.examine import examine
 
@@ -18,21 +18,21 @@ pytestmark = pytest.mark.slow
 
 
 def swap_queries_and_keys(patch: pytest.MonkeyPatch) -> None:
-    original = projections.assemble
+    original = weights.assemble
 
     def assemble(*args: Any) -> Any:
         parts = original(*args)
-        return parts._replace(q=parts.k, k=parts.q, q_bias=parts.k_bias, k_bias=parts.q_bias)
+        return {"q": parts["k"], "k": parts["q"]}
 
-    patch.setattr(projections, "assemble", assemble)
+    patch.setattr(weights, "assemble", assemble)
 
 
 def cut_keys_before_queries(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(forms.LAYOUTS, "qwen2_vl_vision", (make_fused("qkv", "kqv"),))
+    patch.setitem(families.LAYOUTS, "qwen2_vl_vision", (make_fused("qkv", "kqv"),))
 
 
 def drop_the_offset_of_a_gain(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(forms.NORMS_BY_TYPE, "step3p5", HeadNorm())
+    patch.setitem(families.NORMS_BY_TYPE, "step3p5", HeadNorm())
 
 
 def pair_heads_in_turn(patch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def take_the_heads_of_another_part(patch: pytest.MonkeyPatch) -> None:
         return place._replace(section=original("text_encoder_model.layers.0", config).section)
 
     patch.setattr(modules, "find_section", find_section)
-    patch.setattr(sizes, "_check_description", lambda *_: None)  # it would refuse what does not fit the widths
+    patch.setattr(sites, "_check_description", lambda *_: None)  # it would refuse what does not fit the widths
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from attngeo.checkpoints.hub import origin
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.remote import merge, require_answers
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
-from attngeo.scores.projections import sites_of
+from attngeo.scores.weights import sites_of
 
 FILE = "model.safetensors"
 # Mistral's: four query heads for each key head, and three matrices of an MLP that are never read.

@@ -11,7 +11,7 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import ModelRef, did_you_mean, hub_models
 from attngeo.errors import AttnGeoError, ModelNotFoundError, UsageError
-from attngeo.scores.published import published_scores
+from attngeo.papers.saponati2025.published import published_scores
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
     inside: Command, monkeypatch: pytest.MonkeyPatch, swallowed: bool
 ) -> None:
     """As the import of numpy does."""
-    from attngeo.scores import scoring
+    from attngeo.scores import score as scoring
 
     real = scoring.score
 
@@ -296,7 +296,7 @@ class Removed:
 
 
 def test_an_interrupt_that_python_drops_ends_a_wait(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.scores import scoring
+    from attngeo.scores import score as scoring
 
     def wait(*_: Any, **__: Any) -> None:
         Removed()
@@ -327,7 +327,7 @@ def test_names_complete_without_loading_torch() -> None:
 
 
 def test_another_broken_pipe_is_an_error_of_its_own(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.scores import scoring
+    from attngeo.scores import score as scoring
 
     def broken(*_: Any, **__: Any) -> None:
         raise BrokenPipeError(32, "Broken pipe")

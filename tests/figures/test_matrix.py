@@ -31,7 +31,7 @@ def test_the_picture_of_a_wide_matrix_stays_small() -> None:
 
 
 def test_margins_show_the_norms_and_mark_the_outliers() -> None:
-    cells, norms = query_key_matrix("demo:minilm", 2)
+    cells, norms = query_key_matrix("demo:minilm", layer=2)
     figure = draw_matrix(cells, norms, PlotOptions())
     _, _, column_marks, rows, row_marks = figure.data
     of_rows = norms[norms["axis"] == "row"]

@@ -15,7 +15,7 @@ from attngeo.figures.options import PlotOptions
 from attngeo.figures.palette import DASHES, ROLES
 from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers
 from attngeo.figures.sizes import draw_sizes
-from attngeo.scores.published import published_scores
+from attngeo.papers.saponati2025.published import published_scores
 from attngeo.scores.summary import summarise
 
 NASTY = "<b>x</b>&<script>alert(1)</script>%{x}"

@@ -9,7 +9,7 @@ from support.frames import one_model
 from attngeo.errors import DataError
 from attngeo.figures.options import PlotOptions
 from attngeo.figures.sizes import MOST_NAMED, draw_sizes
-from attngeo.scores.published import published_scores
+from attngeo.papers.saponati2025.published import published_scores
 from attngeo.scores.summary import summarise
 
 SYMMETRY, ALONE = PlotOptions(), PlotOptions(published=False)

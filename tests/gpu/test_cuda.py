@@ -15,10 +15,8 @@ from support.mistral import write_mistral
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.geometry.directionality import directionality
-from attngeo.geometry.symmetry import symmetry
-from attngeo.scores.pipeline import read_ahead, site_nbytes
-from attngeo.scores.projections import read, sites_of
+from attngeo.geometry.scores import directionality, symmetry
+from attngeo.scores.weights import read, read_ahead, site_nbytes, sites_of
 
 pytestmark = pytest.mark.gpu
 

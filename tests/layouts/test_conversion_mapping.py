@@ -28,11 +28,10 @@ from transformers.models.auto import modeling_auto
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.assemble import assemble
-from attngeo.layouts.layout import QKLayout
-from attngeo.layouts.names import pattern_of
-from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import Variants, sites_of
+from attngeo.layouts.config import pattern_of
+from attngeo.layouts.layout import AttentionSite, Layout, assemble
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.weights import sites_of
 
 # Mappings by class or model type, as in transformers 5.23, whose names are both read.
 READ = {
@@ -170,12 +169,13 @@ def cut_heads(site: AttentionSite, numbers: Mapping[str, Tensor]) -> tuple[Any, 
     """The sizes of a site, and the rows of each head of queries and of keys. Rows of a head may be in any order."""
     sizes = site.heads, site.key_heads, site.head_dim
     weights = [numbers[site.tensors[role]] for role in ("q", "k") if role in site.tensors]
-    if not isinstance(site.layout, QKLayout) or any(weight.is_meta for weight in weights):
+    if not isinstance(site.layout, Layout) or any(weight.is_meta for weight in weights):
         return sizes
     own = {name: numbers[name] for name in site.tensors.values()}
     given = {name: torch.zeros(tensor.shape) if tensor.is_meta else tensor for name, tensor in own.items()}
-    cut = assemble(site, {name: given[name][rows] for name, rows in site.reads.items()})
-    return (*sizes, *(tuple(frozenset(head.flatten().tolist()) for head in part) for part in (cut.q, cut.k)))
+    parts = assemble(site, {name: given[name][rows] for name, rows in site.reads.items()})
+    weights = [parts[letter].weight for letter in "qk"]
+    return (*sizes, *(tuple(frozenset(head.flatten().tolist()) for head in weight) for weight in weights))
 
 
 def find_class(mapping: str) -> Any:
@@ -201,4 +201,4 @@ def read_ghost(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Te
     few = {name: tensor for name, tensor in tensors.items() if not re.search(r"experts\.([2-9]|\d\d)", name)}
     write_ghost(folder, config, [(name, ("BF16", tuple(tensor.shape))) for name, tensor in few.items()])
     with closing(open_store(folder)) as store:
-        return sites_of(store, Variants(with_bias=True))[0]
+        return sites_of(store, ScoreOptions(with_bias=True))[0]

@@ -15,9 +15,8 @@ from support.ghosts import Published, Stack, expand_tensors, load_published, wri
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.assemble import assemble
-from attngeo.layouts.sites import AttentionSite
-from attngeo.scores.projections import sites_of
+from attngeo.layouts.layout import AttentionSite, assemble
+from attngeo.scores.weights import sites_of
 
 
 @pytest.mark.parametrize("name", load_published())
@@ -108,7 +107,7 @@ def describe_rows(stack: Stack, site: AttentionSite, shapes: dict[str, tuple[int
     others = {name: torch.zeros(shapes[name]) for name in site.tensors.values() if name not in weights}
     cut = assemble(site, {name: (numbers | others)[name][rows] for name, rows in site.reads.items()})
     wrong = []
-    for letter, got, slots in (("q", cut.q, stack.slots), ("k", cut.k, stack.k_slots)):
+    for letter, got, slots in (("q", cut["q"].weight, stack.slots), ("k", cut["k"].weight, stack.k_slots)):
         want = place_of(letter, stack.slots if weights[0] == weights[1] else slots, stack)
         if got.shape[:2] != want.shape or not got.squeeze(2).eq(want).all():
             wrong.append(f"{stack.module}: {letter} is cut out of the wrong rows")

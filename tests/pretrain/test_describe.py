@@ -8,11 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from attngeo.geometry.chance import Chance
 from attngeo.pretrain import TextPretrainOptions
 from attngeo.pretrain.describe import describe_move, describe_run
 from attngeo.pretrain.runs import Run
-from attngeo.scores.spec import SCORES
+from attngeo.scores.spec import SCORES, Chance
 from attngeo.scores.summary import statistics
 
 SYMMETRY = SCORES["symmetry"]

@@ -12,11 +12,11 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from attngeo.papers.saponati2025.published import published_scores
 from attngeo.reporting.blocks import ReportFigure
 from attngeo.reporting.page import ReportContent, ReportSection, render_page
 from attngeo.reporting.payload import encode_figure, pack_figures
 from attngeo.reporting.plots import plot
-from attngeo.scores.published import published_scores
 
 
 def unpack(text: str) -> list[Any]:

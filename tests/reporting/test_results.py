@@ -17,7 +17,7 @@ import attngeo
 from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError
 from attngeo.reporting import build_report, parts
 from attngeo.reporting.workplace import describe_files
-from attngeo.scores import scoring
+from attngeo.scores import score as scoring
 
 ENCODER = Path(attngeo.__file__).parent / "demos/encoder"
 

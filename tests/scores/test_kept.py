@@ -30,8 +30,8 @@ from support.messages import assert_fails, assert_states, refuses
 import attngeo as library
 from attngeo.errors import CorruptCheckpointError, NetworkError, UsageError
 from attngeo.progress import Progress
-from attngeo.scores import scoring
-from attngeo.scores.scoring import score
+from attngeo.scores import score as scoring
+from attngeo.scores.score import score
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,7 @@ def test_the_digest_of_the_code_is_of_all_files(tmp_path: Path) -> None:
 
     found = {digest()}
     assert found == {digest()}
-    names = ("options.py", "geometry/symmetry.py", "layouts/census.csv", "training/processes.py")
+    names = ("options.py", "geometry/scores.py", "layouts/census.csv", "training/processes.py")
     for name in names:
         with (copy / name).open("a") as file:
             file.write("# changed\n")

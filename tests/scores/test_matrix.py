@@ -13,7 +13,7 @@ from support.messages import refuses
 
 import attngeo
 from attngeo.errors import CheckpointError, UsageError
-from attngeo.geometry.factors import largest_entries
+from attngeo.geometry.forms import largest_entries
 from attngeo.scores.matrix import query_key_matrix
 
 Build = Callable[[str], Any]
@@ -31,7 +31,7 @@ def dense(model: Any, layer: int, head: int | None) -> np.ndarray:
 def test_cells_norms_and_outliers_are_those_of_the_matrix(name: str, head: int | None, built: Build) -> None:
     model = name if name.startswith("demo") else built(name)
     whole = dense(model, 1, head)
-    cells, norms = query_key_matrix(model, 1, head=head, cells=7)
+    cells, norms = query_key_matrix(model, layer=1, head=head, cells=7)
     edge = cells.attrs["edge"]
     assert edge == -(-len(whole) // 7)
     for i, row in enumerate(cells.index):
@@ -64,7 +64,7 @@ def test_missing_heads_layers_and_stacks_are_refused(built: Build) -> None:
     with pytest.raises(UsageError, match=r"head 12 .*layer 0.* 11"):
         query_key_matrix("demo:minilm", head=12)
     with pytest.raises(UsageError, match=r"layer 6.* 5"):
-        query_key_matrix("demo:minilm", 6)
+        query_key_matrix("demo:minilm", layer=6)
     with pytest.raises(UsageError, match="'cross'"):
         query_key_matrix("demo:minilm", stack="cross")
     model = built("bert")
@@ -91,14 +91,14 @@ def test_equal_norms_are_no_outliers(built: Build) -> None:
     random = torch.randn(*query.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     query.data = torch.linalg.qr(random)[0]
     key.data = query.data.clone()
-    _, norms = query_key_matrix(model, 0, gamma=0.0)
+    _, norms = query_key_matrix(model, layer=0, gamma=0.0)
     assert norms["norm"].max() > norms["norm"].mean()
     assert not norms["outlier"].any()
 
 
 def test_a_query_head_takes_the_key_head_of_its_group(built: Build) -> None:
     """Head 2 of four over two key heads: the second, where the published pairing would take the first."""
-    cells, _ = query_key_matrix(built("llama"), 1, head=2)
+    cells, _ = query_key_matrix(built("llama"), layer=1, head=2)
     assert cells.to_numpy().max() == pytest.approx(np.abs(dense(built("llama"), 1, 2)).max(), rel=1e-5)
 
 

@@ -8,10 +8,10 @@ import torch
 from support.toy_score import TOY, add_toy_score
 
 import attngeo
-from attngeo.geometry.factors import form_statistics
+from attngeo.geometry.forms import form_statistics
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.scoring import score_columns
+from attngeo.scores.score import score_columns
 from attngeo.scores.spec import SCORES, ScoreSpec
 from attngeo.scores.summary import statistics
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attngeo.layouts.layout import LatentLayout
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite, LatentLayout
 from support.tiny_models import TinyModel
 
 BATCHED = {torch.ops.aten.bmm.default: (0, 1), torch.ops.aten.baddbmm.default: (1, 2)}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attngeo.geometry.chance import Chance
-from attngeo.scores.spec import SCORES, ScoreSpec
+from attngeo.scores.spec import SCORES, Chance, ScoreSpec
 
 # The share of the first row in the squared norm: from 0 to 1, at chance 1/d_model.
 TOY = ScoreSpec(

@@ -23,13 +23,12 @@ import attngeo
 from attngeo import bounds
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, UsageError
 from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.layout import make_fused
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.layout import AttentionSite, make_fused
 from attngeo.progress import Progress
-from attngeo.verification import drives, loading, runs, verifying
-from attngeo.verification.agreement import Prediction
-from attngeo.verification.matching import SitePlace, match_places
-from attngeo.verification.verifying import AGREEING, COLUMNS
+from attngeo.verification import drives, loading, recording
+from attngeo.verification import verify as verifying
+from attngeo.verification.checking import Prediction
+from attngeo.verification.verify import AGREEING, COLUMNS, SitePlace, match_places
 
 Build = Callable[[str], Any]
 Save = Callable[[str], Path]
@@ -151,11 +150,15 @@ def test_a_model_without_values_or_no_model_is_refused(built: Build) -> None:
         attngeo.verify(3)
 
 
-@pytest.mark.parametrize("most_held", [2**30, 1])
-def test_weights_that_are_read_wrongly_are_named(most_held: int, saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the table of families said that keys come before queries, also if products are held for one layer only."""
+def test_products_that_do_not_fit_in_memory_are_refused(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "available_memory", lambda: 1000)
+    with refuses(NotEnoughMemoryError, "queries and keys", "0.0 GB"):
+        attngeo.verify(saved("phi3"))
+
+
+def test_weights_that_are_read_wrongly_are_named(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the table of families said that keys come before queries."""
     wrong = replace(FAMILIES["phi3"], layouts=(make_fused("qkv_proj", "kqv"),))
-    monkeypatch.setattr(runs, "MOST_HELD", most_held)
     assert set(attngeo.verify(saved("phi3"))["verdict"]) == {"agrees"}
     monkeypatch.setitem(FAMILIES, "phi3", wrong)
     frame = attngeo.verify(saved("phi3"))

@@ -20,7 +20,7 @@ from support.sequences import make_efa
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, TableError, UnsupportedModelError
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
-from attngeo.scores.scoring import score
+from attngeo.scores.score import score
 
 ROWS = pd.DataFrame(
     {

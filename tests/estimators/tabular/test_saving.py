@@ -19,7 +19,7 @@ from torch import nn
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
-from attngeo.scores.scoring import score
+from attngeo.scores.score import score
 
 ROWS = pd.DataFrame({"size": ["s", "m", None, "l"] * 10, "age": [1, 2, 3, 1] * 10, "mass": np.linspace(0, 1, 40)})
 LABELS = np.array(["no", "yes", "no", "maybe"] * 10)

@@ -47,6 +47,28 @@ class FormStatistics(NamedTuple):
     column_norms: Tensor
 
 
+class Form(NamedTuple):
+    """The matrices of the heads of one layer: M = left[i]ᵀ·right[j] for each head's pair (i, j).
+
+    left, right: factors [some, rank, n]. Heads share factors of one side: Wq·Wkᵀ those on the right, with the pairs
+    (h, g(h)), and Wv·Wo those on the left, with the pairs (g(h), h).
+    """
+
+    left: Tensor
+    right: Tensor
+    pairs: list[tuple[int, int]]
+
+    @property
+    def lefts(self) -> list[int]:
+        """The left factor of each head."""
+        return [i for i, _ in self.pairs]
+
+    @property
+    def rights(self) -> list[int]:
+        """The right factor of each head."""
+        return [j for _, j in self.pairs]
+
+
 def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> FormStatistics:
     """The statistics of M = qᵀ·k for one pair of factors [rank, n], by the cheaper of the two forms.
 
@@ -58,15 +80,26 @@ def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> For
     return _unpack(q, k, numbers.cpu())
 
 
-def layer_factors(q: Tensor, k: Tensor, key_head: list[int]) -> tuple[Tensor, Tensor]:
-    """Factors [K·head_dim, n] of the sum over all heads, from q [H, head_dim, n] and k [K, head_dim, n].
+def layer_factors(form: Form) -> tuple[Tensor, Tensor]:
+    """Factors [K·rank, n] of the sum over all heads, for K shared factors.
 
-    Query head h reads key head `key_head[h]`. The queries of one key head are summed first, so that the rank is that
-    of the keys.
+    What meets one shared factor is summed first, so that the rank is that of the shared factors.
     """
-    if key_head != list(range(len(k))):
-        q = torch.zeros_like(k).index_add_(0, torch.tensor(key_head, device=q.device), q)
-    return q.flatten(0, 1), k.flatten(0, 1)
+    left, right = _take(form.left, form.lefts), _take(form.right, form.rights)
+    if form.rights != list(range(len(form.right))):
+        left, right = _sum_to(form.right, form.rights, left), form.right
+    elif form.lefts != list(range(len(form.left))):
+        left, right = form.left, _sum_to(form.left, form.lefts, right)
+    return left.flatten(0, 1), right.flatten(0, 1)
+
+
+def _take(x: Tensor, places: list[int]) -> Tensor:
+    return x if places == list(range(len(x))) else x[places]
+
+
+def _sum_to(like: Tensor, places: list[int], x: Tensor) -> Tensor:
+    """The sums of the x that belong to each place of `like`."""
+    return torch.zeros_like(like).index_add_(0, torch.tensor(places, device=x.device), x)
 
 
 def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
@@ -84,18 +117,21 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
     return result
 
 
-def head_statistics(q: Tensor, k: Tensor, key_head: list[int]) -> list[FormStatistics]:
-    """The statistics of each head, from q [H, head_dim, n] and k [K, head_dim, n]; head h reads key `key_head[h]`."""
-    at_once = _heads_at_once(q) if is_low_rank(k) else 1
+def head_statistics(form: Form) -> list[FormStatistics]:
+    """The statistics of each head."""
+    right, rights = form.right, form.rights
+    at_once = _heads_at_once(form.left) if is_low_rank(right) else 1
     if at_once == 1:
-        grams = {key: half_gram(k[key]) for key in set(key_head)} if is_low_rank(k) else {}
-        return [form_statistics(head, k[key], grams.get(key)) for head, key in zip(q, key_head, strict=True)]
-    key_grams, forms = half_gram(k), []
-    for i in range(0, len(q), at_once):
-        heads, keys = q[i : i + at_once], key_head[i : i + at_once]
-        numbers = _gram_statistics(heads, k[keys], key_grams[keys]).cpu()
-        forms += [_unpack(head, k[key], own) for head, key, own in zip(heads, keys, numbers, strict=True)]
-    return forms
+        grams = {place: half_gram(right[place]) for place in set(rights)} if is_low_rank(right) else {}
+        return [form_statistics(form.left[i], right[j], grams.get(j)) for i, j in form.pairs]
+    grams_of_all, left, statistics = half_gram(right), _take(form.left, form.lefts), []
+    for i in range(0, len(left), at_once):
+        heads, places = left[i : i + at_once], rights[i : i + at_once]
+        numbers = _gram_statistics(heads, right[places], grams_of_all[places]).cpu()
+        statistics += [
+            _unpack(head, right[place], row) for head, place, row in zip(heads, places, numbers, strict=True)
+        ]
+    return statistics
 
 
 def _heads_at_once(q: Tensor) -> int:
@@ -198,3 +234,22 @@ def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:
 def _wide(x: Tensor) -> Tensor:
     """Convert a half-precision product to float32, because its sum needs more digits; other dtypes stay."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+# The fourth power of a weight in this range, summed over a whole matrix, neither overflows nor underflows float32.
+SMALLEST, LARGEST = 2.0**-20, 2.0**20
+
+
+def rescale(w: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide w [..., rank, n] by a power of two if its largest entry is extreme. Returns w and the divisor [...].
+
+    The divisor is 1 if no entry is extreme, else the power of two at or below the largest magnitude, so that the
+    division rounds nothing. It is 0 if w is all zero, and NaN or Inf if w is not finite; w is then returned unchanged.
+    """
+    largest = torch.linalg.vector_norm(w, ord=float("inf"), dim=(-2, -1))
+    ordinary = (largest >= SMALLEST) & (largest <= LARGEST)
+    usable = largest.isfinite() & (largest > 0)
+    if bool((ordinary | ~usable).all()):
+        return w, torch.ones_like(largest).where(usable, largest)
+    divisor = torch.exp2(largest.log2().floor()).where(usable & ~ordinary, torch.ones_like(largest))
+    return w / divisor[..., None, None], divisor.where(usable, largest)

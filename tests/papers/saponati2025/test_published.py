@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attngeo.scores.published import published_of, published_scores
+from attngeo.papers.saponati2025.published import published_of, published_scores
 
 
 def test_the_223_published_rows_and_their_errata() -> None:

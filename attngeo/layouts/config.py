@@ -1,14 +1,40 @@
-"""The parts of a model and the sections of its config.json that describe them.
+"""What names of modules and the fields of config.json say: layers, the parts of a model, and heads.
 
 A composite model has a section for each part: `vision_config` for the tensors of `vision_tower`, and so on. The words
-of a section's key are compared with the words of a module's name.
+of a section's key are compared with the words of a module's name. Imports nothing heavy.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple
+
+from attngeo.errors import CorruptCheckpointError
+
+# More than any model has: a forged number of layers cannot make a loop endless.
+MOST_LAYERS = 10_000
+NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
+
+
+def pattern_of(name: str) -> str:
+    """The name with each number replaced by "#": the same for every layer of a stack."""
+    return NUMBER.sub("#", name)
+
+
+def join(module: str, name: str) -> str:
+    """The full name of a tensor or module inside `module`."""
+    return f"{module}.{name}" if module else name
+
+
+def is_in(name: str, module: str) -> bool:
+    """Whether this is the module, or something inside it."""
+    return name == module or name.startswith(f"{module}.") or not module
+
 
 # Words for the same part of a model. The first one of each line names the part, and the stack of its scores.
 SYNONYMS = (
@@ -100,21 +126,21 @@ def find_section(module: str, config: Mapping[str, Any]) -> Place:
     for position, segment in enumerate(re.split(r"\.(?:#|\d+)(?=\.|$)", module)[0].split(".")):
         for number, word in enumerate(list_words(segment)):
             place.setdefault(word, (position, -_weigh(word, number)))
-    whole, *inner = list_sections(config)
+    outermost, *inner = list_sections(config)
     fitting = [section for section in inner if split_words(section.key) and split_words(section.key) <= place.keys()]
     around = {other.keys[:-1] for other in fitting}
     if fitting := [section for section in fitting if section.keys not in around]:
-        section = min(fitting, key=lambda own: _rank(own, place))
+        section = min(fitting, key=lambda candidate: _rank(candidate, place))
         if main := _main_section(section, inner):
             return Place(_name_part(main), main, certain=False)
         return Place(_name_part(section), section)
     part = next((name for name in PARTS if name in place), None)
-    main = _main_section(whole, inner)
+    main = _main_section(outermost, inner)
     if main and (not part or "backbone" in split_words(main.key)):  # a backbone may see or hear
         return Place(_name_part(main) if main.key in MAIN else part, main, certain=False)
     stating = [section for section in inner if _states_heads(section.fields)]
     described = not part or part in split_words(str(config.get("model_type", "")))
-    return Place(part, whole, certain=described and bool(part or not stating or _states_heads(config)))
+    return Place(part, outermost, certain=described and bool(part or not stating or _states_heads(config)))
 
 
 def _weigh(word: str, number: int) -> int:
@@ -133,8 +159,10 @@ def _main_section(section: ConfigSection, inner: Iterable[ConfigSection]) -> Con
     if _states_heads(section.fields):
         return None
     depth = len(section.keys)
-    stating = [own for own in inner if own.keys[:depth] == section.keys and _states_heads(own.fields)]
-    main = [own for key in MAIN for own in stating if own.key == key]
+    stating = [
+        candidate for candidate in inner if candidate.keys[:depth] == section.keys and _states_heads(candidate.fields)
+    ]
+    main = [candidate for key in MAIN for candidate in stating if candidate.key == key]
     return main[0] if main else stating[0] if len(stating) == 1 else None
 
 
@@ -169,3 +197,133 @@ def _name_part(section: ConfigSection) -> str:
 
 def _states_heads(fields: Mapping[str, Any]) -> bool:
     return any(isinstance(name, str) and NUMBER_OF_HEADS.search(name) for name in fields)
+
+
+Role = Literal["encoder", "decoder"]
+
+# The names of the fields. The first one that a configuration has is taken. A name may have a prefix: a field whose
+# prefix is in the module's name, such as `decoder_num_attention_heads` in a decoder, comes before one without.
+HEADS = (
+    "num_attention_heads_per_stage", "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads",
+    "heads",
+)  # fmt: skip
+KEY_HEADS = (
+    "num_key_value_heads", "num_key_value_attention_heads", "num_kv_heads", "n_kv_heads", "kv_n_heads", "n_head_kv",
+    "multi_query_group_num",
+)  # fmt: skip
+HEAD_DIM = ("head_dim", "d_kv", "attention_head_size", "kv_channels", "d_head", "dim_head", "attention_head_dim")
+# Words of a module's name that mean the same as a prefix of a field.
+SAME = {"sliding": "swa", "swa": "sliding"}
+COUNTING = ("num", "n")
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The heads of one stack as the configuration states them; None for a number that it does not state.
+
+    heads: query heads. key_heads: by default as many as query heads. head_dim: by default the input width divided by
+    the number of query heads.
+    """
+
+    heads: int
+    key_heads: int | None
+    head_dim: int | None
+
+
+@cache
+def load_defaults() -> dict[str, dict[str, Any]]:
+    """Model type → field → the value that transformers uses if a configuration leaves the field out."""
+    defaults: dict[str, dict[str, Any]] = json.loads((files(__package__) / "defaults.json").read_text("utf-8"))
+    return defaults
+
+
+def read_heads(
+    section: Mapping[str, Any],
+    role: Role,
+    *,
+    defaults: Mapping[str, Any],
+    stage: int | None,
+    ref: str,
+    words: Sequence[str] = (),
+) -> HeadConfig:
+    """Read the heads of one stack from its section of the configuration.
+
+    defaults: the family's values of fields that published configurations leave out. stage: which entry to take from a
+    list that has one value for each stage; None if there are no stages. words: those of the module's name, in their
+    order. Raises CorruptCheckpointError if the number of heads is missing, or if a number is not a positive integer.
+    """
+    known = [*words, role]
+    if isinstance(nested := section.get("attn_config"), Mapping):
+        section = {**section, **nested}
+    heads = _read_positive(HEADS, section, defaults, known, stage, ref)
+    if heads is None:
+        raise CorruptCheckpointError(
+            f"{ref}: config.json has no number of attention heads, looked for {', '.join(HEADS)}"
+        )
+    # ConvBERT gives the other heads to a convolution.
+    ratio = section.get("head_ratio", defaults.get("head_ratio", 1))
+    return HeadConfig(
+        max(heads // ratio, 1) if type(ratio) is int and ratio > 0 else heads,
+        key_heads=_read_positive(KEY_HEADS, section, defaults, known, stage, ref),
+        head_dim=_read_positive(HEAD_DIM, section, defaults, known, stage, ref),
+    )
+
+
+def list_numbers(section: Mapping[str, Any], names: Collection[str]) -> list[int]:
+    """All numbers that a section states under these names, with any prefix or suffix; of a list, every entry."""
+    seen: dict[int, None] = {}
+    for field, value in section.items():
+        if isinstance(field, str) and any(f"_{name}_" in f"_{field}_" for name in names):
+            numbers = value if isinstance(value, list) else [value]
+            seen |= dict.fromkeys(number for number in numbers if type(number) is int and number > 0)
+    return list(seen)
+
+
+def _read_positive(
+    names: Collection[str],
+    section: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    words: Sequence[str],
+    stage: int | None,
+    ref: str,
+) -> int | None:
+    """The value of the first field in the section, and then in the defaults; None if neither has one."""
+    stated_as_null = False
+    for source in (section, defaults):
+        if stated_as_null:  # null means "derive it", not "the family's default"
+            return None
+        for name in fitting_fields(names, source, words):
+            value = source[name]
+            if isinstance(value, list) and stage is not None and stage < len(value):
+                value = value[stage]
+            if value is None or (value == 0 and names is HEAD_DIM):  # some files state a head_dim of 0 for "derive it"
+                stated_as_null = stated_as_null or source is section
+                continue
+            if type(value) is not int or value < 1:
+                raise CorruptCheckpointError(
+                    f"{ref}: config.json has {name} = {value!r:.80}, expected a positive integer"
+                )
+            return value
+    return None
+
+
+def fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
+    """The fields that a source has: those with a prefix whose words are all in `words`, then those without a prefix."""
+    prefixed = []
+    for name in source:
+        for ending in names:
+            if isinstance(name, str) and name.endswith(f"_{ending}") and name not in names:
+                prefix = [word for word in name.removesuffix(f"_{ending}").split("_") if word not in COUNTING]
+                places = [_place(word, words) for word in prefix]
+                if None not in places:
+                    prefixed.append((-len(prefix), places, name))
+    yield from (name for *_, name in sorted(prefixed))
+    yield from (name for name in names if name in source)
+
+
+def _place(word: str, words: Sequence[str]) -> int | None:
+    """Where a word of a field's prefix stands among those of a module's name. `pred` is short for `predictor`."""
+    same = (word, SAME.get(word, word))
+    return next(
+        (at for at, other in enumerate(words) if other in same or (len(word) > 2 and other.startswith(word))), None
+    )

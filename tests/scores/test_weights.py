@@ -20,8 +20,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import CorruptCheckpointError, UsageError
 from attngeo.progress import Progress
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.pipeline import read_ahead, site_nbytes
-from attngeo.scores.projections import sites_of
+from attngeo.scores.weights import read_ahead, site_nbytes, sites_of
 
 CPU = torch.device("cpu")
 LAYERS = 8

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 from torch import nn
 
 from attngeo.checkpoints.access import HubAccess
@@ -14,20 +16,23 @@ from attngeo.checkpoints.files import FileStore
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError
-from attngeo.layouts.names import is_in, pattern_of
-from attngeo.layouts.sites import AttentionSite
+from attngeo.layouts.config import is_in, pattern_of
+from attngeo.layouts.layout import AttentionSite
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import software
-from attngeo.scores.projections import sites_of
-from attngeo.verification.agreement import Prediction
-from attngeo.verification.checking import COMPARED, Expectation, check_expectations, predict
+from attngeo.scores.weights import sites_of
+from attngeo.verification.checking import (
+    COMPARED,
+    TOLERANCE,
+    Expectation,
+    Prediction,
+    check_expectations,
+    difference_of,
+    predict,
+)
 from attngeo.verification.drives import find_drives, run_drives
 from attngeo.verification.loading import borrow_model, load_model, silence_libraries
-from attngeo.verification.matching import SitePlace, match_places, places_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
 # What a verdict means for the scores of a site: they are those of the running model; they are not; nobody knows.
@@ -80,8 +85,6 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
     >>> attngeo.verify("demo:minilm").verdict.unique().tolist()
     ['agrees']
     """
-    import pandas as pd
-
     report = progress or ignore_progress
     with closing(open_store(model, hub)) as store, silence_libraries():
         saved, skipped = sites_of(store, COMPARED)
@@ -95,7 +98,7 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
                 {**running.skipped, **skipped},
                 lambda done, total: report(Progress("verify", "run the model", done, total, "steps")),
             )
-        known = {each.module for each in expected}
+        known = {expectation.module for expectation in expected}
         rest = [site for site in running.sites if site.module not in known]
     only_in_memory = [site for site in rest if any(_is_in(site, place) for place in findings.unreported)]
     rows = [
@@ -104,8 +107,8 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
         *(_make_row(site, "only in memory") for site in only_in_memory),
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).assign(model=store.ref)
-    made: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
-    frame.attrs = made | {
+    about: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
+    frame.attrs = about | {
         "skipped": skipped,
         "unexplained": [place for place in findings.unreported if not any(_is_in(site, place) for site in rest)],
         "problem": drives.error,
@@ -180,5 +183,65 @@ def _make_row(site: AttentionSite, verdict: str, difference: float = math.nan) -
 
 def _is_in(site: AttentionSite, place: str) -> bool:
     """Whether a module whose name has the pattern `place` is that of the site, inside it, or around it."""
-    own = pattern_of(site.module)
-    return is_in(place, own) or is_in(own, place)
+    pattern = pattern_of(site.module)
+    return is_in(place, pattern) or is_in(pattern, place)
+
+
+class SitePlace(NamedTuple):
+    """Where a site is in its model.
+
+    stack: without the pattern that tells stacks of one name apart. number: counts the sites of one stack and layer.
+    """
+
+    stack: str
+    layer: int
+    number: int
+
+
+def places_of(sites: Iterable[AttentionSite]) -> list[SitePlace]:
+    """The place of each site, in their order. No two are equal."""
+    seen: Counter[tuple[str, int]] = Counter()
+    places = []
+    for site in sites:
+        key = (site.stack.partition(":")[0], site.layer)
+        places.append(SitePlace(*key, seen[key]))
+        seen[key] += 1
+    return places
+
+
+class Matches(NamedTuple):
+    """Sites of a file and of the model in memory that belong together.
+
+    partners: place in the file → place in memory, for the sites that have a partner. copies: place in memory → place in
+    the file, for further modules in memory that share the weights, which a file has only once.
+    """
+
+    partners: dict[SitePlace, SitePlace]
+    copies: dict[SitePlace, SitePlace]
+
+
+def match_places(saved: Mapping[SitePlace, Prediction], loaded: Mapping[SitePlace, Prediction]) -> Matches:
+    """Match the sites by what their weights multiply to.
+
+    The partner of a site has the same weights, and the same place if such a one exists. A site whose weights no other
+    has is matched by its place alone, so that it is compared with the running model.
+    """
+
+    def equal(place: SitePlace, other: SitePlace) -> bool:
+        return difference_of(saved[place], loaded[other]) < TOLERANCE
+
+    partners = {place: place for place in saved if place in loaded and equal(place, place)}
+    free = [other for other in loaded if other not in partners]
+    for place in saved:
+        if (
+            place not in partners
+            and (partner := next((other for other in free if equal(place, other)), None)) is not None
+        ):
+            partners[place] = partner
+            free.remove(partner)
+    for place in saved:
+        if place not in partners and place in free:
+            partners[place] = place
+            free.remove(place)
+    copies = {other: place for other in free for place in saved if equal(place, other)}
+    return Matches(partners, copies)

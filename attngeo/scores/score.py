@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds import in_utf8
+from attngeo.bounds import available_memory, in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import Identity, identify, identify_path
 from attngeo.options import default_of, options_of, takes
@@ -14,10 +15,12 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code, software
 from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.scores.spec import number_columns, score_names, z_columns
+from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import Kept, KeptResult, ResultStore
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
@@ -81,15 +84,15 @@ def score(
     """
     report, identity = progress or ignore_progress, identify(model, hub)
     record = None if identity is None else _find_record(identity, options)
-    found = None if record is None or results.fresh else record.load()
-    if found is None:
+    kept = None if record is None or results.fresh else record.load()
+    if kept is None:
         from attngeo.scores.computing import compute
 
         pinned = model if identity is None else identity.ref
-        found = compute(pinned, options, hub, report, record, resume=not results.fresh)
+        kept = compute(pinned, options, hub, report, record, resume=not results.fresh)
     else:
-        report(Progress("kept", f"scores of {found.about['made']} from the result store"))
-    return _build_frame(found, options, found.about["model"] if identity is None else in_utf8(identity.ref.text))
+        report(Progress("kept", f"scores of {kept.about['made']} from the result store"))
+    return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
 
 
 def is_outdated(about: Mapping[str, Any]) -> bool:
@@ -118,12 +121,41 @@ def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None
     return store.record(content | {"options": chosen}, is_current=identity.is_current, about=content)
 
 
-def _build_frame(found: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
+def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
     """The table, with the model's name as it was given this time."""
     import pandas as pd
 
-    frame = pd.DataFrame(found.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
+    frame = pd.DataFrame(kept.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame["model"] = model
-    about = {name: value for name, value in found.about.items() if name not in OWN_ENTRIES}
+    about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
     frame.attrs = {"title": "Attention scores"} | about | {"model": model} | dict(options) | {"device": about["device"]}
     return frame
+
+
+def score_models(
+    models: Sequence[str],
+    options: ScoreOptions = ScoreOptions(),
+    *,
+    hub: HubAccess = HubAccess(),
+    results: ResultOptions = ResultOptions(),
+    study: StudyOptions = StudyOptions(),
+    progress: ProgressCallback = ignore_progress,
+    on_outcome: Callable[[RunOutcome[pd.DataFrame]], None] = lambda _: None,
+) -> list[RunOutcome[pd.DataFrame]]:
+    """The table of scores of each model, as `attngeo.score` returns it, or the error; in the order of the models.
+
+    models: references; see `attngeo.studies.models.list_models`. The other parameters are those of `attngeo.score` and
+    of `attngeo.studies.engine.run_study`, and it raises what `run_study` raises. Several processes share a quarter of
+    the free memory unless `options.memory` is given, which is for each of them.
+    """
+    if options.memory is None and study.jobs > 1:
+        options = options.replace(memory=max(available_memory() // 4 // study.jobs, 1))
+    run = partial(score_one, options=options, hub=hub, results=results)
+    return run_study(run, models, names=models, options=study, progress=progress, on_outcome=on_outcome)
+
+
+def score_one(
+    model: str, progress: ProgressCallback, *, options: ScoreOptions, hub: HubAccess, results: ResultOptions
+) -> pd.DataFrame:
+    """One run of the study."""
+    return score(model, options=options, hub=hub, results=results, progress=progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "scores.csv"
+FILE = "published.csv"
 # The owners of the models that the tables name without an owner.
 OWNERS = ("albert", "distilbert", "eleutherai", "google-bert", "openai-community")
 SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), tables S4 and S5 and the authors' stored results per layer"

@@ -1,0 +1,378 @@
+"""The query and key projections of each attention site of a model: joins checkpoints, layouts and options.
+
+While one site is worked on, the next ones are read and copied to the device.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from attngeo.bounds import available_memory
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.store import TensorStore, float_shape, stated_quantisation
+from attngeo.choices import Convention
+from attngeo.devices import Sent, Transfer
+from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
+from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
+from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, count_shared_rows
+from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
+from attngeo.layouts.sites import find_sites
+from attngeo.options import takes
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.scores.options import ScoreOptions, check_layers
+
+
+class SiteWeights(NamedTuple):
+    """One attention site and its weights: wq [heads, d_model, head_dim], wk [key_heads, d_model, head_dim].
+
+    Query head h reads key head h // (heads / key_heads). With biases, d_model is one more.
+    """
+
+    site: AttentionSite
+    wq: Tensor
+    wk: Tensor
+
+
+class SiteKeywords(HubAccess):
+    """The keywords of `attention_sites`."""
+
+    hub: HubAccess | None = None
+    stack: str | None = None
+    layers: Iterable[int] | None = None
+    with_bias: bool = False
+    fold_norm: bool = False
+    rope_offset: int = 0
+    dtype: torch.dtype = torch.float32
+
+
+@takes(SiteKeywords)
+def attention_sites(
+    model: Any,
+    *,
+    stack: str | None = None,
+    layers: Iterable[int] | None = None,
+    with_bias: bool = False,
+    fold_norm: bool = False,
+    rope_offset: int = 0,
+    dtype: torch.dtype = torch.float32,
+    hub: HubAccess,
+) -> Iterator[SiteWeights]:
+    """Iterate over the attention sites of `model`, with their query and key weights. One site is in memory at a time.
+
+    model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+    stack, layers: select sites. with_bias, fold_norm, rope_offset: as for `score`. dtype: of the returned weights.
+    {hub}
+
+    Raises ModelUnavailableError, CheckpointError, UsageError.
+
+    >>> import attngeo
+    >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
+    [(0, (12, 384, 32)), (1, (12, 384, 32))]
+    """
+    options = ScoreOptions(with_bias=with_bias, fold_norm=fold_norm, rope_offset=rope_offset)
+    with closing(open_store(model, hub)) as store:
+        sites, _ = sites_of(store, options)
+        sites = select(sites, stack, layers, store.ref)
+        for site in sites:
+            q, k, _ = projections(site, read(store, site), options, dtype=dtype, ref=store.ref)
+            yield SiteWeights(site, q.mT, k.mT)
+
+
+def sites_of(
+    store: TensorStore, options: ScoreOptions = ScoreOptions(), progress: Callable[[str], None] | None = None
+) -> tuple[list[AttentionSite], dict[str, str]]:
+    """The attention sites of an open checkpoint, and what is left out: name pattern → reason. Reads no weights.
+
+    A site lists only the tensors that the options need. The files that hold them are opened; `progress` is called with
+    the name of each one before.
+    """
+
+    def prepare(names: list[str]) -> None:
+        with suppress(CorruptCheckpointError):  # raised again for the module that it is about
+            store.fetch(names, progress)
+
+    return find_sites(
+        store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
+        quantisation=stated_quantisation(store.config), biases=options.with_bias, input_norms=options.fold_norm,
+        prepare=prepare,
+    )  # fmt: skip
+
+
+def list_unused(sites: Iterable[AttentionSite], options: ScoreOptions) -> list[str]:
+    """The options that change no site, because the model lacks biases, norms or rotary embeddings."""
+    sites = list(sites)
+    roles = {role for site in sites for role in site.tensors}
+    used = {
+        # The shift of a folded normalisation becomes a bias, too.
+        "with_bias": any(role.endswith("_bias") for role in roles),
+        "fold_norm": "pre_norm" in roles,
+        "rope_offset": any(site.rotary is not None for site in sites),
+    }
+    return [name for name, has_effect in used.items() if getattr(options, name) and not has_effect]
+
+
+def select(
+    sites: list[AttentionSite], stack: str | None, layers: Iterable[int] | None, ref: str
+) -> list[AttentionSite]:
+    """The sites of one stack and of some layers. Raises UsageError, which lists those that exist, if none is left."""
+    stacks = list(dict.fromkeys(site.stack for site in sites))
+    if stack is not None and stack not in stacks:
+        raise UsageError(f"{ref} has no stack {stack!r}, expected one of: {', '.join(stacks)}")
+    selected = [site for site in sites if stack in (None, site.stack)]
+    if (wanted := check_layers(layers)) is not None:
+        present = sorted({site.layer for site in selected})
+        if missing := sorted(set(wanted) - set(present)):
+            raise UsageError(f"{ref} has no layer {missing[0]}, expected layers from {present[0]} to {present[-1]}")
+        selected = [site for site in selected if site.layer in wanted]
+    if not selected:
+        raise UsageError(f"{ref}: layers is empty, expected at least one layer")
+    return selected
+
+
+def read(store: TensorStore, site: AttentionSite) -> dict[str, Tensor]:
+    """The tensors of a site by name, in the dtype of the file."""
+    return store.read_all(site.reads)
+
+
+def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
+    """The key head of each query head h: that of its group, or h mod K by the published convention."""
+    if convention == "published":
+        return [head % site.key_heads for head in range(site.heads)]
+    return [head // (site.heads // site.key_heads) for head in range(site.heads)]
+
+
+def projections(
+    site: AttentionSite,
+    tensors: Mapping[str, Tensor],
+    options: ScoreOptions = ScoreOptions(),
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    ref: str = "",
+) -> tuple[Tensor, Tensor, list[str]]:
+    """The q [heads, head_dim, d_model] and k [key_heads, head_dim, d_model] of a site, and notes about them.
+
+    options: with_bias, fold_norm and rope_offset say which bilinear form is built; the defaults give Wq·Wkᵀ itself.
+    """
+    tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
+    parts = assemble(site, tensors)
+    notes = list(site.notes)
+    if options.fold_norm:
+        parts, note = _fold_norm(site, tensors, parts)
+        notes += note
+    parts = {letter: _fold_head_norm(site, tensors, part, f"{letter}_gain") for letter, part in parts.items()}
+    if "q_scale" in site.tensors:  # a learned factor of each dimension of the queries, which is positive
+        scale = softplus(tensors[site.tensors["q_scale"]])[None]
+        parts["q"] = parts["q"].change(lambda x: fold_head_norm(x, scale, centred=False))
+    parts, scaling = _scale_rotated(site, tensors, parts, ref)
+    parts["q"], note = _rotate(site, parts["q"], options.rope_offset, ref)
+    notes += note + scaling
+    (q, q_bias, _), (k, k_bias, _) = parts["q"], parts["k"]
+    if options.with_bias and q_bias is None and k_bias is None:
+        notes.append("no biases to include")
+    elif options.with_bias:
+        q, k = append_bias(q, q_bias), append_bias(k, k_bias)
+        notes.append("biases included")
+    return q, k, notes
+
+
+Parts = dict[Letter, Part]
+
+
+def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts) -> tuple[Parts, list[str]]:
+    """Fold the normalisation before attention into the weights: its gain, and its shift into the biases."""
+    if "pre_norm" not in site.tensors:
+        note = (
+            "no normalisation gain before attention"
+            if site.family.source
+            else "the input norm is unknown and was not folded"
+        )
+        return parts, [note]
+    gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
+    shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
+
+    def fold(part: Part) -> Part:
+        bias = part.bias
+        if shift is not None:
+            bias = input_shift(part.weight, shift) + (0 if bias is None else bias)
+        return part._replace(weight=fold_input_gain(part.weight, gain), bias=bias)
+
+    if site.is_cross:
+        return parts | {"q": fold(parts["q"])}, ["gain folded into queries only: keys read another stack"]
+    return {letter: fold(part) for letter, part in parts.items()}, ["input gain folded"]
+
+
+def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], part: Part, role: str) -> Part:
+    """Fold the linear part of QK-norm: its gain, and the centring of a LayerNorm."""
+    gain, norm = part.gain, site.family.head_norm
+    if gain is None or norm is None:
+        return part
+    # A vector as wide as all heads together belongs to a normalisation of all heads together.
+    stored = tensors.get(site.tensors.get(role, ""))
+    across_heads = stored is not None and stored.ndim == 1 and len(gain) > 1
+    return part.change(lambda x: fold_head_norm(x, gain, centred=norm.centred, across_heads=across_heads))
+
+
+def _scale_rotated(
+    site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts, ref: str
+) -> tuple[Parts, list[str]]:
+    """Multiply what rotates by its factor, which yarn and longrope give it at any offset.
+
+    Where all dimensions rotate, the factor is one of all logits, and is left out like that in front of the softmax.
+    """
+    if not site.may_rotate:
+        return parts, []
+    shared = count_shared_rows(site, tensors) if isinstance(site.layout, LatentLayout) else None
+    with _explain_rotary(ref, "correct it"):
+        factor, count = rotary_scaling(site.section, site.family, site.head_dim, site.layer, shared)
+    if factor == 1:
+        return parts, []
+    factors = parts["q"].weight.new_ones(1, site.head_dim)
+    factors[:, :count] = factor
+    if shared is not None:
+        factors = factors.flip(1)
+    note = f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys times {factor:.4g}"
+    scaled = {letter: parts[letter].change(lambda x: fold_head_norm(x, factors, centred=False)) for letter in "qk"}
+    return parts | scaled, [note]
+
+
+def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[Part, list[str]]:
+    """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
+    rotary = site.rotary
+    if rotary is None:
+        unknown = site.family.rotary is None and not site.family.source
+        if offset and unknown and any("rope" in name for name in site.section):
+            raise UnsupportedModelError(
+                f"{ref}: the order of the rotary dimensions of {site.section.get('model_type')!r} is unknown; "
+                "score without --rope-offset"
+            )
+        return queries, ["no rotary embeddings: the offset has no effect"] if offset else []
+    notes = [f"rotary: relative offset {offset}"]
+    if not offset:
+        return queries, notes
+    with _explain_rotary(ref, "score without --rope-offset"):
+        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
+        if not frequencies.isfinite().all():
+            raise ValueError("frequencies are not finite")
+    if 2 * len(frequencies) > site.head_dim:
+        raise ShapeError(f"{ref}: {2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
+    angles = offset * frequencies
+    start = site.head_dim - 2 * len(angles) if rotary.tail else 0
+    cosine, sine = angles.cos().to(queries.weight), angles.sin().to(queries.weight)
+    return queries.change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start)), notes
+
+
+@contextmanager
+def _explain_rotary(ref: str, advice: str) -> Iterator[None]:
+    """Inside, what an invalid description of rotary embeddings raises becomes a CorruptCheckpointError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CorruptCheckpointError(
+            f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}"
+        ) from None
+
+
+def read_ahead(
+    store: TensorStore,
+    sites: list[AttentionSite],
+    *,
+    device: torch.device,
+    memory: int | None = None,
+    report: ProgressCallback = ignore_progress,
+) -> Iterator[tuple[AttentionSite, dict[str, Tensor]]]:
+    """Each site with its tensors, in this order; the next ones are read while the caller works on this one.
+
+    device: where the caller computes. A CUDA device has the tensors already; others leave them on the CPU.
+    memory: bytes, in the checkpoint's dtype, of the layers in flight: those that are read or copied, and the one that
+    the caller works on. None is a quarter of what is free. There is always one layer, however large, and never more
+    than can be worked on at once. report: called before each site.
+    Raises what a read raises, when its site comes.
+    """
+    transfer = Transfer(device)
+    sizes = [site_nbytes(store, site) for site in sites]
+    total, done, room = sum(sizes), 0, _free_quarter(device) if memory is None else memory
+    ahead = store.lanes + transfer.is_needed
+    in_flight: deque[Future[Sent]] = deque()
+    reader = ThreadPoolExecutor(ahead, thread_name_prefix="attngeo-read")
+    try:
+        for i, site in enumerate(sites):
+            while (last := i + len(in_flight)) < len(sites) and (
+                not in_flight or (len(in_flight) <= ahead and sum(sizes[i : last + 1]) <= room)
+            ):
+                in_flight.append(reader.submit(_load, store, sites[last], transfer))
+            sent = in_flight.popleft().result()
+            report(Progress("score", f"{site.stack} {site.layer}", done, total))
+            yield site, transfer.receive(sent)
+            done += sizes[i]
+    finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
+        reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
+    report(Progress("score", "done", done, total))
+
+
+def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
+    """Bytes that are read for one site."""
+    count = 0
+    for name, rows in site.reads.items():
+        info = store.info(name)
+        count += info.row_nbytes * len(range(info.shape[0])[rows]) if info.shape else info.nbytes
+    return count
+
+
+def _load(store: TensorStore, site: AttentionSite, transfer: Transfer) -> Sent:
+    return transfer.send(read(store, site))
+
+
+def _free_quarter(device: torch.device) -> int:
+    """A quarter of the memory that is free, on this machine or on a CUDA device if that has less."""
+    free = available_memory()
+    if device.type == "cuda":
+        free = min(free, torch.cuda.mem_get_info(device)[0])
+    return free // 4
+
+
+def survey(model: str, progress: ProgressCallback = ignore_progress, *, hub: HubAccess = HubAccess()) -> dict[str, Any]:
+    """What `attngeo.score` would read of a model with the default options, by requests for headers alone.
+
+    Keys: `model`, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the checkpoint does not state
+    them, and their ratio `share_to_read`; `requests` for ranges of `remote_files` on the Hub; `left_out`, name pattern
+    → reason; `sites`, a dictionary for each attention module; `names` of all tensors.
+    Raises ModelUnavailableError or CheckpointError.
+    """
+    with closing(open_store(model, hub)) as store:
+        sites, skipped = sites_of(store, progress=lambda file: progress(Progress("download", file)))
+        to_read, total = sum(site_nbytes(store, site) for site in sites), store.total_nbytes
+        requests = store.count_requests(site.reads for site in sites)
+        return {
+            "model": store.ref,
+            "revision": store.revision,
+            "model_type": store.config.get("model_type"),
+            "bytes_to_read": to_read,
+            "bytes_total": total,
+            "share_to_read": to_read / total if total and to_read <= total else None,  # an index may state too little
+            "requests": sum(requests.values()),
+            "remote_files": len(requests),
+            "left_out": skipped,
+            "sites": [
+                {
+                    "stack": site.stack, "layer": site.layer, "module": site.module, "heads": site.heads,
+                    "key_heads": site.key_heads, "head_dim": site.head_dim, "d_model": site.d_model, "rule": site.rule,
+                    "source": site.family.source or None, "bytes": site_nbytes(store, site), "notes": list(site.notes),
+                    "tensors": {
+                        name: {"dtype": store.info(name).dtype, "shape": list(store.info(name).shape)}
+                        for name in site.tensors.values()
+                    },
+                }
+                for site in sites
+            ],
+            "names": list(store.names),
+        }  # fmt: skip
