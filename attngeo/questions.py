@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attngeo.options import Options
 
 if TYPE_CHECKING:
-    from attngeo.reporting.answers import Answer
+    from attngeo.reporting.answers import ResultsAnswer
 
 Columns = Sequence[str] | Callable[[], Sequence[str]]
 
@@ -30,7 +30,7 @@ class Question:
 
     name: str
     options: str | type[Options]
-    run: str | Callable[..., Answer]
+    run: str | Callable[..., ResultsAnswer]
     columns: str | Columns | None
 
     def make_options_class(self) -> type[Options]:
@@ -38,9 +38,9 @@ class Question:
         kind: type[Options] = _resolve(self.options)
         return kind
 
-    def find_function(self) -> Callable[..., Answer]:
+    def find_function(self) -> Callable[..., ResultsAnswer]:
         """The function that answers it."""
-        function: Callable[..., Answer] = _resolve(self.run)
+        function: Callable[..., ResultsAnswer] = _resolve(self.run)
         return function
 
     def list_columns(self) -> tuple[str, ...] | None:

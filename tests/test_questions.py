@@ -15,7 +15,7 @@ from attngeo.options import COMPUTATION, Options, option
 from attngeo.provenance import digest_code, software
 from attngeo.questions import QUESTIONS, Question
 from attngeo.reporting import build_report, read_recipe
-from attngeo.reporting.answers import Answer, Workplace
+from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.studies.results import ResultStore
 
 COLUMNS = ("method", "seed", "n_c", "noise", "corr", "accuracy")
@@ -39,7 +39,7 @@ class ToyOptions(Options):
     wheels: int = option(4, "Number of wheels", panel=COMPUTATION, least=1)
 
 
-def play(options: ToyOptions, place: Workplace, *, animals: list[str]) -> Answer:  # noqa: ARG001
+def play(options: ToyOptions, place: Workplace, *, animals: list[str]) -> ResultsAnswer:  # noqa: ARG001
     """Rows of toys, which are kept."""
     row = {"seed": 1, "n_c": 1, "noise": 0.0, "corr": 0.5, "accuracy": options.wheels / 10}
     rows = [{"method": animal, **row} for animal in animals]
@@ -47,7 +47,7 @@ def play(options: ToyOptions, place: Workplace, *, animals: list[str]) -> Answer
     if store is not None:
         about = {"model": "bear", "version": {"code": digest_code(), **software()}, "options": dict(options)}
         store.record({"animals": animals}).keep([{"method": "bear", "accuracy": 0.3}], about)
-    return Answer.of(pd.DataFrame(rows, columns=list(COLUMNS)))
+    return ResultsAnswer.of(pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
 @pytest.fixture

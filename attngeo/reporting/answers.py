@@ -69,7 +69,7 @@ class Workplace:
 
 
 @dataclass
-class Answer:
+class ResultsAnswer:
     """The table of an answer. made: how each part of it was made. failures: what is missing from it, and why."""
 
     rows: pd.DataFrame
@@ -77,7 +77,7 @@ class Answer:
     failures: list[tuple[str, AttnGeoError]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rows: pd.DataFrame) -> Answer:
+    def of(cls, rows: pd.DataFrame) -> ResultsAnswer:
         """The answer that is one table."""
         return cls(rows, [{str(name): value for name, value in rows.attrs.items()}])
 
@@ -126,7 +126,7 @@ class EfaTable(RunOptions):
     save: None = None
 
 
-def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Answer:
+def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
     """Scores of every layer and head of some models. A model that fails costs only its rows."""
     import pandas as pd
 
@@ -144,13 +144,13 @@ def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Ans
     ) if names else []  # fmt: skip
     failures += [(names[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     frames = [_rename_models(outcome.result, names) for outcome in outcomes if outcome.result is not None]
-    answer = Answer(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), failures=failures)
-    answer.made = [made for frame in frames for made in Answer.of(frame).made]
+    answer = ResultsAnswer(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), failures=failures)
+    answer.made = [made for frame in frames for made in ResultsAnswer.of(frame).made]
     answer.failures.sort(key=lambda failure: models.index(failure[0]))
     return answer
 
 
-def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) -> Answer:
+def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
     """Word analogies in the embeddings of some models, on the questions that all of them know."""
     from attngeo.analogies.analogy import analogy
 
@@ -159,46 +159,46 @@ def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) 
     if isinstance(questions, str) and questions != GOOGLE:
         options = options.replace(questions=str(place.base / local_path(questions)))
     rows = analogy(list(names), options=options, hub=place.hub, progress=place.progress).scores
-    return Answer.of(_rename_models(rows, names))
+    return ResultsAnswer.of(_rename_models(rows, names))
 
 
-def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> Answer:
+def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
     """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
     from attngeo.theory.statements import check_statements
 
-    return Answer.of(check_statements(statements, options=options, progress=place.progress))
+    return ResultsAnswer.of(check_statements(statements, options=options, progress=place.progress))
 
 
-def simulate(options: SimulateOptions, place: Workplace) -> Answer:
+def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on simulated tables, whose test rows have another distribution."""
     from attngeo.tabular.experiments import compare_on_simulation
 
-    return Answer.of(compare_on_simulation(options, study=place.study, progress=place.progress))
+    return ResultsAnswer.of(compare_on_simulation(options, study=place.study, progress=place.progress))
 
 
-def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> Answer:
+def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on the auto-mpg data."""
     from attngeo.tabular.experiments import compare_on_auto_mpg
 
     options = _find_data(options, place)
-    return Answer.of(compare_on_auto_mpg(options, study=place.study, progress=place.progress))
+    return ResultsAnswer.of(compare_on_auto_mpg(options, study=place.study, progress=place.progress))
 
 
-def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> Answer:
+def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
     """Errors of models in an experiment of exponential family attention, beside baselines."""
     from attngeo.efa.experiments import compare_models
 
     chosen = RunOptions(**_find_data(options, place).given)
-    return Answer.of(compare_models(experiment, chosen, study=place.study, progress=place.progress))
+    return ResultsAnswer.of(compare_models(experiment, chosen, study=place.study, progress=place.progress))
 
 
-def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> Answer:  # noqa: ARG001 - a file has no options
+def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
     file = place.base / local_path(path)
     rows = read_results(file, (), "attngeo … -o FILE", numbers=number_columns())
     digest = hashlib.sha256(read_small_bytes(file, MOST_RESULTS_BYTES)).hexdigest()
     rows.attrs = {"model": path, "sha256": digest}
-    return Answer.of(rows)
+    return ResultsAnswer.of(rows)
 
 
 def list_curve_columns() -> tuple[str, ...]:
@@ -209,7 +209,7 @@ def list_curve_columns() -> tuple[str, ...]:
     return (*RUN_COLUMNS, *geometry_columns())
 
 
-def train(options: Options, place: Workplace) -> Answer:
+def train(options: Options, place: Workplace) -> ResultsAnswer:
     """Scores and loss of a training run, or of a comparison of runs, at every log. Runs are kept beside the report."""
     written, found = options.given, dict(options.given)
     for name in [name for name, names in PATHS.items() if name in found and found[name] not in names]:
@@ -224,7 +224,7 @@ def train(options: Options, place: Workplace) -> Answer:
     rows = _train_or_resume(found, folder, place)
     rows["init"] = rows["init"].replace(inits)
     rows.attrs.update(written)  # paths as the recipe writes them
-    return Answer.of(rows)
+    return ResultsAnswer.of(rows)
 
 
 def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:

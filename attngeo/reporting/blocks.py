@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError, UsageError
 from attngeo.reporting.answers import Workplace, resolve_reference
-from attngeo.reporting.inputs import FigureInputs, read_frames
-from attngeo.reporting.plots import plot
+from attngeo.reporting.plots import FigureInputs, plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, TableBlock
 from attngeo.reporting.results import CollectedResults
 from attngeo.scores.conditions import Condition, Outcome
@@ -77,7 +76,7 @@ def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace
 
 def _draw_model(block: FigureBlock, model: str, place: Workplace) -> Figure:
     """A figure of one model, which is named as in the recipe instead of by its path on this machine."""
-    frames = read_frames(
+    frames = read_tables(
         FigureInputs(
             given=[resolve_reference(model, place.base)], spec=block.spec, options=block.shown,
             hub=place.hub, progress=place.progress,
@@ -85,7 +84,7 @@ def _draw_model(block: FigureBlock, model: str, place: Workplace) -> Figure:
     )  # fmt: skip
     for frame in frames:
         frame.attrs = {**frame.attrs, "model": model}
-    return block.spec.draw(*frames, options=block.shown)
+    return block.spec.make(*frames, options=block.shown)
 
 
 def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:

@@ -37,8 +37,9 @@ SHOWN = {
     "rows": (), "summary": SCORES, "published": SCORES, "methods": ("method", "accuracy"),
     "advantage": ("method", "accuracy"),
 }  # fmt: skip
-# Figures that may be drawn from the folder of a saved model; a figure of no columns is drawn from a model only.
-OF_SAVED_MODELS = ("item-vectors",)
+# What makes the rows of figures that may be drawn from the folder of a saved model, too; a figure of no columns is
+# drawn from a model only.
+SAVED_MODELS = ("vectors", "encodings")
 
 
 def _check_values(wanted: object) -> object:
@@ -264,7 +265,7 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
 def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
     spec, options = figure.spec, figure.shown
     keys = (("of",) if spec.columns else ("model",)) + (("models",) if "model" in spec.columns else ())
-    known = (*spec.options, *keys, *(("model",) if figure.kind in OF_SAVED_MODELS else ()))
+    known = (*spec.options, *keys, *(("model",) if spec.source in SAVED_MODELS else ()))
     for name in type(figure).model_fields:
         if name in figure.model_fields_set and name not in ("kind", "caption", *known):
             yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(known)}"
@@ -275,7 +276,7 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
     elif figure.model is None and not spec.columns:
         yield (*place, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
     elif figure.model is None and figure.of is None:
-        other = "; or model, the folder of one" if figure.kind in OF_SAVED_MODELS else ""
+        other = "; or model, the folder of one" if spec.source in SAVED_MODELS else ""
         yield (*place, "of"), f"is missing, expected the name of a [[results]] table{other}"
     elif figure.of is not None:
         yield from _check_reference(recipe, place, figure.of, spec.required_columns(options), figure.models)

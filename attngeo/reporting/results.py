@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError, UnexpectedError
 from attngeo.provenance import digest_code, software
-from attngeo.reporting.answers import Answer, Workplace, describe_inputs
+from attngeo.reporting.answers import ResultsAnswer, Workplace, describe_inputs
 from attngeo.reporting.recipe import RecipeFile, Request
 from attngeo.tables.atomic import atomic_write
 from attngeo.tables.parquet import read_parquet
@@ -59,7 +59,7 @@ class CollectedResults:
 
 
 def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
-    """Answer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
+    """ResultsAnswer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
 
     A model that fails is left out and listed. Raises the first failure if everything fails, and with `fail_fast` if
     something does; and OutputError and InterruptedTrainingError at once.
@@ -88,7 +88,7 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
     return collected
 
 
-def _load_or_ask(request: Request, place: Workplace) -> Answer:
+def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
     """The answer that is kept; if there is none, the question is asked, and an answer that lacks nothing is kept."""
     content = request.model_dump(exclude_unset=True)
     inputs = describe_inputs(content, place.base)
@@ -98,7 +98,7 @@ def _load_or_ask(request: Request, place: Workplace) -> Answer:
         try:
             rows = read_parquet(path)
             log.info("%s: kept from the report that was interrupted", path.stem)
-            return Answer(rows, rows.attrs.pop("made"))
+            return ResultsAnswer(rows, rows.attrs.pop("made"))
         except (OSError, ValueError, KeyError):
             pass  # a broken file: the question is asked again
     answer = request.question.find_function()(
