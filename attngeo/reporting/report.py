@@ -22,8 +22,7 @@ from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.reporting.answers import Workplace
 from attngeo.reporting.blocks import FILE_NAME, build_figure, build_table, run_check
-from attngeo.reporting.markdown import render_markdown
-from attngeo.reporting.page import ReportContent, ReportSection, render_page
+from attngeo.reporting.page import ReportContent, ReportSection, render_markdown, render_page
 from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
 from attngeo.reporting.results import CollectedResults, ReportFailure, collect_results, remove_parts
 from attngeo.scores.conditions import Outcome

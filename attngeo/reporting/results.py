@@ -59,7 +59,7 @@ class CollectedResults:
 
 
 def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
-    """ResultsAnswer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
+    """Answer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
 
     A model that fails is left out and listed. Raises the first failure if everything fails, and with `fail_fast` if
     something does; and OutputError and InterruptedTrainingError at once.

@@ -13,8 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 from attngeo.reporting.blocks import ReportFigure
-from attngeo.reporting.page import ReportContent, ReportSection, render_page
-from attngeo.reporting.payload import encode_figure, pack_figures
+from attngeo.reporting.page import ReportContent, ReportSection, encode_figure, pack_figures, render_page
 from attngeo.reporting.plots import plot
 from attngeo.scores.published import published_scores
 
