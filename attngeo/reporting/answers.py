@@ -144,6 +144,8 @@ def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Res
     ) if names else []  # fmt: skip
     failures += [(names[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     frames = [_rename_models(outcome.result, names) for outcome in outcomes if outcome.result is not None]
+    for frame in frames:
+        frame.attrs["memory"] = options.memory  # not the share of each of several processes
     answer = ResultsAnswer(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), failures=failures)
     answer.made = [made for frame in frames for made in ResultsAnswer.of(frame).made]
     answer.failures.sort(key=lambda failure: models.index(failure[0]))

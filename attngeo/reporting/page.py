@@ -27,8 +27,8 @@ MOST_ROWS = 500
 MOST_MARKDOWN_ROWS = 50
 # Significant digits of numbers in tables.
 DIGITS = 4
-# The scores of heat maps, which are most of a large page, are whole thousandths: a picture and a hover show no more, and as
-# decimal text they compress to less than half of the base64 that plotly writes.
+# The scores of heat maps, which are most of a large page, are whole thousandths: a picture and a hover show no more,
+# and as decimal text they compress to less than half of the base64 that plotly writes.
 THOUSANDTHS = 1000
 # The `meta` of a heat map in thousandths, for the script of the page.
 META = {"thousandths": True}
