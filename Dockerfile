@@ -18,7 +18,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY attngeo attngeo
 COPY commands commands
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt ".[demo]"
+    pip install --constraint constraints.txt ".[all,demo]"
 
 FROM python:3.11-slim
 COPY --from=build /opt/attngeo /opt/attngeo

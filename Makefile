@@ -16,10 +16,10 @@ DIST := build/dist
 SEED := $(or $(SEED),$(shell date +%s))
 
 # Most of the tests that multiply tensors; see CONTRIBUTING.md.
-COMPUTING := $(addprefix tests/, analogies efa geometry layouts pretrain scores tabular theory training verification \
-	commands/test_analogy.py commands/test_efa.py commands/test_tabular_fit.py)
+COMPUTING := $(addprefix tests/, analogies estimators geometry layouts pretrain scores papers training verification \
+	commands/test_analogy.py commands/test_efa.py commands/test_tabular.py)
 
-.PHONY: help demo report test test-pythons slow portable explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures readme clean
+.PHONY: help demo report test test-pythons slow portable explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -92,7 +92,7 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt tests/support/lowest.py | d
 	$(LOWEST)/bin/python tests/support/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet $(TORCH)
 	wheel=$$(echo $(DIST)/*.whl) && \
-		$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt "$$wheel[demo]" pytest hypothesis
+		$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt "$$wheel[cbow,data,demo,estimators,images,sentencepiece]" pytest hypothesis
 	touch $@
 
 census: $(INSTALLED)  ## Compare every model type of transformers with what the running model multiplies.
@@ -120,6 +120,9 @@ demo-models: $(INSTALLED)  ## Train demo:encoder and demo:decoder again (half an
 
 figures: $(INSTALLED)  ## Draw the pictures in reports/figures again (needs Chromium).
 	PATH="$(abspath $(BIN)):$$PATH" reports/figures.sh
+
+docs: $(INSTALLED)  ## Render the docstrings as pages, build/docs/index.html.
+	$(BIN)/python tests/support/docs.py build/docs
 
 readme: $(INSTALLED)  ## Write the generated parts of the READMEs.
 	PYTHONPATH=tests $(BIN)/python tests/support/readme.py

@@ -32,6 +32,17 @@ from __future__ import annotations
 
 # Where the files of the project can be read, for messages that refer to one.
 PROJECT_FILES = "https://github.com/attngeo/attngeo/blob/main"
+# Module → the extra of the package that installs it; the base installation is without.
+EXTRAS = {
+    "PIL": "data", "choreographer": "images", "datasets": "data", "distributed": "cluster", "gensim": "cbow",
+    "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece", "sklearn": "estimators",
+}  # fmt: skip
+
+
+def explain_missing(error: ModuleNotFoundError) -> str | None:
+    """What to install if the module that is missing is one of an extra; None for any other module."""
+    module = str(error.name).partition(".")[0]
+    return f"{module} is not installed: pip install 'attngeo[{EXTRAS[module]}]'" if module in EXTRAS else None
 
 
 class AttnGeoError(Exception):
@@ -136,6 +147,8 @@ class UnexpectedError(CheckpointError):
     @classmethod
     def of(cls, what: str, error: BaseException) -> UnexpectedError:
         """The line that describes an error in some work: a model, or a figure."""
+        if isinstance(error, ModuleNotFoundError) and (advice := explain_missing(error)):
+            return cls(f"{what}: {advice}")
         return cls(f"{what}: unexpected {type(error).__name__}: {first_line(error)}")
 
 

@@ -67,18 +67,21 @@ QUESTIONS = {
         ),
         Question("pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", f"{ANSWERS}:list_curve_columns"),
         Question(
-            "theory", "attngeo.theory.options:TheoryOptions", f"{ANSWERS}:check_all",
-            "attngeo.theory.statements:COLUMNS",
+            "theory", "attngeo.papers.statements:TheoryOptions", f"{ANSWERS}:check_all",
+            "attngeo.papers.statements:COLUMNS",
         ),
         Question(
-            "simulate", "attngeo.tabular.experiment_options:SimulateOptions", f"{ANSWERS}:simulate",
-            "attngeo.tabular.experiments:SIMULATION_COLUMNS",
+            "simulate", "attngeo.papers.wibisono2023.options:SimulateOptions", f"{ANSWERS}:simulate",
+            "attngeo.papers.wibisono2023.tables:SIMULATION_COLUMNS",
         ),
         Question(
-            "auto-mpg", "attngeo.tabular.experiment_options:AutoMpgOptions", f"{ANSWERS}:compare_on_cars",
-            "attngeo.tabular.experiments:AUTO_MPG_COLUMNS",
+            "auto-mpg", "attngeo.papers.wibisono2023.options:AutoMpgOptions", f"{ANSWERS}:compare_on_cars",
+            "attngeo.papers.wibisono2023.tables:AUTO_MPG_COLUMNS",
         ),
-        Question("efa", f"{ANSWERS}:EfaTable", f"{ANSWERS}:run_experiment", "attngeo.efa.experiments:COLUMNS"),
+        Question(
+            "efa", f"{ANSWERS}:EfaTable", f"{ANSWERS}:run_experiment",
+            "attngeo.papers.wibisono2025.experiments:COLUMNS",
+        ),
         Question("file", "attngeo.options:Options", f"{ANSWERS}:read_file", None),
     )
 }  # fmt: skip

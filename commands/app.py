@@ -14,12 +14,18 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from attngeo.checkpoints.ahead import THREADS
-from attngeo.errors import AttnGeoError, CheckpointError, OutputError
+from attngeo.checkpoints.files import THREADS
+from attngeo.errors import (
+    AttnGeoError,
+    CheckpointError,
+    InterruptedTrainingError,
+    OutputError,
+    UsageError,
+    explain_missing,
+)
 
-from . import interrupts
 from .help import Command, Group
-from .messages import TRACEBACK, describe_error, say
+from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
 
 INTERRUPTED = 130
 # The variable that a shell sets to ask for completions.
@@ -142,12 +148,14 @@ def main() -> None:
         # huggingface_hub logs each retry, for people who wait. A log file needs only the result, which is our one line.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:
-        with interrupts.remember():
+        with remember_interrupts():
             code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        text, code = ("interrupted", INTERRUPTED) if interrupts.requested() else _explain(error)
+        # An interrupt may turn into another error, for example in an import.
+        is_lost = was_interrupted() and not isinstance(error, InterruptedTrainingError)
+        text, code = ("interrupted", INTERRUPTED) if is_lost else _explain(error)
         say(text)
         _leave(code)
     except KeyboardInterrupt:
@@ -175,6 +183,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
         return f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2)
+    if isinstance(error, ModuleNotFoundError) and (advice := explain_missing(error)):
+        return advice, UsageError.exit_code
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
     return describe_error(error), CheckpointError.exit_code

@@ -6,25 +6,32 @@ import sys
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
 
-from attngeo.bounds.escape import dump_json, printable
+from attngeo.bounds import dump_json, printable
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.provenance import digest_code, software
 from attngeo.questions import QUESTIONS
+from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
 from .messages import say
 from .options import FindingsFormat, Quiet
-
-if TYPE_CHECKING:
-    from attngeo.studies.cache import Entry
+from .tables import Terminal, drop_columns
 
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual. Other folders
 # have the names of questions, and their results are of one version of all code.
-KINDS = {"efa": "attngeo.efa.runs", "scores": "attngeo.scores.scoring", "tabular": "attngeo.tabular.runs"}
+KINDS = {
+    "efa": "attngeo.papers.wibisono2025.experiments",
+    "scores": "attngeo.scores.scoring",
+    "tabular": "attngeo.papers.wibisono2023.methods",
+}
 
 
 def cache(
@@ -58,9 +65,6 @@ def cache(
         attngeo cache clear 'EleutherAI/pythia-*'
         attngeo cache clear --outdated
     """
-    from attngeo.studies.cache import list_entries, remove
-    from attngeo.studies.results import VARIABLE, cache_folder
-
     folder = cache_folder()
     if folder is None:
         raise UsageError(f"{VARIABLE} is empty, and nothing is kept; set it to a folder, or unset it")
@@ -99,13 +103,11 @@ def _is_outdated(entry: Entry) -> bool:
 
 def _text(entry: Entry, name: str) -> str:
     """An entry of what is kept about a result; "" if it is missing or no text."""
-    found = entry.about.get(name)
-    return found if isinstance(found, str) else ""
+    value = entry.about.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _count(entries: list[Entry]) -> str:
-    from rich.filesize import decimal
-
     nbytes = sum(entry.nbytes for entry in entries)
     return f"{len(entries)} {'result' if len(entries) == 1 else 'results'}, {decimal(nbytes)}"
 
@@ -124,23 +126,16 @@ def _print(entries: list[Entry]) -> None:
     """One line for each result: model, layers, options that are not the defaults, size and time in UTC."""
     if not entries:
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.filesize import decimal
-    from rich.table import Table
-    from rich.text import Text
-
-    from .console import Terminal, drop_columns
-
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("model", "commit", "layers", "options", "size", "modified"):
         table.add_column(name, justify="right" if name == "size" else "left", overflow="fold")
     for entry in entries:
-        found = _describe(entry)
+        row = _describe(entry)
         of = "" if entry.parts is None else f"{entry.parts} of "
         unknown = "?" if entry.path.parent.name == "scores" else ""  # only scores have layers
         cells = (
-            found["model"] or "unreadable", (found["revision"] or "")[:7], f"{of}{found['layers'] or unknown}",
-            " ".join([*_name_changed(entry, found["options"]), *(["(outdated)"] if found["outdated"] else [])]),
+            row["model"] or "unreadable", (row["revision"] or "")[:7], f"{of}{row['layers'] or unknown}",
+            " ".join([*_name_changed(entry, row["options"]), *(["(outdated)"] if row["outdated"] else [])]),
             decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
         )  # fmt: skip
         table.add_row(*(Text(printable(cell)) for cell in cells))

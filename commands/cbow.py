@@ -27,7 +27,7 @@ def cbow(
             "--output",
             metavar="FILE",
             show_default=False,
-            help="File of the vectors: .kv for gensim, .txt or .vec for word2vec's text, .bin for its binary format",
+            help="File of the vectors: .txt or .vec for word2vec's text, .bin for its binary format",
             rich_help_panel=RESULTS,
         ),
     ],
@@ -39,8 +39,8 @@ def cbow(
     attngeo analogy accepts the file like a model. cbow:TEXT does both with the defaults of this command.
 
     Examples:
-        attngeo cbow corpus.txt -o vectors.kv
-        attngeo analogy vectors.kv google-bert/bert-base-uncased
+        attngeo cbow corpus.txt -o vectors.bin
+        attngeo analogy vectors.bin google-bert/bert-base-uncased
     """
     from attngeo.embeddings.cbow import check_vectors_output, save_vectors, train_cbow
 

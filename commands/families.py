@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attngeo.bounds.escape import dump_json
+from attngeo.bounds import dump_json
 from attngeo.errors import PROJECT_FILES
 from attngeo.options import RESULTS
 
@@ -95,7 +95,7 @@ def _print(rows: list[dict[str, str]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from .console import Terminal
+    from .tables import Terminal
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("family", "queries and keys", "caveats"):

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from attngeo.bounds.escape import dump_json
+from attngeo.bounds import dump_json
 from attngeo.checkpoints.access import HubAccess
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .messages import TRACEBACK, describe_error, say

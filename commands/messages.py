@@ -1,15 +1,18 @@
-"""Single lines on stderr."""
+"""Single lines on stderr, and interrupts of the user."""
 
 from __future__ import annotations
 
+import _thread
 import re
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.errors import AttnGeoError, UnexpectedError
-
-from .shorten import shorten
 
 # Set this variable to see the traceback of an unexpected error.
 TRACEBACK = "ATTNGEO_TRACEBACK"
@@ -17,6 +20,15 @@ TRACEBACK = "ATTNGEO_TRACEBACK"
 ABOUT_OPTIONS = re.compile(r"\w+(?: (?:and|requires) \w+)?(?=[ ,])")
 # A name with an underscore that is neither quoted nor part of a path.
 OPTION_NAME = re.compile(r"(?<![\w'/.-])[a-z]+_[a-z_]+(?![\w'/.-])")
+
+# Characters of a word, and of a line. A path of this length is rare; a line of this length fills half a terminal.
+LONGEST_WORD, LONGEST_LINE = 300, 1200
+# Of what is shortened, how much of the whole is its start. The end of a path or of a message says most, too.
+START = 0.6
+# Seconds until an interrupt that Python dropped is sent again, so that what dropped it has ended.
+AGAIN = 0.1
+
+_requests: list[int] = []
 
 
 def say(text: str) -> None:
@@ -44,3 +56,78 @@ def describe_error(error: Exception) -> str:
         return str(error)
     what = str(error) if isinstance(error, UnexpectedError) else f"unexpected {type(error).__name__}: {error}"
     return f"{what}; set {TRACEBACK}=1 to see the traceback, and please report it with the model's config.json"
+
+
+def shorten(message: str) -> str:
+    """The message with the middle of each long word left out, then its own middle if it is still too long.
+
+    >>> len(shorten("x" * 5000 + ": no such file")) < 400
+    True
+    >>> shorten("a.csv: no such file")
+    'a.csv: no such file'
+    """
+    words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: _cut(word[0], LONGEST_WORD), message)
+    return _cut(words, LONGEST_LINE)
+
+
+def _cut(text: str, longest: int) -> str:
+    """The start and the end of a text that is too long, and how much is left out between them."""
+    if len(text) <= longest:
+        return text
+    start = int(START * longest)
+    end = longest - start
+    return f"{text[:start]}…[{len(text) - longest:,} characters]…{text[-end:]}"
+
+
+@contextmanager
+def remember_interrupts() -> Iterator[None]:
+    """Remember interrupts inside the block; after it, one ends the process at once, without a traceback.
+
+    If SIGINT is ignored or has another handler, that stays so.
+    """
+    _requests.clear()
+    ours = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        and threading.current_thread() is threading.main_thread()
+    )
+    if ours:
+        signal.signal(signal.SIGINT, _record)
+        sys.unraisablehook = _repeat_interrupt
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def was_interrupted() -> bool:
+    """Whether the user asked for an interrupt."""
+    return bool(_requests)
+
+
+def _record(number: int, _: Any) -> None:
+    _requests.append(number)
+    raise KeyboardInterrupt
+
+
+def _repeat_interrupt(found: sys.UnraisableHookArgs) -> None:
+    """Send an interrupt again that arrived while Python removed an object: it ends nothing there.
+
+    Imports remove their locks, for instance. The main thread may then wait for a server, where nothing asks whether
+    there was an interrupt.
+    """
+    if found.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(found)
+        return
+    timer = threading.Timer(AGAIN, _interrupt_main)
+    timer.daemon = True
+    timer.start()
+
+
+def _interrupt_main() -> None:
+    if signal.getsignal(signal.SIGINT) is not _record:  # the command has ended
+        return
+    if hasattr(signal, "pthread_kill") and (main := threading.main_thread().ident) is not None:
+        signal.pthread_kill(main, signal.SIGINT)  # also wakes it
+    else:
+        _thread.interrupt_main()

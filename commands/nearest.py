@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from attngeo.analogies.options import NearestOptions
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.checkpoints.access import HubAccess
 
 from .declare import with_options
@@ -57,7 +57,7 @@ def nearest(
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    from .console import Terminal
+    from .tables import Terminal
 
     grid = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     grid.add_column("word", overflow="fold")

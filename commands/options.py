@@ -12,14 +12,14 @@ from attngeo.options import RESULTS, RUNNING
 
 MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm"
 EMBEDDING_HELP = (
-    "A checkpoint as for score; a file of word vectors (GloVe, fastText .vec, word2vec, gensim; also .gz and .zip); or "
+    "A checkpoint as for score; a file of word vectors (GloVe, fastText .vec, word2vec; also .gz and .zip); or "
     "cbow:TEXT, which trains CBOW on a text first"
 )
 
 
 def complete_models(incomplete: str) -> list[str]:
     """The names of models that start with `incomplete`; none for an empty text, so that the shell completes files."""
-    from attngeo.checkpoints.suggest import local_names
+    from attngeo.checkpoints.reference import local_names
 
     return [name for name in local_names() if incomplete and name.startswith(incomplete)]
 

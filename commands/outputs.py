@@ -44,7 +44,7 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
 
     new: one that has to be empty.
     """
-    from attngeo.tables.lock import HOLDER, LOCK, lock_folder
+    from attngeo.tables.files import HOLDER, LOCK, lock_folder
 
     if new is not None and new.resolve() in [other.resolve() for other in others if other is not None]:
         raise UsageError(f"{new} is the folder of the model and of the state of its training; choose two folders")
@@ -70,20 +70,6 @@ def deliver_rows(
         print_table(frame)
     else:
         print_rows(frame, format)
-
-
-def check_parts(paths: Iterable[Path], format: OutputFormat, name: str) -> None:
-    """Refuse outputs that a large file cannot have, whose rows come in parts. name: of that file."""
-    from attngeo.tables.parts import check_part_output
-
-    paths = list(paths)
-    if not paths or format is not OutputFormat.table:
-        raise UsageError(
-            f"{name} is large, so its rows are not printed; write them with -o FILE.parquet, .csv or .jsonl, without "
-            "--format"
-        )
-    for path in paths:
-        check_part_output(path)
 
 
 def print_rows(frame: pd.DataFrame, format: OutputFormat) -> None:

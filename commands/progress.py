@@ -13,11 +13,10 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.progress import Progress
 
-from . import interrupts
-from .messages import say
+from .messages import say, was_interrupted
 
 LOGGER = logging.getLogger("attngeo")
 
@@ -73,7 +72,7 @@ class Bar:
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress, and stop if the user asked for it. Downloads show huggingface_hub's own bars."""
-        if interrupts.requested() and progress.phase != "train":  # training saves a checkpoint, and stops by itself
+        if was_interrupted() and progress.phase != "train":  # training saves a checkpoint, and stops by itself
             raise KeyboardInterrupt
         if progress.phase == "download":
             return

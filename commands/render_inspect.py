@@ -11,11 +11,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.layouts.names import pattern_of
 
-from .cells import MISSING, name_layers
-from .console import Terminal, drop_columns
+from .tables import MISSING, Terminal, drop_columns, name_layers
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,14 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.options import default_of
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import spread_of
 
-from .cells import format_number, format_quartiles, format_score, is_missing
-from .console import Terminal, drop_columns
+from .tables import Terminal, drop_columns, format_number, format_quartiles, format_score, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attngeo.layouts.names import pattern_of
 from attngeo.verification.verifying import AGREEING, FAILING, UNCHECKED
 
-from .cells import name_layers
+from .tables import name_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

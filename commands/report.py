@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from attngeo.bounds.escape import dump_json
+from attngeo.bounds import dump_json
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, RESULTS
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .messages import say
@@ -98,7 +98,7 @@ def report(
 
 def _write_starter(recipe: Path | None, output: Path | None) -> None:
     """Write the starter recipe to a new file, or print it. Raises OutputError, and UsageError if the file exists."""
-    from attngeo.tables.atomic import atomic_write, check_writable
+    from attngeo.tables.files import atomic_write, check_writable
 
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
     path = output or recipe

@@ -11,7 +11,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import AttnGeoError
 from attngeo.options import RESULTS
 from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .messages import describe_error, say
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from attngeo.scores.conditions import Condition
-    from attngeo.studies.tasks import RunOutcome
+    from attngeo.studies.engine import RunOutcome
 
     from .progress import Bar
 
@@ -273,8 +273,8 @@ def _deliver(
 
 
 def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) -> None:
-    from .console import Terminal
     from .render_score import print_scores, tabulate_summary
+    from .tables import Terminal
 
     for frame in frames:
         print_scores(frame, per_head=per_head, quiet=quiet)
@@ -283,7 +283,7 @@ def _print_tables(frames: list[pd.DataFrame], *, per_head: bool, quiet: bool) ->
 
 
 def _print_study(frames: list[pd.DataFrame]) -> None:
-    from .console import Terminal
     from .render_score import tabulate_study
+    from .tables import Terminal
 
     Terminal().print(tabulate_study(frames))

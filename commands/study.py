@@ -10,8 +10,7 @@ import typer
 
 from attngeo.progress import is_first_process
 from attngeo.scores.options import ResultOptions
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome
+from attngeo.studies.engine import RunOutcome, StudyOptions
 
 from .messages import describe_error, say
 from .models import SEVERAL_FAILED

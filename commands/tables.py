@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+
+from attngeo.scores.spec import SCORES
+from attngeo.scores.summary import QUARTILES, statistic
+
+MISSING = "—"
+# Larger numbers have so many digits that tables cut them.
+LARGE = 1e12
 
 
 def start_table(first: str, *numbers: str) -> Table:
@@ -13,3 +26,87 @@ def start_table(first: str, *numbers: str) -> Table:
     for name in numbers:
         table.add_column(name, justify="right")
     return table
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN or pandas' NA."""
+    import pandas as pd
+
+    return bool(pd.isna(value))
+
+
+def format_number(value: Any, form: str = ".3f") -> str:
+    """A number by a format; a dash for a missing one, and no minus in front of a zero."""
+    if is_missing(value):
+        return MISSING
+    text = f"{value:{form}}" if not abs(value) > LARGE else f"{value:.3g}"
+    if math.isinf(value):
+        return text
+    if any(digit in text for digit in "123456789"):
+        return text
+    return text.replace("-", "+" if "+" in form else "")
+
+
+def format_score(value: Any, score: str, digits: int = 3) -> str:
+    """A score; with its sign if the score can be negative."""
+    sign = "+" if SCORES[score].low < 0 else ""
+    return format_number(value, f"{sign}.{digits}f")
+
+
+def format_quartiles(
+    spread: Mapping[Any, float], score: str, *, digits: int = 3, heads: bool = False
+) -> tuple[str, str]:
+    """The median of a score over layers or heads, and its quartiles in brackets."""
+    lower, median, upper = (
+        format_score(spread[statistic(score, place, heads=heads)], score, digits) for place in QUARTILES
+    )
+    return median, f"[{lower}, {upper}]"
+
+
+def name_layers(layers: Iterable[int]) -> str:
+    """Layer numbers in words.
+
+    >>> name_layers([0, 1, 2, 5]), name_layers([3])
+    ('layers 0-2, 5', 'layer 3')
+    """
+    numbers = sorted(set(map(int, layers)))
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    runs = (str(first) if first == last else f"{first}-{last}" for first, last in zip(starts, ends, strict=True))
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(runs)}"
+
+
+class Terminal(Console):
+    """stdout, or the program that it is piped to. What looks like markup or an emoji is text: it may be a name."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, emoji=False)
+
+    def on_broken_pipe(self) -> None:
+        """Let the command end with the code of a closed pipe; rich would exit with 1, which means a failed check."""
+        raise BrokenPipeError
+
+
+def fits(table: Table, console: Console) -> bool:
+    """Whether a table has room for all of its cells on the terminal."""
+    return Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width
+
+
+def drop_columns(table: Table, console: Console, expendable: Sequence[str]) -> Table:
+    """Drop expendable columns, in their order, until the table fits the terminal."""
+    for name in expendable:
+        if fits(table, console):
+            break
+        table = _without(table, name)
+    return table
+
+
+def _without(table: Table, name: str) -> Table:
+    """The table without the column of this name. The constructor of a table numbers its columns, cells included."""
+    kept = [column for column in table.columns if str(column.header) != name]
+    narrow = Table(
+        *kept, box=table.box, show_edge=table.show_edge, pad_edge=table.pad_edge,
+        collapse_padding=table.collapse_padding,
+    )  # fmt: skip
+    narrow.rows = table.rows
+    return narrow

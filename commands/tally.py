@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from attngeo.studies.tasks import RunOutcome
+from attngeo.studies.engine import RunOutcome
 
 from .messages import TRACEBACK, say
 

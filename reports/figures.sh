@@ -22,7 +22,7 @@ import sys
 
 import pandas as pd
 
-from attngeo.tabular.simulation import Shift, simulate
+from attngeo.papers.wibisono2023.data import Shift, simulate
 
 x, y = simulate(Shift(n_c=2, noise=0, corr=0.5, n_features=3, n_classes=6), 0).train
 pd.DataFrame(x, columns=["x1", "x2", "x3"]).assign(y=y).to_csv(sys.argv[1], index=False)

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from support.lowest import EXTRAS as LOWEST_EXTRAS
 from support.lowest import FIXED, LEFT_TO_PIP, lowest_versions, normalise, read_constraints
 
 import attngeo
+from attngeo import errors
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -27,13 +29,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 HEAVY = {"torch", "transformers", "pandas", "plotly", "pydantic", "joblib", "distributed", "dask"}
 # Module → the package that contains it, if the names differ.
 PACKAGES = {"PIL": "pillow", "google": "protobuf", "markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
-# Imported, but not declared. pydantic requires an exact version of the first; the second requires pandas < 3, so that
-# no extra can declare it.
-UNDECLARED = {"pydantic-core", "pytorch-tabular"}
-# Declared, but not imported: DataFrame.to_markdown uses tabulate, and tokenisers that are saved by SentencePiece
-# require protobuf.
-NOT_IMPORTED = {"protobuf", "tabulate"}
-MOST_LOOSE_MODULES = 10
+# Imported, but not declared: pydantic requires an exact version of it.
+UNDECLARED = {"pydantic-core"}
+# Declared, but not imported: DataFrame.to_markdown uses tabulate, the Trainer of transformers uses accelerate, and
+# tokenisers that are saved by SentencePiece require protobuf.
+NOT_IMPORTED = {"accelerate", "protobuf", "tabulate"}
+EXTRAS = ("cbow", "cluster", "data", "estimators", "images", "sentencepiece")
+MOST_LOOSE_MODULES = 11
 
 
 def requirements(*extras: str) -> list[Requirement]:
@@ -68,7 +70,7 @@ def loaded(code: str) -> set[str]:
 def test_every_package_is_listed() -> None:
     listed = PROJECT["tool"]["setuptools"]["packages"]
     folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "attngeo").rglob("__init__.py")}
-    assert set(listed) == folders | {"attngeo.commands", "attngeo.commands.efa", "attngeo.commands.tabular"}
+    assert set(listed) == folders | {"attngeo.commands"}
     assert len(listed) == len(set(listed))
 
 
@@ -153,7 +155,7 @@ def test_public_names_of_pretrain_hide_no_module_whatever_was_imported_before() 
 def test_every_library_that_is_imported_is_declared() -> None:
     found = {name.partition(".")[0] for path in modules() for name in imports(ast.parse(path.read_text("utf-8")))}
     imported = {normalise(PACKAGES.get(name, name)) for name in found - sys.stdlib_module_names - {"attngeo"}}
-    declared = {normalise(each.name) for each in requirements("cluster")}
+    declared = {normalise(each.name) for each in requirements(*EXTRAS)}
     assert imported - declared == UNDECLARED
     assert declared - imported == NOT_IMPORTED
 
@@ -161,15 +163,25 @@ def test_every_library_that_is_imported_is_declared() -> None:
 def test_versions_that_are_tested_are_allowed() -> None:
     """Those of constraints.txt, and the lowest ones, which are the bounds themselves."""
     newest, lowest = read_constraints(), lowest_versions()
-    for each in requirements("cluster"):
-        assert newest[normalise(each.name)] in each.specifier, each
-    for each in requirements():
+    assert all(newest[normalise(each.name)] in each.specifier for each in requirements("cluster"))
+    for each in requirements(*LOWEST_EXTRAS):
         name = normalise(each.name)
         assert newest[name] in each.specifier, each
         (bound,) = (one.version for one in each.specifier if one.operator == ">=")
         assert lowest[name] == (newest[name] if name in FIXED else bound), each
     assert set(LEFT_TO_PIP) <= set(newest)
     assert not set(LEFT_TO_PIP) & set(lowest)
+
+
+def test_all_is_every_extra_and_a_missing_one_is_named() -> None:
+    optional = PROJECT["project"]["optional-dependencies"]
+    assert optional["all"] == [f"attngeo[{','.join(EXTRAS)}]"]
+    assert set(optional) == {*EXTRAS, "all", "demo", "dev"}
+    required = {normalise(each.name) for each in requirements()}
+    for module, extra in errors.EXTRAS.items():
+        package = normalise(PACKAGES.get(module, module))
+        assert package not in required
+        assert package in {normalise(each.name) for each in requirements(extra)} - required, module
 
 
 def workflows() -> dict[str, dict[str, Any]]:

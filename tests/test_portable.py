@@ -18,7 +18,7 @@ import pytest
 from support.forks import start_forks
 from support.rounding import VARIABLE
 
-from attngeo.analogies.questions import google_path
+from attngeo.analogies.questions import google_text
 
 # Variables that the libraries read when they are loaded.
 SETTINGS = {
@@ -48,7 +48,7 @@ class Seen:
 def write_inputs(folder: Path) -> None:
     """Every twelfth question, a table whose label a model can learn in part, and baskets of two tastes."""
     draw = random.Random(0)
-    lines = google_path().read_text("utf-8").splitlines()
+    lines = google_text().splitlines()
     (folder / "q.txt").write_text("\n".join(line for n, line in enumerate(lines) if line[0] == ":" or n % 12 == 0))
     rows = [(draw.choice("abcde"), draw.choice("vwxyz"), round(draw.gauss(0, 1), 3)) for _ in range(600)]
     table = [f"{a},{b},{x},{int((a < b[0]) ^ (x > 0.5) ^ (draw.random() < 0.2))}" for a, b, x in rows]

@@ -7,17 +7,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, QuestionRows, open_lexicon
+from attngeo.analogies.lexicon import Lexicon, QuestionRows, Space, describe_settings, open_lexicon
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
-from attngeo.analogies.probe import EncodedQuestions, ask
+from attngeo.analogies.probe import ask
 from attngeo.analogies.published import published_rows
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
-from attngeo.analogies.space import describe_settings, open_space
-from attngeo.analogies.statistics import Bootstrap
 from attngeo.analogies.summary import COLUMNS, compare_models, summarise_answers
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
@@ -25,9 +24,6 @@ from attngeo.errors import QuestionError, UsageError
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +73,8 @@ def analogy(
     progress: called while tables are read and questions are asked.
 
     questions may also be a list of fours of words, or a QuestionSet. How words are found in a table is described at
-    `lexicon.build_lexicon`, the methods in `methods`, the preparation of vectors at `space.Preprocessing`: by default
-    vectors are used as they are, and only whole words may be answers.
+    `lexicon.build_lexicon`, the methods in `probe`, the preparation of vectors at `lexicon.Space`: by default vectors
+    are used as they are, and only whole words may be answers.
 
     Source: Wibisono and Wang 2023, section 4.1 and appendix F. Raises ModelUnavailableError, CheckpointError,
     QuestionError, UsageError.
@@ -100,9 +96,9 @@ def analogy(
     with torch.inference_mode():
         for reference in references:
             taken = {frame.attrs["model"] for frame in frames}
-            frame, own_notes = _ask_one(reference, taken, question_set, options, hub, progress or ignore_progress)
+            frame, model_notes = _ask_one(reference, taken, question_set, options, hub, progress or ignore_progress)
             frames.append(frame)
-            notes += own_notes
+            notes += model_notes
     common = _find_common(frames)
     notes += _note_few(frames, common)
     result = _summarise(frames, common, options)
@@ -114,21 +110,18 @@ def analogy(
 
 def _summarise(frames: Sequence[pd.DataFrame], common_questions: Any, options: AnalogyOptions) -> AnalogyResult:
     """The tables of results from each model's answers. common_questions: whether all models know it, [questions]."""
-    import pandas as pd
-
-    bootstrap = Bootstrap(options.resample, options.draws, options.seed)
     several = len(frames) > 1
     answers = pd.concat([frame.assign(common=common_questions) for frame in frames], ignore_index=True)
     common = answers.assign(known=answers["common"])
-    scores = [summarise_answers(common, which="common", bootstrap=bootstrap)] if several else []
+    scores = [summarise_answers(common, which="common", options=options)] if several else []
     if options.own or not several:
-        scores.append(summarise_answers(answers, bootstrap=bootstrap))
+        scores.append(summarise_answers(answers, options=options))
     scores = [part.assign(note="; ".join(describe_settings(options))) for part in scores]
     if options.published:
         scores.append(pd.DataFrame(published_rows(), columns=list(COLUMNS)))
     return AnalogyResult(
         pd.concat([part.astype({"asked": "Int64", "known": "Int64"}) for part in scores], ignore_index=True),
-        compare_models(common, bootstrap=bootstrap),
+        compare_models(common, options=options),
         answers[list(QUESTION_COLUMNS)],
     )
 
@@ -163,9 +156,11 @@ def _ask_one(
     frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}
     frame["known"] = [row is not None for row in rows]
     if known:
-        encoded = _encode([row for row in rows if row is not None])
-        space, memory = open_space(lexicon, options), int(options.memory)
-        result = ask(space, encoded, method=options.method, top_k=options.top_k, memory=memory, progress=progress)
+        terms, answers = _encode([row for row in rows if row is not None])
+        result = ask(
+            Space(lexicon, options), terms, answers, method=options.method, top_k=options.top_k,
+            memory=int(options.memory), progress=progress,
+        )  # fmt: skip
         frame.loc[known, "rank"] = result.rank.tolist()
         frame.loc[known, "cosine"] = result.cosine.tolist()
         frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
@@ -173,8 +168,6 @@ def _ask_one(
 
 
 def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
-    import pandas as pd
-
     return pd.DataFrame({
         "model": ref,
         "category": [q.category for q in questions], "type": [q.type for q in questions],
@@ -187,10 +180,10 @@ def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _encode(rows: Sequence[QuestionRows]) -> EncodedQuestions:
-    """Questions as tensors of rows; missing answers are −1."""
+def _encode(rows: Sequence[QuestionRows]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Questions as tensors of rows: a, b and c [n, 3], and answers [n, m]; missing answers are −1."""
     most = max(len(row.answers) for row in rows)
-    return EncodedQuestions(
+    return (
         torch.tensor([[row.a, row.b, row.c] for row in rows]),
         torch.tensor([row.answers + [-1] * (most - len(row.answers)) for row in rows]),
     )

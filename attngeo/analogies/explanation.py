@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.analogies.options import GOOGLE, ExplainOptions
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
-from attngeo.bounds.small_files import MOST_INDEX_BYTES, read_small_text
+from attngeo.bounds import MOST_INDEX_BYTES, read_small_text
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import DataError, DataUnavailableError, QuestionError
 from attngeo.options import takes
@@ -23,7 +23,7 @@ from attngeo.provenance import machine, software
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.theory.corpus import Array, Corpus, Examples
+    from attngeo.papers.wibisono2023.corpus import Array, Corpus, Examples
 
 TOY = "toy"
 TOY_QUESTIONS = (
@@ -67,7 +67,7 @@ def explain(
     """
     import pandas as pd
 
-    from attngeo.theory.corpus import Corpus, examples_of
+    from attngeo.papers.wibisono2023.corpus import Corpus, examples_of
 
     known = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
     questions, notes = _choose_questions(known, corpus, options)
@@ -91,7 +91,7 @@ def read_corpus(source: str | Path) -> Corpus:
 
     Raises DataUnavailableError, DataError.
     """
-    from attngeo.theory.corpus import build_corpus, toy_corpus
+    from attngeo.papers.wibisono2023.corpus import build_corpus, toy_corpus
 
     if str(source) == TOY:
         return toy_corpus()
@@ -124,7 +124,7 @@ def _choose_questions(known: Corpus, corpus: Any, options: ExplainOptions) -> tu
 
 
 def _toy_words() -> tuple[str, ...]:
-    from attngeo.theory.corpus import WORDS
+    from attngeo.papers.wibisono2023.corpus import WORDS
 
     return WORDS
 
@@ -144,8 +144,8 @@ def _train(
     """The center embeddings w of a trained model, [|V|, p], and its τ, [|V| + 1]; 1 and no mask for CBOW."""
     import numpy as np
 
-    from attngeo.theory.fitting import fit
-    from attngeo.theory.models import ContinuousBag, WordAttention, seeded
+    from attngeo.papers.wibisono2023.corpus import ContinuousBag, WordAttention, fit
+    from attngeo.training import seeded
 
     with seeded(options.seed):
         model = (ContinuousBag if name == "cbow" else WordAttention)(corpus.size, options.dimensions)
@@ -159,8 +159,8 @@ def _make_row(
 ) -> tuple[Any, ...]:
     import numpy as np
 
-    from attngeo.theory.factorisation import sum_attention
-    from attngeo.theory.paraphrase import count_sets, paraphrase_errors
+    from attngeo.papers.wibisono2023.factorisation import sum_attention
+    from attngeo.papers.wibisono2023.paraphrase import count_sets, paraphrase_errors
 
     words = question.a, question.b, question.c, question.answers[0]
     a, b, c, d = map(corpus.find, words)

@@ -1,8 +1,12 @@
-"""The row of a table that stands for a word of a question: candidates, case, and words of several tokens."""
+"""The rows of a table that stand for the words of questions, and their vectors as the probe uses them.
+
+Lexicon: candidates, case, and words of several tokens. Space: vectors raw, centred, without their main directions, or
+scaled to unit length.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,9 +15,9 @@ from torch import Tensor
 
 from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.checkpoints.access import HubAccess
-from attngeo.choices import Candidates, Case, Compose
+from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError
@@ -21,6 +25,13 @@ from attngeo.progress import ProgressCallback
 
 Tokens = tuple[int, ...]
 FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "ignore": str.casefold}
+# Vectors that are summed at a time, for means and directions of variance.
+BLOCK = 4096
+# How a setting that is not at its default is described.
+DESCRIPTIONS = {
+    "method": "{}", "table": "{} table", "candidates": "candidates: {}", "case": "case: {}", "compose": "compose: {}",
+    "limit": "first {:,}", "centre": "centred", "remove_top": "top {} removed",
+}  # fmt: skip
 
 
 class QuestionRows(NamedTuple):
@@ -71,41 +82,28 @@ def open_lexicon(
 ) -> Lexicon:
     """Open the table of a model, and build the lexicon of some words as the settings say."""
     embedding = open_embedding(model, table=settings.table, hub=hub, progress=progress)
-    return build_lexicon(
-        embedding, words, candidates=settings.candidates, case=settings.case, compose=settings.compose,
-        limit=settings.limit,
-    )  # fmt: skip
+    return build_lexicon(embedding, words, settings)
 
 
 def build_lexicon(
-    embedding: Embedding,
-    words: Iterable[str] = (),
-    *,
-    candidates: Candidates = "words",
-    case: Case = "auto",
-    compose: Compose = "none",
-    limit: int | None = None,
+    embedding: Embedding, words: Iterable[str] = (), settings: ProbeSettings = ProbeSettings()
 ) -> Lexicon:
     """The lexicon of a table. words: those of the questions; with `compose` they become candidates, too.
 
-    candidates: "words" by the rules of `embeddings.words`, or "all" entries.
-    case: "keep" looks words up as they are written, "lower" in lower case. "ignore" uses the first of the words (in
-    most tables the most frequent) that differ only in case, and leaves out the others. "auto" is "lower" for an
-    uncased vocabulary, else "keep".
-    compose: "mean" gives a word of several tokens the mean of their vectors.
-    limit: use only the first candidates, in most tables the most frequent. Raises UsageError.
+    If case is "ignore", the first of the words that differ only in case is used, and the others are left out.
+    Raises UsageError for `compose` and a table without a tokeniser.
     """
-    rule = _choose_case(embedding) if case == "auto" else case
-    if limit is not None and limit < 1:
-        raise UsageError(f"limit is {limit}, expected at least 1")
-    rows = embedding.rows(candidates)[:limit]
+    rule: str = settings.case
+    if rule == "auto":
+        rule = "keep" if embedding.is_cased else "lower"
+    rows = embedding.rows(settings.candidates)[: settings.limit]
     index: dict[str, int] = {}
     fold = FOLDS["ignore"] if rule == "ignore" else FOLDS["keep"]
     for row in rows.tolist():
         index.setdefault(fold(embedding.labels[row]), row)
     if rule == "ignore":
         rows = torch.tensor(sorted(index.values()), dtype=torch.long)
-    composed = _compose(embedding, words, index, rule) if compose == "mean" else {}
+    composed = _compose(embedding, words, index, rule) if settings.compose == "mean" else {}
     first = len(embedding.labels)
     # Words of the same tokens are one candidate, with the name of the first.
     names = {tokens: word for word, tokens in reversed(composed.items())}
@@ -113,13 +111,8 @@ def build_lexicon(
     index |= {word: places[tokens] for word, tokens in composed.items()}
     means = [embedding.matrix[list(tokens)].float().mean(0) for tokens in names]
     vectors = torch.stack(means) if means else torch.zeros(0, embedding.matrix.shape[1])
-    every = torch.cat([rows, torch.arange(first, first + len(names))])
-    return Lexicon(embedding, vectors, tuple(names.values()), every, index, rule)
-
-
-def _choose_case(embedding: Embedding) -> str:
-    """How words are looked up by default: in lower case if the vocabulary is uncased."""
-    return "keep" if embedding.is_cased else "lower"
+    candidates = torch.cat([rows, torch.arange(first, first + len(names))])
+    return Lexicon(embedding, vectors, tuple(names.values()), candidates, index, rule)
 
 
 def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], case: str) -> dict[str, Tokens]:
@@ -132,14 +125,93 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
             f"{embedding.ref}: --compose needs a tokeniser, and a file of word vectors has none; leave it out"
         )
     candidates = set(index.values())
-    found: dict[str, Tokens] = {}
+    composed: dict[str, Tokens] = {}
     for word in dict.fromkeys(words):
         key = FOLDS[case](word)
-        if key in index or key in found:
+        if key in index or key in composed:
             continue
         pieces = embedding.pieces(word if case == "ignore" else key) or []
         if len(pieces) == 1 and pieces[0] in candidates:
             index[key] = pieces[0]
         elif len(pieces) > 1 and bool(embedding.is_entry[pieces].all()):
-            found[key] = tuple(pieces)
-    return found
+            composed[key] = tuple(pieces)
+    return composed
+
+
+class Space:
+    """The vectors of a lexicon on a device, as the settings prepare them; made in blocks, never held as a whole.
+
+    In this order: remove_top subtracts the mean and the directions of largest variance (all-but-the-top, Mu and
+    Viswanath 2018, arXiv 1702.01417), centre subtracts the mean, normalise scales to unit length. Mean and directions
+    are those of the candidates. Raises UsageError.
+    """
+
+    def __init__(self, lexicon: Lexicon, settings: ProbeSettings) -> None:
+        self.lexicon, self._settings, self._device = lexicon, settings, pick_device(settings.device)
+        self._dtype = torch.float32 if self._device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        self.candidates = lexicon.candidates
+        self.width = lexicon.embedding.matrix.shape[1]
+        if settings.remove_top >= self.width:
+            raise UsageError(
+                f"remove_top is {settings.remove_top}, expected less than the {self.width} dimensions of "
+                f"{lexicon.embedding.ref}"
+            )
+        self._mean, self._top = self._fit()
+
+    def vectors(self, rows: Tensor) -> Tensor:
+        """The preprocessed vectors of some rows, [len(rows), width]."""
+        x = self._raw(rows)
+        if self._mean is not None:
+            x -= self._mean
+        if self._top is not None:
+            x -= (x @ self._top) @ self._top.mT
+        return unit(x) if self._settings.normalise else x
+
+    def blocks(self, size: int) -> Iterator[tuple[int, Tensor]]:
+        """The candidates block by block: the place of the first one, and up to `size` vectors."""
+        for start in range(0, len(self.candidates), size):
+            yield start, self.vectors(self.candidates[start : start + size])
+
+    def _raw(self, rows: Tensor) -> Tensor:
+        table, composed = self.lexicon.embedding.matrix, self.lexicon.composed
+        inside = rows < len(table)
+        if bool(inside.all()):
+            return table[rows].to(self._device, self._dtype)
+        x = torch.empty(len(rows), self.width, dtype=self._dtype)
+        x[inside] = table[rows[inside]].to(self._dtype)
+        x[~inside] = composed[rows[~inside] - len(table)].to(self._dtype)
+        return x.to(self._device)
+
+    def _fit(self) -> tuple[Tensor | None, Tensor | None]:
+        """The mean [width] and the directions of largest variance [width, N]."""
+        if not (self._settings.centre or self._settings.remove_top):
+            return None, None
+        count = len(self.candidates)
+        parts = [self.candidates[start : start + BLOCK] for start in range(0, count, BLOCK)]
+        mean = torch.stack([self._raw(rows).sum(0) for rows in parts]).sum(0) / count
+        if not self._settings.remove_top:
+            return mean, None
+        spread = torch.zeros(self.width, self.width, dtype=self._dtype, device=self._device)
+        for rows in parts:
+            x = self._raw(rows) - mean
+            spread += x.mT @ x
+        # On the CPU, because some devices have no decomposition of symmetric matrices.
+        directions = torch.linalg.eigh(spread.cpu()).eigenvectors[:, -self._settings.remove_top :]
+        return mean, directions.to(self._device)
+
+
+def describe_settings(settings: ProbeSettings) -> list[str]:
+    """The settings that are not at their defaults, and whether vectors have unit length, in words."""
+    defaults = type(settings)()
+    changed = [
+        text.format(getattr(settings, name))
+        for name, text in DESCRIPTIONS.items()
+        if hasattr(settings, name) and getattr(settings, name) != getattr(defaults, name)
+    ]
+    return [*changed, "unit vectors" if settings.normalise else "raw vectors"]
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows scaled to length 1; zero rows stay zero."""
+    lengths = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / torch.where(lengths > 0, lengths, 1)

@@ -6,22 +6,19 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, open_lexicon
+from attngeo.analogies.lexicon import Lexicon, Space, describe_settings, open_lexicon
 from attngeo.analogies.options import MOST_SHOWN, NearestOptions
 from attngeo.analogies.probe import nearest_rows
-from attngeo.analogies.space import describe_settings, open_space
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
 from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SIGNS = {"+": 1, "-": -1, "−": -1}
 # A sign inside a text without spaces.
@@ -64,8 +61,6 @@ def nearest(
     >>> attngeo.nearest("demo:minilm", "king - man + woman", top_k=1).word.item()
     'queen'
     """
-    import pandas as pd
-
     terms, weights = _read_terms(words, signs)
     pick_device(options.device)
     with torch.inference_mode():
@@ -73,17 +68,17 @@ def nearest(
         rows = [lexicon.row(word) for word in terms]
         if unknown := [word for word, row in zip(terms, rows, strict=True) if row is None]:
             raise UsageError(_explain(unknown[0], lexicon))
-        space = open_space(lexicon, options)
+        space = Space(lexicon, options)
         places = torch.tensor(rows)
         if not sum(sign * vector for sign, vector in zip(weights, space.vectors(places), strict=True)).any():
             raise UsageError(f"{_write_sum(terms, weights)!r}: the sum of these vectors is 0, expected another sum")
         # If too few words exist to show one, `nearest_rows` raises.
         top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
-        result = nearest_rows(space, places, weights, top_k)
+        top, cosines = nearest_rows(space, places, weights, top_k)
     frame = pd.DataFrame({
         "rank": range(1, top_k + 1),
-        "word": [lexicon.label(row) for row in result.top[0].tolist()],
-        "cosine": result.top_scores[0].tolist(),
+        "word": [lexicon.label(row) for row in top.tolist()],
+        "cosine": cosines.tolist(),
     })  # fmt: skip
     embedding = lexicon.embedding
     frame.attrs = dict[Any, Any](vars(options)) | {
@@ -121,8 +116,8 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
 
 def _read_terms(words: str | Sequence[str], signs: Sequence[int] | None) -> tuple[list[str], tuple[int, ...]]:
     if isinstance(words, str):
-        terms, found = parse_sum(words)
-        return terms, tuple(found if signs is None else signs)
+        terms, parsed = parse_sum(words)
+        return terms, tuple(parsed if signs is None else signs)
     chosen = tuple([1] * len(words) if signs is None else signs)
     if not words or len(chosen) != len(words) or not {*chosen} <= {1, -1}:
         raise UsageError(

@@ -5,10 +5,13 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from attngeo.choices import Candidates, Case, Compose, Method, Resample, Table
+from attngeo.choices import Candidates, Case, Compose, Resample, Table
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
+
+# Score of a candidate; see analogies.probe.
+Method = Literal["3cosadd", "3cosmul"]
 
 GOOGLE = "google"
 MOST_DRAWS = 100_000

@@ -1,21 +1,33 @@
 """All questions asked of one space: the rank of each answer among the candidates, and the best candidates.
 
+A method scores a candidate as the fourth word of an analogy. It needs only the products of candidates with the words of
+the questions. There are far fewer words than questions (Google's 19,544 questions consist of 905 words). So the
+products are computed once per block of candidates, and each question adds rows of them, which is orders of magnitude
+less work than one product for each question.
+
 A block of candidates and some questions are processed at a time, small enough for the processor's caches. Products
 are float64: ranks are exact, and two candidates are tied only if their scores are equal.
+
+Source of the methods: Levy and Goldberg 2014, "Linguistic Regularities in Sparse and Explicit Word Representations".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from attngeo.analogies.methods import CosAdd, Scorer, scorer_of
-from attngeo.analogies.space import Space
+from attngeo.analogies.lexicon import Space, unit
+from attngeo.analogies.options import Method
 from attngeo.errors import UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
+# Keeps 3CosMul's quotient finite: the value of Levy and Goldberg.
+EPSILON = 0.001
+# Questions whose targets are formed at once.
+QUESTIONS = 1024
 # Scores closer than this are a tie, by the precision that they are computed in.
 TIED = {torch.float64: 1e-10, torch.float32: 1e-5}
 # Questions and candidates that are processed at a time: what fits into caches, and what keeps a GPU busy.
@@ -24,12 +36,61 @@ FEWEST = 16
 DEFAULT_MEMORY = 1 << 30
 
 
-@dataclass(frozen=True)
-class EncodedQuestions:
-    """Questions as rows of a lexicon: terms [n, 3] for a, b, c; answers [n, m], −1 for an answer that is missing."""
+class Scorer(Protocol):
+    """Scores of questions against a block of candidates."""
 
-    terms: Tensor
-    answers: Tensor
+    def prepare(self, x: Tensor) -> None:
+        """Take the vectors of a block of candidates, [block, width]."""
+        ...
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        """The scores of some of the questions, [stop − start, block]; higher is better. The caller may write to it."""
+        ...
+
+
+class CosAdd:
+    """cos(x, Σ sign·term): with the terms a, b, c and the signs −1, 1, 1 it is 3CosAdd, cos(x, b + c − a)."""
+
+    def __init__(self, vectors: Tensor, terms: Tensor, signs: tuple[int, ...]) -> None:
+        """Take vectors [words, width] and terms [questions, n], places among the words; signs: one for each term."""
+        self._vectors, self._terms, self._signs = vectors, terms, signs
+        lengths = [
+            torch.linalg.vector_norm(sum(sign * vectors[term] for term, sign in zip(part.T, signs, strict=True)), dim=1)
+            for part in torch.split(terms, QUESTIONS)
+        ]
+        length = torch.cat(lengths)
+        self._scale = torch.where(length > 0, 1 / length, 0)[:, None]
+
+    def prepare(self, x: Tensor) -> None:
+        """The cosine-like products of every word with every candidate."""
+        self._products = self._vectors @ unit(x).mT
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        """The cosines, [stop − start, block]."""
+        (first, *terms), (sign, *signs) = self._terms[start:stop].T, self._signs
+        total = self._products[first]
+        if sign < 0:
+            total.neg_()
+        for term, sign in zip(terms, signs, strict=True):
+            total.add_(self._products[term], alpha=sign)
+        return total.mul_(self._scale[start:stop])
+
+
+class CosMul:
+    """3CosMul, cos(x, b)·cos(x, c) / (cos(x, a) + ε) with cosines moved to [0, 1]."""
+
+    def __init__(self, vectors: Tensor, terms: Tensor) -> None:
+        self._vectors, self._terms = unit(vectors), terms
+
+    def prepare(self, x: Tensor) -> None:
+        """The moved cosines of every word with every candidate, and one over the denominators."""
+        self._cosines = (self._vectors @ unit(x).mT).add_(1).div_(2).clamp_(min=0)
+        self._inverses = (self._cosines + EPSILON).reciprocal_()
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        """The scores, [stop − start, block]."""
+        a, b, c = self._terms[start:stop].T
+        return self._cosines[b].mul_(self._cosines[c]).mul_(self._inverses[a])
 
 
 @dataclass(frozen=True)
@@ -46,23 +107,28 @@ class ProbeResult:
 
 def ask(
     space: Space,
-    questions: EncodedQuestions,
+    terms: Tensor,
+    answers: Tensor,
     *,
-    method: str = "3cosadd",
+    method: Method = "3cosadd",
     top_k: int = 5,
     memory: int = DEFAULT_MEMORY,
     progress: ProgressCallback = ignore_progress,
 ) -> ProbeResult:
-    """Answer every question. memory: bytes for the blocks, in addition to the table itself. Raises UsageError."""
-    probe = _Probe(space, questions.terms, torch.cat([questions.terms, questions.answers], 1), top_k, memory)
-    places = probe.places(questions.answers)
-    terms = probe.places(questions.terms)
+    """Answer every question. Raises UsageError.
+
+    terms: rows [n, 3] of a, b and c. answers: rows [n, m], −1 for an answer that is missing. memory: bytes for the
+    blocks, in addition to the table itself.
+    """
+    probe = _Probe(space, terms, torch.cat([terms, answers], 1), top_k, memory)
+    places, asked = probe.places(answers), probe.places(terms)
     # An answer is possible if it exists and is not one of the words of the question.
-    possible = (places >= 0) & (places[:, :, None] != terms[:, None, :]).all(2)
-    scorer = scorer_of(method, probe.vectors, terms)
+    possible = (places >= 0) & (places[:, :, None] != asked[:, None, :]).all(2)
+    add = CosAdd(probe.vectors, asked, (-1, 1, 1))
+    scorer = add if method == "3cosadd" else CosMul(probe.vectors, asked)
     scores = probe.scores_at(scorer, places).masked_fill_(~possible, -torch.inf)
     best = scores.amax(1)
-    cosines = scores if method == "3cosadd" else probe.scores_at(CosAdd(probe.vectors, terms, (-1, 1, 1)), places)
+    cosines = scores if scorer is add else probe.scores_at(add, places)
     chosen = scores.argmax(1, keepdim=True)
     floor = best - TIED[scores.dtype]
     counts, top, top_scores = probe.run(scorer, floor, progress)
@@ -75,14 +141,12 @@ def ask(
     )
 
 
-def nearest_rows(
-    space: Space, terms: Tensor, signs: tuple[int, ...], top_k: int, memory: int = DEFAULT_MEMORY
-) -> ProbeResult:
-    """The candidates of largest cosine with Σ sign·term, other than the terms [n] themselves; ranks are not set."""
-    probe = _Probe(space, terms[None], terms[None], top_k, memory)
+def nearest_rows(space: Space, terms: Tensor, signs: tuple[int, ...], top_k: int) -> tuple[Tensor, Tensor]:
+    """The candidates of largest cosine with Σ sign·term, other than the terms [n] themselves: rows and cosines [k]."""
+    probe = _Probe(space, terms[None], terms[None], top_k, DEFAULT_MEMORY)
     floor = torch.full((1,), torch.inf, dtype=probe.vectors.dtype, device=probe.vectors.device)
-    counts, top, scores = probe.run(CosAdd(probe.vectors, probe.places(terms[None]), signs), floor, ignore_progress)
-    return ProbeResult(counts.cpu(), floor.cpu(), top.cpu(), scores.cpu())
+    _, top, scores = probe.run(CosAdd(probe.vectors, probe.places(terms[None]), signs), floor, ignore_progress)
+    return top[0].cpu(), scores[0].cpu()
 
 
 class _Probe:
@@ -108,7 +172,7 @@ class _Probe:
         # The place of each row among the candidates: a question's own words are no answers to it.
         positions = torch.full((int(space.candidates[-1]) + 1,), -1)
         positions[space.candidates] = torch.arange(len(space.candidates))
-        self._own = positions[terms].to(device)
+        self._excluded = positions[terms].to(device)
         self._questions, self._block = _choose_blocks(device.type, self.vectors, len(terms), memory)
 
     def places(self, rows: Tensor) -> Tensor:
@@ -118,7 +182,7 @@ class _Probe:
 
     def scores_at(self, scorer: Scorer, places: Tensor) -> Tensor:
         """The score of each question [n] at some of the words [n, m], taken as candidates; −∞ at −1."""
-        found = torch.full(places.shape, -torch.inf, dtype=self.vectors.dtype, device=places.device)
+        collected = torch.full(places.shape, -torch.inf, dtype=self.vectors.dtype, device=places.device)
         for first in range(0, len(self.vectors), self._block):
             scorer.prepare(self.vectors[first : first + self._block])
             inside = (places >= first) & (places < first + self._block)
@@ -127,8 +191,8 @@ class _Probe:
                 here, columns = inside[part].nonzero(as_tuple=True)
                 if len(here):
                     scores = scorer.scores(part.start, part.stop)
-                    found[start + here, columns] = scores[here, places[part][here, columns] - first]
-        return found
+                    collected[start + here, columns] = scores[here, places[part][here, columns] - first]
+        return collected
 
     def run(self, scorer: Scorer, floor: Tensor, progress: ProgressCallback) -> tuple[Tensor, Tensor, Tensor]:
         """Count candidates of at least `floor` [n], and find the best k. A question's own words are left out."""
@@ -143,9 +207,9 @@ class _Probe:
             for start in range(0, count, self._questions):
                 part = slice(start, min(start + self._questions, count))
                 scores = scorer.scores(part.start, part.stop)
-                own = self._own[part] - first
-                here, columns = ((own >= 0) & (own < len(x))).nonzero(as_tuple=True)
-                scores[here, own[here, columns]] = -torch.inf
+                excluded = self._excluded[part] - first
+                here, columns = ((excluded >= 0) & (excluded < len(x))).nonzero(as_tuple=True)
+                scores[here, excluded[here, columns]] = -torch.inf
                 counts[part] += (scores >= floor[part, None]).sum(1)
                 values, where = scores.topk(min(self._top_k, len(x)), 1)
                 merged = torch.cat([top_scores[part], values], 1).topk(self._top_k, 1)

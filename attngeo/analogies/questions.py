@@ -1,17 +1,18 @@
-"""Question sets: Google's, which gensim contains, BATS, and any file of the same form."""
+"""Question sets: Google's, which the package contains, BATS, and any file of the same form."""
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from importlib import resources
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.checkpoints.reference import local_path
-from attngeo.embeddings.rows import LeftOut
+from attngeo.embeddings.vectors import LeftOut
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
 # A hundred times the largest set that is known; a million take a gigabyte of memory.
@@ -67,7 +68,7 @@ def load_questions(source: str | Path) -> QuestionSet:
     Raises ModelNotFoundError; QuestionError if the set has no question.
     """
     if str(source) == GOOGLE:
-        return read_file(google_path(), GOOGLE)
+        return _parse(google_text().splitlines(), GOOGLE, GOOGLE)
     path = local_path(source)
     if path.is_dir():
         return read_bats(path)
@@ -82,47 +83,46 @@ def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> 
         return source
     if isinstance(source, str | Path):
         return load_questions(source)
-    found = []
+    questions = []
     for number, words in enumerate(source, 1):
         if isinstance(words, str) or len(words) != 4 or not all(isinstance(word, str) for word in words):
             raise UsageError(f"question {number} is {words!r}, expected four words")
         a, b, c, d = words
-        found.append(Question("questions", "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
-    return _require_questions(QuestionSet("questions", found), "fours of words")
+        questions.append(Question("questions", "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
+    return _require_questions(QuestionSet("questions", questions), "fours of words")
 
 
-def google_path() -> Path:
-    """The path of Google's questions in gensim. Raises ModelNotFoundError if gensim lacks its test data."""
-    spec = find_spec("gensim")
-    path = Path(spec.origin).parent / "test/test_data/questions-words.txt" if spec and spec.origin else None
-    if path is None or not path.is_file():
-        raise ModelNotFoundError(
-            "google: the installed gensim lacks questions-words.txt; run pip install gensim, or name the file"
-        )
-    return path
+def google_text() -> str:
+    """Google's questions, of word2vec (https://code.google.com/p/word2vec), under the Apache License 2.0."""
+    return gzip.decompress(resources.files(__package__).joinpath("google.txt.gz").read_bytes()).decode()
 
 
 def read_file(path: Path, name: str) -> QuestionSet:
     """Read lines of four words, after lines of `: category`. Other lines are left out; a note gives their numbers."""
-    category, found, bad = path.stem, [], LeftOut()
-    for number, line in enumerate(_lines(path, name), 1):
+    return _parse(_lines(path, name), name, path.stem)
+
+
+def _parse(lines: Iterable[str], name: str, category: str) -> QuestionSet:
+    """The questions of lines; category: of those before the first title."""
+    first, questions, bad = category, list[Question](), LeftOut()
+    for number, line in enumerate(lines, 1):
         words = line.split()
         if line.startswith(":"):
-            category = " ".join(line.lstrip(": ").split()) or path.stem
+            category = " ".join(line.lstrip(": ").split()) or first
         elif len(words) == 4:
             a, b, c, d = words
-            found.append(Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
+            questions.append(Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
         elif words:
             bad.add(number)
-        _check_number(len(found), name)
+        _check_number(len(questions), name)
     return _require_questions(
-        QuestionSet(name, _add_types(found), _note_left_out(name, bad, "four words")), "four words a line"
+        QuestionSet(name, _add_types(questions), _note_left_out(name, bad, "four words")), "four words a line"
     )
 
 
 def read_bats(folder: Path) -> QuestionSet:
     """Read a folder of BATS. A line is a word, white space, and its answers separated by slashes."""
-    found: list[Question] = []
+    questions: list[Question] = []
     notes: list[str] = []
     paths = sorted(path for path in folder.rglob("*.txt") if not path.name.startswith("."))
     names = [path.stem for path in paths]
@@ -136,16 +136,18 @@ def read_bats(folder: Path) -> QuestionSet:
             elif parts:
                 bad.add(number)
         notes += _note_left_out(path.name, bad, "a word and its answers")
-        _check_number(len(found) + len(pairs) ** 2, str(path))
+        _check_number(len(questions) + len(pairs) ** 2, str(path))
         category = path.stem if names.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}"
         kind = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower() if path.parent != folder else ""
-        found += [
+        questions += [
             Question(category, kind, a, b[0], c, d, number, (f"line {first}", f"line {number}"))
             for first, a, b in pairs
             for number, c, d in pairs
             if first != number
         ]
-    return _require_questions(QuestionSet(str(folder), found, notes), ".txt files with a word and its answers a line")
+    return _require_questions(
+        QuestionSet(str(folder), questions, notes), ".txt files with a word and its answers a line"
+    )
 
 
 def _add_types(questions: Sequence[Question]) -> list[Question]:

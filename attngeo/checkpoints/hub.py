@@ -1,24 +1,50 @@
-"""Checkpoints on the Hugging Face Hub: of the weights, the ranges that are needed, or whole files in the cache."""
+"""Checkpoints on the Hugging Face Hub: one repository at one commit, its files in the cache, and ranges of its weights.
+
+huggingface_hub reads HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE. All files are taken from the commit that
+config.json came from, so that a branch that moves cannot mix two versions. Imports no torch.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from urllib.parse import urljoin
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
 
-from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
+from huggingface_hub import (
+    constants,
+    errors,
+    file_exists,
+    get_hf_file_metadata,
+    hf_hub_download,
+    hf_hub_url,
+    list_repo_refs,
+    try_to_load_from_cache,
+)
+from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.file_store import FileStore
-from attngeo.checkpoints.formats import is_index, usual_names
-from attngeo.checkpoints.metadata import Index, read_config, read_index
-from attngeo.checkpoints.ranges import CONNECTIONS, Address, RemoteFile, origin
-from attngeo.checkpoints.reference import ModelRef
-from attngeo.checkpoints.regular_file import RegularFile
-from attngeo.checkpoints.repository import Repository
-from attngeo.checkpoints.source import ByteSource
-from attngeo.errors import NetworkError
+from attngeo.checkpoints.files import FileStore, Index, is_index, read_config, read_index, usual_names
+from attngeo.checkpoints.reference import ModelRef, did_you_mean
+from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
+from attngeo.errors import (
+    AccessError,
+    CorruptCheckpointError,
+    ModelNotFoundError,
+    NetworkError,
+    UnsupportedModelError,
+    UsageError,
+    first_line,
+)
+
+if TYPE_CHECKING:
+    from attngeo.checkpoints.sources import ByteSource
 
 log = logging.getLogger(__name__)
 
@@ -30,49 +56,241 @@ def open_hub(ref: ModelRef, access: HubAccess = HubAccess()) -> FileStore:
     Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or CheckpointError.
     """
     repository = Repository(ref, access)
-    config = read_config(repository.pin(), ref.text)
-    main_file, index = _find_weights(repository)
-    files = [main_file] if index is None else index.files
-    log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, len(files))
+    path = repository.pin()
+    config = read_config(path, ref.text)
+    main_file, index = repository.find_weights()
+    count = 1 if index is None else len(index.files)
+    log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, count)
     return FileStore(
-        ref.text, config, files, partial(_open, repository), main_file=main_file, index=index,
+        ref.text, config, path.parent, main_file, repository.open, index=index,
         revision=repository.revision, other=repository.download, offline=repository.offline,
         at_once=1 if repository.offline or access.download else CONNECTIONS,
     )  # fmt: skip
 
 
-def _find_weights(repository: Repository) -> tuple[str, Index | None]:
-    """The file of weights, or the index of several with what it says."""
-    for name in usual_names():
-        if is_index(name):
-            if (path := repository.download(name)) is not None:
-                return name, read_index(path, repository.ref.text)
-        elif repository.has(name):
-            return name, None
-    raise repository.no_weights()
+class Repository:
+    """One repository at one revision. Turns huggingface_hub's errors into attngeo's."""
 
+    def __init__(self, ref: ModelRef, access: HubAccess) -> None:
+        self.ref, self.revision, self.access = ref, ref.revision, access
+        self.offline = access.offline or constants.is_offline_mode()
 
-def _open(repository: Repository, file: str) -> ByteSource:
-    """A file of weights: the one in the cache, or ranges of it on the Hub. Raises as `Repository.locate`."""
-    if repository.is_cached(file) or repository.offline or repository.access.download:
-        return RegularFile(repository.locate(file))
-    return RemoteFile(repository.ref.text, file, partial(_look_up, repository, file), repository.access.retries)
+    def pin(self) -> Path:
+        """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
 
+        Raises ModelNotFoundError if the repository has none.
+        """
+        config = self.download("config.json")
+        if config is None:
+            raise ModelNotFoundError(
+                f"{self.ref.text}: the repository has no config.json"
+                + ("; it has a PEFT adapter: give its base model" if self.has("adapter_config.json") else "")
+            )
+        self.revision = config.parent.name
+        return config
 
-def _look_up(repository: Repository, file: str) -> Address:
-    """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""
-    ref, revision = repository.ref, repository.revision
-    url = hf_hub_url(ref.name, file, revision=revision)
-    with repository.explain_errors():
-        try:
-            found = get_hf_file_metadata(url, library_name="attngeo", retry_on_errors=True)
-        except errors.EntryNotFoundError:
-            raise repository.missing(file) from None
-    if found.commit_hash != revision or found.size is None or found.size < 0:
-        raise NetworkError(
-            f"{ref.text}: {file} is of commit {found.commit_hash!r:.60}, expected {revision}, which config.json is of; "
-            "try again"
+    def describe_commit(self) -> dict[str, str | None]:
+        """What tells this commit from any other."""
+        return {"hub": constants.ENDPOINT, "name": self.ref.name, "commit": self.revision}
+
+    def find_weights(self) -> tuple[str, Index | None]:
+        """The file of weights, or the index of several with what it says. Raises if there are none."""
+        for name in usual_names():
+            if is_index(name):
+                if (path := self.download(name)) is not None:
+                    return name, read_index(path, self.ref.text)
+            elif self.has(name):
+                return name, None
+        if self.offline:
+            raise NetworkError(f"{self.ref.text}: no weights in the cache, and offline mode is on; run once without it")
+        raise UnsupportedModelError(
+            f"{self.ref.text}: no weights, looked for {', '.join(usual_names())}; give another revision, or a folder"
         )
-    location = urljoin(url, found.location)
-    headers = build_hf_headers(token=None if origin(location) == origin(url) else False, library_name="attngeo")
-    return Address(location, found.size, found.etag or "", headers)
+
+    def open(self, file: str) -> ByteSource:
+        """A file of weights: the one in the cache, or ranges of it. Raises NetworkError or CorruptCheckpointError."""
+        from attngeo.checkpoints.sources import RegularFile
+
+        if not (self.is_cached(file) or self.offline or self.access.download):
+            return RemoteFile(self.ref.text, file, partial(self._look_up, file), self.access.retries)
+        path = self.download(file)
+        if path is None and self.offline:
+            raise NetworkError(
+                f"{self.ref.text}: {file} is not in the cache, and offline mode is on; run once without it and "
+                "with --download"
+            )
+        if path is None:
+            raise self._missing(file)
+        return RegularFile(path)
+
+    def _look_up(self, file: str) -> Address:
+        """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""
+        url = hf_hub_url(self.ref.name, file, revision=self.revision)
+        with self._explain_errors():
+            try:
+                stated = get_hf_file_metadata(url, library_name="attngeo", retry_on_errors=True)
+            except errors.EntryNotFoundError:
+                raise self._missing(file) from None
+        if stated.commit_hash != self.revision or stated.size is None or stated.size < 0:
+            raise NetworkError(
+                f"{self.ref.text}: {file} is of commit {stated.commit_hash!r:.60}, expected {self.revision}, which "
+                "config.json is of; try again"
+            )
+        location = urljoin(url, stated.location)
+        headers = build_hf_headers(token=None if origin(location) == origin(url) else False, library_name="attngeo")
+        return Address(location, stated.size, stated.etag or "", headers)
+
+    def download(self, file: str) -> Path | None:
+        """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it."""
+        with self._explain_errors() as rules, self._note_unverified(file) as unverified:
+            try:
+                path = hf_hub_download(
+                    self.ref.name, file, revision=self.revision, local_files_only=self.offline,
+                    library_name="attngeo",
+                )  # fmt: skip
+            except errors.RemoteEntryNotFoundError:
+                return None
+            except errors.LocalEntryNotFoundError:
+                if self.offline and file != "config.json":
+                    return None
+                raise
+            if unverified:
+                verify_download(Path(path), self.ref.text, rules.announced if rules else None)
+        return Path(path)
+
+    def list_revisions(self) -> list[str]:
+        """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
+        if self.offline:
+            raise NetworkError(
+                f"{self.ref.text}: the revisions of a model are not in the cache, and offline mode is on"
+            )
+        with self._explain_errors():
+            refs = list_repo_refs(self.ref.name)
+        return list(dict.fromkeys(ref.name for ref in (*refs.branches, *refs.tags)))
+
+    def has(self, file: str) -> bool:
+        """Whether the repository (in offline mode: the cache) has `file`. Downloads nothing."""
+        if self.is_cached(file):
+            return True
+        with self._explain_errors():
+            return not self.offline and file_exists(self.ref.name, file, revision=self.revision)
+
+    def is_cached(self, file: str) -> bool:
+        """Whether the cache has `file`, of this revision."""
+        return isinstance(try_to_load_from_cache(self.ref.name, file, revision=self.revision), str)
+
+    def _missing(self, file: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
+
+    @contextmanager
+    def _note_unverified(self, file: str) -> Iterator[bool]:
+        """Whether a file has to be verified: it is not in the cache yet, or a process died before it had verified it.
+
+        Inside the block, a note in the cache says so, between the locks of huggingface_hub.
+        """
+        folder = Path(constants.HF_HUB_CACHE, ".locks", repo_folder_name(repo_id=self.ref.name, repo_type="model"))
+        note = folder / f"{hashlib.sha1(file.encode()).hexdigest()}.unverified"
+        if self.is_cached(file) and not note.exists():
+            yield False
+            return
+        with suppress(OSError):  # a cache that cannot be written does not change, either
+            folder.mkdir(parents=True, exist_ok=True)
+            note.touch()
+        try:
+            yield True
+        finally:
+            with suppress(OSError):
+                note.unlink(missing_ok=True)
+
+    @contextmanager
+    def _explain_errors(self) -> Iterator[ServerRules | None]:
+        """Turn errors into attngeo's. Gives what the server has announced, unless offline."""
+        ref, endpoint = self.ref.text, constants.ENDPOINT
+        try:
+            with nullcontext() if self.offline else require_answers(ref) as rules:
+                yield rules
+        except errors.GatedRepoError:
+            raise AccessError(
+                f"{ref}: the model is gated; accept its terms at {endpoint}/{self.ref.name} "
+                "and set HF_TOKEN to a token of that account"
+            ) from None
+        except errors.RepositoryNotFoundError:
+            raise ModelNotFoundError(
+                f"{ref}: no such file or folder here, and no such model at {endpoint}; a private model needs HF_TOKEN"
+                f"{did_you_mean(ref)}"
+            ) from None
+        except errors.RevisionNotFoundError:
+            raise ModelNotFoundError(f"{ref}: the model has no revision {self.revision!r}") from None
+        except errors.HFValidationError as error:
+            raise UsageError(f"{ref}: not a Hub id, expected org/name ({first_line(error)})") from None
+        except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+            if self.offline:
+                raise NetworkError(
+                    f"{ref}: no such file or folder here, and not in the cache of the Hub, while offline mode is on; "
+                    f"run once without it{did_you_mean(ref)}"
+                ) from None
+            cause = error.__cause__ or error
+            raise NetworkError(
+                f"{ref}: no such file or folder here, not in the cache of the Hub, and {endpoint} cannot be reached "
+                f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
+                f"{did_you_mean(ref)}"
+            ) from None
+        except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if status in (401, 403):
+                raise AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN") from None
+            raise NetworkError(f"{ref}: download from {endpoint} failed ({first_line(error)}); try again") from None
+        except ValueError as error:  # for example a commit that leads out of the cache
+            raise NetworkError(
+                f"{ref}: {endpoint} does not answer as the Hub does ({first_line(error)}); check HF_ENDPOINT"
+            ) from None
+
+
+def verify_download(path: Path, ref: str, announced: str | None) -> None:
+    """Compare a file that was downloaded into the cache with the hash that the server announced.
+
+    That is the name of its blob, or `announced` in a cache without links. It is the SHA-256 of a large file and the
+    hash of git of a small one; other servers may announce the SHA-1, or what is no hash, which is not checked. A file
+    that differs, or whose check is interrupted, is removed from the cache. Raises NetworkError.
+    """
+    blob = path.parent / path.readlink() if path.is_symlink() else path
+    announced = blob.name if path.is_symlink() else announced or ""
+    try:
+        hashes = _hash_file(path, announced)
+        if announced in hashes or not hashes:
+            return
+    except BaseException:
+        _remove(path, blob)
+        raise
+    _remove(path, blob)
+    raise NetworkError(
+        f"{ref}: {path.name} is damaged: its hash is {hashes[0]}, expected {announced}, which {constants.ENDPOINT} "
+        "announced; it is removed from the cache; try again"
+    )
+
+
+def _hash_file(path: Path, announced: str) -> list[str]:
+    """The hashes of a file of the kinds that an announced hash may be; none if it is no hash."""
+    if re.fullmatch("[0-9a-f]{64}", announced):
+        kinds: list[Callable[[], hashlib._Hash]] = [hashlib.sha256]
+    elif re.fullmatch("[0-9a-f]{40}", announced):
+        size = path.stat().st_size
+        kinds = [lambda: hashlib.sha1(b"blob %d\0" % size), hashlib.sha1]
+    else:
+        return []
+    hashes = []
+    for kind in kinds:
+        with path.open("rb") as file:
+            hashes.append(hashlib.file_digest(file, kind).hexdigest())
+    return hashes
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def origin(url: str) -> tuple[str, str]:
+    """The scheme and the host with its port: what a token is for."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc

@@ -1,63 +1,144 @@
-"""Pickles of others, read without running any code of them.
+"""The pickle of a PyTorch file: what it states about tensors and their storages. Calls nothing that the file names.
 
 Python's fast unpickler trusts its file. A pickle of a hundred bytes makes it reserve gigabytes, by the number of an
 entry of its memo; hash for centuries, by a key of tuples in tuples; overflow the stack; or change the functions that
 stand in for those that it names. So the unpickler in Python is used, which reserves nothing, with the opcodes that
 build plain values only, and with plain keys.
+
+Format: https://docs.pytorch.org/docs/stable/notes/serialization.html
 """
 
 from __future__ import annotations
 
 import pickle
 import pickletools
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+import re
+import reprlib
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from attngeo.checkpoints.store import MOST_DIMENSIONS
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsafeCheckpointError, first_line
 
 # The types whose hash is short work and no chance for collisions; of whole numbers, those of at most 64 bits.
 KEYS = frozenset({str, bytes, int, float, bool, type(None)})
 LONGEST_KEY = 64
 # Ten times those of a checkpoint of 100,000 tensors.
-MOST_GIVEN = 20_000_000
-# All but those that reserve memory or take objects from elsewhere.
-ALL = frozenset(opcode.name for opcode in pickletools.opcodes) - {
-    "BYTEARRAY8", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEXT_BUFFER", "READONLY_BUFFER", "PERSID", "BINPERSID",
+MOST_VALUES = 20_000_000
+STORAGES = {
+    "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
+    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64, "ComplexDoubleStorage": torch.complex128, "QInt8Storage": torch.qint8,
+    "QUInt8Storage": torch.quint8, "QInt32Storage": torch.qint32, "UntypedStorage": torch.uint8,
 }  # fmt: skip
+# What torch.load(weights_only=True) knows, too. Its objects are kept as records, and no tensor is read from them.
+INERT = re.compile(
+    r"torch\.(Size|Tensor|device|per_\w+|(cuda\.|sparse\.|cuda\.sparse\.)?\w+(Tensor|Storage))"
+    r"|torch\.nn\.parameter\.Parameter|torch\._utils\._rebuild_\w+|torch\.serialization\._get_layout"
+    r"|torch\.storage\.\w+Storage|collections\.Counter|_codecs\.encode|(builtins|__builtin__)\.(bytearray|set|complex)"
+)
+# The opcodes that torch.load(weights_only=True) knows.
+OPCODES = frozenset(
+    (
+        "APPEND", "APPENDS", "BINFLOAT", "BINGET", "BININT", "BININT1", "BININT2", "BINPERSID", "BINPUT", "BINUNICODE",
+        "BUILD", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_SET", "EMPTY_TUPLE", "GLOBAL", "LONG1", "LONG_BINGET",
+        "LONG_BINPUT", "MARK", "NEWFALSE", "NEWOBJ", "NEWTRUE", "NONE", "PROTO", "REDUCE", "SETITEM", "SETITEMS",
+        "SHORT_BINSTRING", "STOP", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+    )
+)  # fmt: skip
+
+
+class SavedStorage(NamedTuple):
+    """Numbers of one dtype in one record, given by its name and the bytes of it that are used."""
+
+    record: str
+    dtype: torch.dtype
+    nbytes: int
+
+
+class SavedTensor(NamedTuple):
+    """A view of a storage; sizes in numbers, not bytes. storage: None for a tensor on the meta device."""
+
+    storage: SavedStorage | None
+    dtype: torch.dtype
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 class Record(dict[Any, Any]):
-    """A stand-in for an object of any class: keeps its arguments, attributes and items, and does nothing with them."""
+    """A stand-in for an object of any class: keeps its items, and does nothing with them."""
 
     def __new__(cls, *_: Any, **__: Any) -> Record:  # noqa: D102
         return super().__new__(cls)
 
-    def __init__(self, *arguments: Any, **_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
-        self.arguments = arguments
 
     def __repr__(self) -> str:  # of bounded length and time, whatever it holds
         return type(self).__name__
 
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, dict):
-            self.__dict__.update(state)
+
+class _Opcodes(dict[int, Callable[[Any], None]]):
+    """The methods of opcodes, by their codes."""
+
+    def __missing__(self, code: int) -> Callable[[Any], None]:
+        raise ValueError(f"its opcode {code:#04x} is unknown or not allowed")
 
 
-def make_dict(pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """A stand-in for OrderedDict: the dictionary of these pairs. Raises ValueError if a key is not plain."""
-    pairs = [(key, value) for key, value in pairs]
-    _check_keys([key for key, _ in pairs])
-    return dict(pairs)
+class TorchUnpickler(pickle._Unpickler):
+    """Makes SavedTensors, and records of everything else. The state of an object is left out.
 
-
-class PlainUnpickler(pickle._Unpickler):
-    """Reads what a subclass allows in `find_class`. The state of an object that is no Record is left out.
-
-    Raises ValueError for an opcode that it does not know and for a key that is not plain, and whatever Python's
-    unpickler raises for a pickle that is broken.
+    file: with `read` and `readline`. where: its name, for errors. storages: those that were read, by their records.
     """
 
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = _Opcodes()
     stack: list[Any]
-    given = 0
+
+    def __init__(self, file: Any, where: str) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.storages: dict[str, SavedStorage] = {}
+        self._where, self._values = where, 0
+
+    def load_safely(self) -> Any:
+        """The next object. Raises UnsafeCheckpointError or CorruptCheckpointError, and errors of the file itself."""
+        try:
+            return self.load()
+        except UnsafeCheckpointError as error:
+            raise UnsafeCheckpointError(
+                f"{self._where}: refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
+                "loading it could run code; use safetensors weights"
+            ) from None
+        except AttnGeoError:  # of the file
+            raise
+        except Exception as error:  # a forged pickle can raise anything
+            raise broken(self._where, f"{type(error).__name__}: {first_line(error)}") from None
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: D102
+        path = f"{module}.{name}"
+        if (function := STAND_INS.get(path)) is not None:
+            return function
+        if module in ("torch", "torch.storage") and name in STORAGES:
+            return STORAGES[name]
+        if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
+            return dtype
+        if INERT.fullmatch(path):
+            return Record
+        raise UnsafeCheckpointError(path)
+
+    def persistent_load(self, saved: Any) -> SavedStorage:  # noqa: D102
+        match saved:  # older files add a view of another storage, which is None since PyTorch 0.4
+            case ("storage", torch.dtype() as dtype, str(key), str(), int(count), *rest) if rest in ([], [None]):
+                if not _is_size(count):
+                    raise ValueError(f"storage {key[:80]!r} has {reprlib.repr(count)} numbers")
+                storage = SavedStorage(f"data/{key}", dtype, count * dtype.itemsize)
+                if self.storages.setdefault(storage.record, storage) != storage:
+                    raise ValueError(f"storage {key[:80]!r} has two sizes")
+                return storage
+        raise ValueError(f"{reprlib.repr(saved)} is no storage")
 
     def load_setitem(self) -> None:  # noqa: D102
         _check_keys(self.stack[-2:-1])
@@ -67,48 +148,29 @@ class PlainUnpickler(pickle._Unpickler):
         _check_keys(self.stack[::2])
         super().load_setitems()  # type: ignore[misc]
 
-    def load_dict(self) -> None:  # noqa: D102
-        _check_keys(self.stack[::2])
-        super().load_dict()  # type: ignore[misc]
-
-    def load_additems(self) -> None:  # noqa: D102
-        _check_keys(self.stack)
-        super().load_additems()  # type: ignore[misc]
-
-    def load_frozenset(self) -> None:  # noqa: D102
-        _check_keys(self.stack)
-        super().load_frozenset()  # type: ignore[misc]
-
     def load_reduce(self) -> None:  # noqa: D102
         self._count(self.stack[-1], *self.stack[-1])
         super().load_reduce()  # type: ignore[misc]
 
     def load_build(self) -> None:  # noqa: D102
-        self._count(self.stack[-1])
-        state = self.stack.pop()
-        if isinstance(self.stack[-1], Record):
-            self.stack[-1].__setstate__(state)
+        self._count(self.stack.pop())
 
-    def _count(self, *given: Any) -> None:
+    def _count(self, *arguments: Any) -> None:
         """Raise ValueError if objects are made of the same long list again and again."""
-        self.given += sum(len(each) for each in given if isinstance(each, list | tuple | dict))
-        if self.given > MOST_GIVEN:
-            raise ValueError(f"its objects are made of more than {MOST_GIVEN:,} values")
+        self._values += sum(len(value) for value in arguments if isinstance(value, list | tuple | dict))
+        if self._values > MOST_VALUES:
+            raise ValueError(f"its objects are made of more than {MOST_VALUES:,} values")
 
 
-def choose_opcodes(names: Collection[str]) -> dict[int, Callable[[Any], None]]:
-    """The `dispatch` of a PlainUnpickler that knows these opcodes only, by the names that pickletools gives them."""
-    known = _Known()
-    for opcode in pickletools.opcodes:
-        if opcode.name in names:
-            method = pickle._Unpickler.dispatch[ord(opcode.code)]
-            known[ord(opcode.code)] = getattr(PlainUnpickler, method.__name__)
-    return known
+for _opcode in pickletools.opcodes:
+    if _opcode.name in OPCODES:
+        _method = pickle._Unpickler.dispatch[ord(_opcode.code)]
+        TorchUnpickler.dispatch[ord(_opcode.code)] = getattr(TorchUnpickler, _method.__name__)
 
 
-class _Known(dict[int, Callable[[Any], None]]):
-    def __missing__(self, code: int) -> Callable[[Any], None]:
-        raise ValueError(f"its opcode {code:#04x} is unknown or not allowed")
+def broken(where: str, why: str) -> CorruptCheckpointError:
+    """The error for a file that is not as torch.save writes it."""
+    return CorruptCheckpointError(f"{where}: not a readable PyTorch file ({why}); download it again")
 
 
 def _check_keys(keys: list[Any]) -> None:
@@ -117,3 +179,65 @@ def _check_keys(keys: list[Any]) -> None:
         raise ValueError(f"a key is a {odd.pop().__name__}, expected a text or a number")
     if int in kinds and any(type(key) is int and key.bit_length() > LONGEST_KEY for key in keys):
         raise ValueError(f"a key is a number of more than {LONGEST_KEY} bits")
+
+
+def _make_dict(pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
+    """A stand-in for OrderedDict: the dictionary of these pairs. Raises ValueError if a key is not plain."""
+    pairs = [(key, value) for key, value in pairs]
+    _check_keys([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _rebuild(
+    storage: Any, offset: Any, shape: Any, strides: Any, _: Any = None, __: Any = None, metadata: Any = None
+) -> SavedTensor:
+    return _rebuild_of_dtype(storage, offset, shape, strides, _, __, storage.dtype, metadata)
+
+
+def _rebuild_of_dtype(
+    storage: Any, offset: Any, shape: Any, strides: Any, _: Any, __: Any, dtype: Any, metadata: Any = None
+) -> SavedTensor:
+    if metadata:
+        raise ValueError("a conjugated or negated tensor")
+    return _check(storage, dtype, offset, shape, strides)
+
+
+def _rebuild_from_type(function: Any, _: Any, arguments: Any, __: Any) -> Any:
+    """A tensor with attributes of its own, which are not kept."""
+    return function(*arguments) if function in STAND_INS.values() else Record()
+
+
+STAND_INS: dict[str, Any] = {
+    "collections.OrderedDict": _make_dict,
+    "torch._utils._rebuild_tensor": _rebuild,
+    "torch._utils._rebuild_tensor_v2": _rebuild,
+    "torch._utils._rebuild_tensor_v3": _rebuild_of_dtype,
+    "torch._utils._rebuild_qtensor": lambda storage, *places: _check(storage, storage.dtype, *places[:3]),
+    "torch._utils._rebuild_meta_tensor_no_storage": lambda dtype, *sizes: _check(None, dtype, 0, *sizes[:2]),
+    "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+    "torch._utils._rebuild_parameter_with_state": lambda tensor, *_: tensor,
+    "torch._tensor._rebuild_from_type_v2": _rebuild_from_type,
+}
+
+
+def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> SavedTensor:
+    """The tensor. Raises ValueError unless its numbers are inside its storage."""
+    saved = SavedTensor(storage, dtype, offset, shape, strides)
+    kinds = (SavedStorage | None, torch.dtype, int, tuple, tuple)
+    if not all(map(isinstance, saved, kinds)) or not len(shape) == len(strides) <= MOST_DIMENSIONS:
+        raise ValueError(f"{reprlib.repr(tuple(saved)[1:])} is no tensor")
+    if not all(map(_is_size, (offset, *shape, *strides))):
+        raise ValueError(f"{reprlib.repr(tuple(saved)[1:])} is no tensor")
+    end = 0 if 0 in shape else offset + count_spanned(shape, strides)
+    if storage is not None and end * dtype.itemsize > storage.nbytes:
+        raise ValueError(f"a tensor needs {end * dtype.itemsize:,} bytes of a storage of {storage.nbytes:,}")
+    return saved
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 48
+
+
+def count_spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """The numbers from the first to the last one of a tensor that is not empty."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

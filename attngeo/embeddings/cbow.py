@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.embeddings.options import CbowOptions
-from attngeo.embeddings.streams import open_stream
+from attngeo.embeddings.vectors import open_stream
 from attngeo.errors import CorruptCheckpointError, DataError, ModelNotFoundError
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.tables.atomic import atomic_write, check_writable
+from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from gensim.models import KeyedVectors
 
-SUFFIXES = (".kv", ".txt", ".vec", ".bin")
+SUFFIXES = (".txt", ".vec", ".bin")
 LONGEST_SENTENCE = 1000
 LONGEST_TEXT_LINE = 1 << 20
 
@@ -37,8 +37,8 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
     Raises ModelNotFoundError; DataError if no word is frequent enough; CorruptCheckpointError if the file is not text.
     """
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "no such file"
-        raise ModelNotFoundError(f"{path}: {found}, expected a text to train on")
+        problem = "a folder" if path.is_dir() else "no such file"
+        raise ModelNotFoundError(f"{path}: {problem}, expected a text to train on")
     from gensim.models import Word2Vec
 
     model = Word2Vec(
@@ -67,16 +67,13 @@ def check_vectors_output(path: Path) -> None:
 
 
 def save_vectors(vectors: KeyedVectors, path: Path) -> None:
-    """Write vectors as gensim's KeyedVectors (.kv), word2vec's text (.txt, .vec) or its binary format (.bin).
+    """Write vectors as word2vec's text (.txt, .vec) or in its binary format (.bin).
 
     Written whole or not at all. Raises OutputError.
     """
     check_vectors_output(path)
     with atomic_write(path) as partial:
-        if path.suffix.lower() == ".kv":
-            vectors.save(str(partial), sep_limit=1 << 62)  # one file, which a rename can put in place
-        else:
-            vectors.save_word2vec_format(str(partial), binary=path.suffix.lower() == ".bin")
+        vectors.save_word2vec_format(str(partial), binary=path.suffix.lower() == ".bin")
 
 
 class _Sentences:

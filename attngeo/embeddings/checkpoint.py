@@ -13,9 +13,8 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
-from attngeo.embeddings.embedding import Embedding, find_finite_rows
+from attngeo.embeddings.embedding import Embedding, find_finite_rows, label_tokens
 from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
-from attngeo.embeddings.words import label_tokens
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
@@ -57,13 +56,14 @@ def read_checkpoint(
     with closing(open_store(model, hub)) as store:
         name, notes = find_table(store, table)
         rows = float_shape(store, name)[0]
-        own = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)
-        notes += _check_match(own, rows, name, store)
+        vocabulary = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)
+        notes += _check_match(vocabulary, rows, name, store)
         store.fetch([name], lambda file: progress(Progress("download", file)))
         progress(Progress("read", name, 0, store.info(name).nbytes))
         matrix = store.read(name)
         ref, revision = store.ref, store.revision
-    labels, words = label_tokens({n: text for n, text in own.tokens.items() if n < rows}, own.special)
+    tokens = {number: text for number, text in vocabulary.tokens.items() if number < rows}
+    labels, words = label_tokens(tokens, vocabulary.special)
     is_word, is_entry = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.bool)
     is_word[list(words)], is_entry[list(labels)] = True, True
     finite = find_finite_rows(matrix)
@@ -73,41 +73,34 @@ def read_checkpoint(
         notes.append(f"tokens with NaN or Inf in their vectors, left out: {broken:,}")
     return Embedding(
         ref, matrix, [labels.get(row, "") for row in range(rows)], is_word & finite, is_entry & finite,
-        revision=revision, pieces=own.pieces, notes=tuple(notes),
+        revision=revision, pieces=vocabulary.pieces, notes=tuple(notes),
     )  # fmt: skip
 
 
 def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
     """The name of the tensor, and notes about the choice.
 
+    The unembedding is a matrix with about as many rows as the input embeddings, or these if they are tied.
     Raises UnsupportedModelError with the names that were looked for.
     """
-    found = _find_input(store)
+    inputs = next(iter(_match_names(store, TABLE_NAMES["input"])), None) or _find_by_size(store)
     if table == "output":
-        return _find_output(store, found)
-    if found is None:
+        least = 0 if inputs is None else LEAST_COVERED_SHARE * store.info(inputs).shape[0]
+        for name in _match_names(store, TABLE_NAMES["output"]):
+            if store.info(name).shape[0] >= least:
+                return name, []
+        if inputs is not None and store.config.get("tie_word_embeddings") is not False:
+            return inputs, ["no unembedding of its own: tied to the input embeddings"]
+        raise UnsupportedModelError(
+            f"{store.ref}: no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; use --table input"
+        )
+    if inputs is None:
         hints = [name for name in store.names if "emb" in name]
         hint = f"names with 'emb' found: {', '.join(hints[:SHOWN])}" if hints else "no tensor name contains 'emb'"
         raise UnsupportedModelError(
             f"{store.ref}: no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; {hint}"
         )
-    return found, []
-
-
-def _find_input(store: TensorStore) -> str | None:
-    return next(iter(_match_names(store, TABLE_NAMES["input"])), None) or _find_by_size(store)
-
-
-def _find_output(store: TensorStore, input_name: str | None) -> tuple[str, list[str]]:
-    """The unembedding: a matrix with about as many rows as the input embeddings, or these if they are tied."""
-    for name in _match_names(store, TABLE_NAMES["output"]):
-        if input_name is None or _count_rows(store, name) >= LEAST_COVERED_SHARE * _count_rows(store, input_name):
-            return name, []
-    if input_name is not None and store.config.get("tie_word_embeddings") is not False:
-        return input_name, ["no unembedding of its own: tied to the input embeddings"]
-    raise UnsupportedModelError(
-        f"{store.ref}: no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; use --table input"
-    )
+    return inputs, []
 
 
 def _match_names(store: TensorStore, names: tuple[str, ...]) -> list[str]:
@@ -115,30 +108,24 @@ def _match_names(store: TensorStore, names: tuple[str, ...]) -> list[str]:
 
     In the order of `names`; for one name, short prefixes come first, then those of an encoder.
     """
-    found = sorted(store.names, key=lambda own: (own.count("."), "encoder" not in own, own))
+    tensors = sorted(store.names, key=lambda tensor: (tensor.count("."), "encoder" not in tensor, tensor))
     return [
-        own
+        tensor
         for name in names
-        for own in found
-        if (own == name or own.endswith(f".{name}")) and not NOT_TEXT.search(own) and len(store.info(own).shape) == 2
+        for tensor in tensors
+        if (tensor == name or tensor.endswith(f".{name}")) and _is_table(store, tensor)
     ]
 
 
-def _count_rows(store: TensorStore, name: str) -> int:
-    return store.info(name).shape[0]
+def _is_table(store: TensorStore, name: str) -> bool:
+    return not NOT_TEXT.search(name) and len(store.info(name).shape) == 2
 
 
 def _find_by_size(store: TensorStore) -> str | None:
     """The table of an unknown family: the one tensor of embeddings with as many rows as config.json states tokens."""
     size = store.config.get("vocab_size")
-    sized = [
-        name
-        for name in store.names
-        if "emb" in name
-        and len(shape := store.info(name).shape) == 2
-        and shape[0] == size
-        and not NOT_TEXT.search(name)
-    ]
+    tables = (name for name in store.names if "emb" in name and _is_table(store, name))
+    sized = [name for name in tables if store.info(name).shape[0] == size]
     return sized[0] if len(sized) == 1 else None
 
 

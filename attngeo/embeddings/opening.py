@@ -5,23 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.formats import is_weights
+from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.reference import local_path
 from attngeo.choices import Table
-from attngeo.embeddings.binary_vectors import read_binary
 from attngeo.embeddings.checkpoint import read_checkpoint
 from attngeo.embeddings.embedding import Embedding
-from attngeo.embeddings.keyed_vectors import build_embedding, read_keyed_vectors
-from attngeo.embeddings.streams import ZIP, open_stream
-from attngeo.embeddings.text_vectors import is_text, read_text
-from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
+from attngeo.embeddings.vectors import PICKLE, ZIP, read_magic, read_vectors
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
 CBOW = "cbow:"
-PICKLE, FASTTEXT = b"\x80", b"\xba\x16\x4f\x2f"
+FLOATS = ("f2", "f4", "f8")
 
 
 class EmbeddingKeywords(HubAccess):
@@ -45,7 +44,7 @@ def open_embedding(
     """Open a table of vectors.
 
     model: a checkpoint as for `score`; a file of word vectors: the text of GloVe or fastText (plain, .gz, or .zip, with
-    `FILE.zip/MEMBER` for one file of several), word2vec's text or binary format, gensim's KeyedVectors; `cbow:TEXT`,
+    `FILE.zip/MEMBER` for one file of several), word2vec's text or binary format; `cbow:TEXT`,
     which trains CBOW on a text first; or a transformers model, gensim's KeyedVectors or an Embedding in memory.
     table: the "input" embeddings of a checkpoint, or its unembedding, "output".
     tokeniser: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
@@ -56,19 +55,18 @@ def open_embedding(
     if isinstance(model, Embedding):
         return model
     if hasattr(model, "index_to_key") and hasattr(model, "vectors"):
-        return build_embedding(model.vectors, list(model.index_to_key), type(model).__name__)
+        return _take_vectors(model, type(model).__name__)
     text = str(model) if isinstance(model, str | Path) else ""
     if text.startswith(CBOW):
         from attngeo.embeddings.cbow import train_cbow
 
-        vectors = train_cbow(local_path(text.removeprefix(CBOW)), progress=progress)
-        return build_embedding(vectors.vectors, list(vectors.index_to_key), text)
-    found = _find_vectors_file(text)
-    if found is None:
+        return _take_vectors(train_cbow(local_path(text.removeprefix(CBOW)), progress=progress), text)
+    file = _find_vectors_file(text)
+    if file is None:
         return read_checkpoint(model, table, tokeniser=tokeniser, hub=hub, progress=progress)
     if table == "output":
         raise UsageError(f"{text}: a file of word vectors has one table only; leave out --table output")
-    return _read_vectors(*found, text, progress)
+    return read_vectors(*file, text, progress)
 
 
 def _find_vectors_file(text: str) -> tuple[Path, str | None] | None:
@@ -87,26 +85,19 @@ def _find_vectors_file(text: str) -> tuple[Path, str | None] | None:
     if member is not None:
         return path, member
     if name.endswith(".bin"):
-        magic = _read_magic(path, text)
+        magic = read_magic(path, text)
         of_torch = magic.startswith(ZIP) or (magic.startswith(PICKLE) and path.with_name("config.json").is_file())
         return None if of_torch else (path, None)
     return None if path.name == "config.json" or is_weights(name) else (path, None)
 
 
-def _read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:
-    magic = _read_magic(path, ref)
-    if magic.startswith(PICKLE):
-        return read_keyed_vectors(path, ref)
-    if magic == FASTTEXT:
-        raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; use its .vec file")
-    with open_stream(path, member, ref, progress) as stream:
-        return read_text(stream) if is_text(stream.head) else read_binary(stream)
-
-
-def _read_magic(path: Path, ref: str) -> bytes:
-    """The first four bytes, which tell the format. Raises ModelNotFoundError."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4)
-    except OSError as error:
-        raise ModelNotFoundError(f"{ref}: cannot be read ({error.strerror})") from None
+def _take_vectors(vectors: Any, ref: str) -> Embedding:
+    """The table of gensim's KeyedVectors. Raises CorruptCheckpointError unless each word has a floating-point row."""
+    matrix, labels = np.asarray(vectors.vectors), list(vectors.index_to_key)
+    if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.str[1:] not in FLOATS:
+        raise CorruptCheckpointError(
+            f"{ref}: {len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected one floating-point row "
+            "for each word; save it again"
+        )
+    rows = np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("="))
+    return Embedding.from_words(ref, rows, labels)

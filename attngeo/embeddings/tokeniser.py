@@ -11,16 +11,15 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
-from attngeo.checkpoints.module_store import ModuleStore
+from attngeo.bounds import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 from attngeo.checkpoints.store import TensorStore
-from attngeo.embeddings.silence import silence_transformers
-from attngeo.embeddings.words import MARKS
+from attngeo.embeddings.embedding import MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
 
 COMPLETE = "tokenizer.json"
@@ -73,14 +72,14 @@ class Tokeniser:
         return any(mark.marks_words and first.startswith(mark.text) for mark in MARKS)
 
 
-def take_tokeniser(given: Any) -> Tokeniser:
+def take_tokeniser(tokeniser: Any) -> Tokeniser:
     """The tokeniser of a `transformers` or `tokenizers` object. Raises UsageError for any other object."""
-    library = getattr(given, "backend_tokenizer", given)
+    library = getattr(tokeniser, "backend_tokenizer", tokeniser)
     if hasattr(library, "get_added_tokens_decoder"):
         return _wrap_fast(type(library).from_str(library.to_str()))  # a copy: its settings are changed
-    if hasattr(given, "all_special_ids"):
-        return _wrap_slow(given)
-    raise UsageError(f"tokeniser is a {type(given).__name__}, expected a tokeniser of transformers or tokenizers")
+    if hasattr(tokeniser, "all_special_ids"):
+        return _wrap_slow(tokeniser)
+    raise UsageError(f"tokeniser is a {type(tokeniser).__name__}, expected a tokeniser of transformers or tokenizers")
 
 
 def read_tokeniser(store: TensorStore) -> Tokeniser:
@@ -89,7 +88,7 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
     Raises UnsupportedModelError if there is none or if transformers cannot read it, CorruptCheckpointError for a broken
     tokenizer.json, NetworkError in offline mode if the cache has none, UsageError for a model in memory.
     """
-    if isinstance(store, ModuleStore):
+    if store.folder is None:
         raise UsageError(f"{store.ref}: a model in memory has no tokeniser; call open_embedding(model, tokeniser=…)")
     complete = store.file(COMPLETE)
     if complete is not None:
@@ -174,8 +173,8 @@ def _wrap_fast(tokenizer: Any) -> Tokeniser:
             return []
         covered = {place for start, stop in encoding.offsets for place in range(start, stop)}
         # A BPE without an unknown token drops what it does not know.
-        whole = all(place in covered for place, letter in enumerate(text) if letter.isalnum())
-        return list(encoding.ids) if whole else []
+        is_complete = all(place in covered for place, letter in enumerate(text) if letter.isalnum())
+        return list(encoding.ids) if is_complete else []
 
     return Tokeniser(tokens, frozenset(special), frozenset(added), encode)
 
@@ -198,3 +197,19 @@ def _find_unknown(tokenizer: Any) -> set[int]:
     else:  # a Unigram model has a number instead, which only its JSON tells
         number = json.loads(tokenizer.to_str())["model"].get("unk_id")
     return set() if number is None else {number}
+
+
+@contextmanager
+def silence_transformers(level: int = logging.ERROR) -> Iterator[None]:
+    """Inside the block, transformers logs only messages of this level and above, and shows no progress bars."""
+    from transformers.utils import logging as transformers_logging
+
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(level)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

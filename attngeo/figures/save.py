@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attngeo.errors import OutputError, first_line
 from attngeo.figures.options import ImageSize
 from attngeo.options import takes_after_two
-from attngeo.tables.atomic import atomic_write, check_writable
+from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

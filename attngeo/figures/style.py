@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from attngeo.bounds.escape import printable
+from attngeo.bounds import printable
 from attngeo.figures.options import LOSS
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUANTILES, QUARTILES

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks  # type: ignore[attr-defined]
 
-from attngeo.checkpoints.module_store import ModuleStore
+from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.computing import score_site
@@ -22,7 +22,7 @@ from attngeo.scores.scoring import INTEGERS
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.tables import write as tables
-from attngeo.tables.parquet import read_parquet
+from attngeo.tables.read import read_parquet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,7 +60,8 @@ class AttentionGeometryCallback(TrainerCallback):
         self._sites: list[AttentionSite] = []
         self._rows: list[dict[str, Any]] = []
         self._trackers: list[Any] | None = None
-        self.medians: dict[str, float] = {}  # of the last step that was scored, by the names of the statistics
+        # Of every score over whole layers, then over heads, at the last step that was scored.
+        self.medians: dict[str, float] = {}
 
     @property
     def d_model(self) -> int:
@@ -114,7 +115,8 @@ class AttentionGeometryCallback(TrainerCallback):
         path = self._path(args)
         path.parent.mkdir(parents=True, exist_ok=True)
         tables.write_table(self.frame, path)
-        self.medians = medians_of(pd.DataFrame(scores))
+        spread = spread_of(pd.DataFrame(scores))
+        self.medians = {name: spread[name] for name in statistics(["median"])}
         self._log_to_trackers(args, state, control, model)
 
     def _log_to_trackers(
@@ -123,7 +125,8 @@ class AttentionGeometryCallback(TrainerCallback):
         """Log by further trackers: the Trainer calls its own before this callback, which cannot add to their logs."""
         if self._trackers is None:
             kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
-            self._trackers = [_join(kind)() if kind.__name__ in ONE_RUN else kind() for kind in kinds]
+            joined = [type(kind.__name__, (_Joined, kind), {}) if kind.__name__ in ONE_RUN else kind for kind in kinds]
+            self._trackers = [kind() for kind in joined]
             for tracker in self._trackers:
                 if not isinstance(tracker, _Joined):
                     tracker.on_train_begin(args, state, control, model=model)
@@ -136,17 +139,6 @@ class _Joined:
 
     def setup(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
-
-
-def _join(kind: type[TrainerCallback]) -> type[Any]:
-    """The class of a tracker that joins the run of its process."""
-    return type(kind.__name__, (_Joined, kind), {})
-
-
-def medians_of(rows: pd.DataFrame) -> dict[str, float]:
-    """The medians of every score over whole layers, then over heads, of one step's rows, by name."""
-    spread = spread_of(rows)
-    return {name: spread[name] for name in statistics(["median"])}
 
 
 def _find_sites(model: PreTrainedModel, stack: str | None) -> list[AttentionSite]:
@@ -165,12 +157,12 @@ def _gather_weights(
 ) -> list[tuple[AttentionSite, dict[str, Tensor]]]:
     """The tensors of every site, on their devices; all processes take part in gathering sharded ones."""
     state = model.state_dict()
-    return [(site, {name: _gather(state[name])[rows] for name, rows in site.reads.items()}) for site in sites]
 
+    def gather(tensor: Any) -> Tensor:
+        values: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # a DTensor, as FSDP has
+        return values.detach()
 
-def _gather(tensor: Tensor) -> Tensor:
-    gather = getattr(tensor, "full_tensor", None)  # a DTensor, as FSDP leaves its parameters
-    return tensor.detach() if gather is None else gather().detach()
+    return [(site, {name: gather(state[name])[rows] for name, rows in site.reads.items()}) for site in sites]
 
 
 def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:

@@ -68,16 +68,16 @@ def describe_comparison(comparison: Comparison) -> list[str]:
     for objective, runs in comparison.rows.groupby("objective", sort=False):
         baseline, *others = runs["init"].unique()
         for init in others:
-            own, reference = runs[runs["init"] == init], runs[runs["init"] == baseline]
+            tried, reference = runs[runs["init"] == init], runs[runs["init"] == baseline]
             medians = []
             for name, spec in SCORES.items():
                 column = statistic(name, "median")
-                median, other = (_format_score(float(each[column].mean()), spec) for each in (own, reference))
+                median, other = (_format_score(float(frame[column].mean()), spec) for frame in (tried, reference))
                 medians.append(f"{spec.label} {median} against {other}")
             lines.append(
-                f"{objective}: {init} against {baseline} initialisation: final loss {own['final_loss'].mean():.3f} "
-                f"against {reference['final_loss'].mean():.3f}; {_describe_speed_up(own)}; medians over layers at the "
-                f"end: {', '.join(medians)}."
+                f"{objective}: {init} against {baseline} initialisation: final loss {tried['final_loss'].mean():.3f} "
+                f"against {reference['final_loss'].mean():.3f}; {_describe_speed_up(tried)}; medians over layers at "
+                f"the end: {', '.join(medians)}."
             )
     return lines
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import ModelRef
-from attngeo.errors import UsageError
+from attngeo.checkpoints.store import TensorStore
+from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
+from attngeo.layouts.assemble import Projections, assemble, number_outputs, output_axis
+from attngeo.layouts.layout import LatentLayout
+from attngeo.layouts.sites import AttentionSite
 from attngeo.pretrain.options import INITS
-from attngeo.pretrain.starts import CopiedStart, IdentityStart, LiveParameters, SymmetricStart
-from attngeo.scores.projections import select, sites_of
+from attngeo.scores.projections import key_heads_of, read, select, sites_of
+
+# Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
+ALPHA = BETA = 0.7
 
 
 def initialise(
@@ -108,3 +116,201 @@ def _make_generator(seed: int | torch.Generator | None) -> torch.Generator | Non
     if type(seed) is not int:
         raise UsageError(f"seed is {seed!r}, expected an integer or a torch.Generator")
     return torch.Generator().manual_seed(seed)
+
+
+class LiveParameters:
+    """The parameters of a model in memory by name, and which of them were written to."""
+
+    def __init__(self, model: torch.nn.Module, store: TensorStore) -> None:
+        self.ref, self._model, self._store = store.ref, model, store
+        self._parameters: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        self._written: set[int] = set()
+
+    @property
+    def written(self) -> list[str]:
+        """The parameters that were written to, in the model's order; a shared one once."""
+        return [name for name, parameter in self._model.named_parameters() if id(parameter) in self._written]
+
+    def check(self, site: AttentionSite) -> None:
+        """Raise CheckpointError if a tensor of the site cannot be written to."""
+        for name in site.tensors.values():
+            if name not in self._parameters:
+                raise UnsupportedModelError(
+                    f"{self.ref}: {name} is not a parameter, expected one that can be written to"
+                )
+            self._store.read(name, slice(0, 0))  # no rows; the store refuses a tensor without values
+
+    def tensors(self, site: AttentionSite) -> dict[str, Tensor]:
+        """The parameters of a site by role."""
+        return {role: self._parameters[name] for role, name in site.tensors.items()}
+
+    def outputs(self, site: AttentionSite) -> Projections:
+        """The numbers of the outputs that are queries [heads, head_dim] and keys [key_heads, head_dim]; the gains."""
+        return number_outputs(site, {name: self._parameters[name] for name in site.tensors.values()})
+
+    def write(self, name: str, rows: Tensor, values: Tensor, axis: int = 0) -> None:
+        """Write `values` to some rows in place: the parameter stays the same object, on its device and in its dtype."""
+        parameter = self._parameters[name]
+        # A copy, because the values may be a view of the memory that is written to.
+        parameter.index_copy_(axis, rows.flatten().to(parameter.device), values.to(parameter, copy=True))
+        self._written.add(id(parameter))
+
+    def write_heads(self, site: AttentionSite, q: Tensor, k: Tensor) -> None:
+        """Write queries [heads, head_dim, d_model] and keys [key_heads, head_dim, d_model] into their tensors."""
+        axis, outputs = output_axis(site), self.outputs(site)
+        for role, rows, heads in (("q", outputs.q, q), ("k", outputs.k, k)):
+            self.write(site.tensors[role], rows, heads.flatten(0, 1).movedim(0, axis), axis)
+
+
+class SymmetricStart:
+    """Wk := Wq, or Wq_h := Wk_g(h) if there are fewer key heads."""
+
+    def __init__(self, live: LiveParameters) -> None:
+        self._live = live
+
+    def check(self, site: AttentionSite) -> None:
+        """Raise UnsupportedModelError if the site cannot be initialised in this way."""
+        tensors, ref = self._live.tensors(site), self._live.ref
+        if "q_a" not in tensors:
+            return
+        rank, rotary = len(tensors["q_a"]), len(tensors["kv_a"]) - len(tensors["kv_norm"])
+        if rank < rotary:
+            raise UnsupportedModelError(
+                f"{ref}: {site.tensors['q_a']} has rank {rank}, expected at least the {rotary} of the rotary key"
+            )
+        if not tensors["q_norm"].all():
+            raise UnsupportedModelError(f"{ref}: {site.tensors['q_norm']} has a gain of 0, which no weight can undo")
+
+    def write(self, site: AttentionSite) -> None:
+        """Set the queries and keys of the site."""
+        tensors, live = self._live.tensors(site), self._live
+        if isinstance(site.layout, LatentLayout):
+            exact = {role: _to_exact(tensor) for role, tensor in tensors.items()}
+            for role, values in _build_latent_queries(site, exact):
+                live.write(site.tensors[role], torch.arange(len(values)), values)
+            return
+        axis, outputs = output_axis(site), live.outputs(site)
+        source, given, target, written = "q", outputs.q, "k", outputs.k
+        if site.key_heads < site.heads:
+            source, given, target, written = "k", outputs.k[key_heads_of(site, "corrected")], "q", outputs.q
+        values = tensors[source].index_select(axis, given.flatten().to(tensors[source].device))
+        live.write(site.tensors[target], written, values, axis)
+
+
+def _build_latent_queries(site: AttentionSite, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Roles, and new first rows of their tensors, so that each head's Wq is its Wk.
+
+    With a query latent: q_a := kv_a, q_b := [kv_b·diag(γ_kv), 0; 0, I]·diag(1/γ_q). It holds the rotary key, and the
+    part of the key latent that it has room for; the keys stop reading the rest.
+    """
+    if "q" in tensors:
+        yield "q", assemble(site, {site.tensors[role]: tensor for role, tensor in tensors.items()}).k.flatten(0, 1)
+        return
+    kv_a, kv_b, kv_norm, q_norm = (tensors[role] for role in ("kv_a", "kv_b", "kv_norm", "q_norm"))
+    rank, rotary = len(kv_norm), len(kv_a) - len(kv_norm)
+    nope, held = site.head_dim - rotary, min(rank, len(q_norm) - rotary)
+    up = kv_b.reshape(site.heads, -1, rank)  # for each head, rows of keys, then of values
+    if held < rank:
+        up = up.clone()
+        up[:, :nope, held:] = 0
+        yield "kv_b", up.flatten(0, 1)
+    yield "q_a", torch.cat([kv_a[:held], kv_a[rank:]])
+    q_b = up.new_zeros(site.heads, site.head_dim, len(q_norm))
+    q_b[:, :nope, :held] = up[:, :nope, :held] * kv_norm[:held]
+    q_b[:, nope:, held : held + rotary] = torch.eye(rotary).to(q_b)
+    yield "q_b", (q_b / q_norm).flatten(0, 1)
+
+
+class IdentityStart:
+    """M := the nearest matrix of rank head_dim to α·Z + β·I."""
+
+    def __init__(self, live: LiveParameters, generator: torch.Generator | None) -> None:
+        self._live, self._generator = live, generator
+
+    def check(self, site: AttentionSite) -> None:
+        """Raise UnsupportedModelError if the site cannot be initialised in this way."""
+        where = f"{self._live.ref}: {site.module}"
+        if isinstance(site.layout, LatentLayout):
+            raise UnsupportedModelError(f"{where} makes the keys of all heads from one latent, expected init symmetric")
+        _, between = _read_head_norm(site, self._live.outputs(site))
+        if not between.isfinite().all() or (torch.linalg.matrix_rank(between) < between.shape[-1]).any():
+            raise UnsupportedModelError(f"{where} has a query or key gain of 0 or NaN, which no weight can undo")
+
+    def write(self, site: AttentionSite) -> None:
+        """Set the queries and keys of the site."""
+        basis, between = _read_head_norm(site, self._live.outputs(site))
+        device = self._live.tensors(site)["q"].device
+        device = device if device.type == "cuda" else torch.device("cpu")  # not every device has float64
+        factors = [self._draw_factors(site.d_model, basis.shape[1], device) for _ in range(site.key_heads)]
+        q, k = (torch.stack(heads) for heads in zip(*factors, strict=True))
+        q = torch.linalg.solve(between.to(q), q[key_heads_of(site, "corrected")])
+        self._live.write_heads(site, basis.to(q) @ q, basis.to(k) @ k)
+
+    def _draw_factors(self, width: int, rank: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """q, k [rank, width] whose qᵀk is nearest to α·Z + β·I; rows beyond the width are 0.
+
+        Uses the eigenvectors of the Gram matrix: much faster than an SVD, and as exact for the largest values.
+        """
+        source = self._generator.device if self._generator else torch.device("cpu")
+        z = torch.randn(width, width, generator=self._generator, device=source, dtype=torch.float64).to(device)
+        m = ALPHA / math.sqrt(width) * z + BETA * torch.eye(width).to(z)
+        squares, v = torch.linalg.eigh(m.T @ m)
+        top = min(rank, width)
+        v, root = v[:, -top:], squares[-top:].clamp_min(torch.finfo(z.dtype).tiny) ** 0.25
+        q, k = z.new_zeros(2, rank, width)
+        q[:top], k[:top] = (m @ v / root).T, (v * root).T
+        return q, k
+
+
+def _read_head_norm(site: AttentionSite, parts: Projections) -> tuple[Tensor, Tensor]:
+    """What QK-norm puts between Wq and Wk: a basis B [head_dim, n] of its range, and Bᵀ·diag(γ_q∘γ_k)·B [heads, n, n].
+
+    n is head_dim − 1 if the norm subtracts the mean. Without QK-norm both are identities.
+    """
+    gain = torch.ones(site.heads, site.head_dim, dtype=torch.float64)
+    basis = torch.eye(site.head_dim).to(gain)
+    if parts.q_gain is not None:
+        gain = gain * parts.q_gain.to(gain)
+    if parts.k_gain is not None:
+        gain = gain * parts.k_gain.to(gain).expand(site.key_heads, -1)[key_heads_of(site, "corrected")]
+    norm = site.family.head_norm
+    if norm is not None and norm.centred and any(role.startswith(("q_gain", "k_gain")) for role in site.tensors):
+        basis = torch.linalg.qr(torch.cat([torch.ones_like(basis[:, :1]), basis[:, 1:]], dim=1))[0][:, 1:]
+    return basis, basis.T @ (gain.unsqueeze(-1) * basis)
+
+
+class CopiedStart:
+    """Wq and Wk of the same stack and layer of another checkpoint."""
+
+    def __init__(self, live: LiveParameters, source: TensorStore) -> None:
+        self._live, self._source = live, source
+        self._sites = {(site.stack, site.layer): site for site in sites_of(source)[0]}
+
+    def check(self, site: AttentionSite) -> None:
+        """Raise UsageError, ShapeError or UnsupportedModelError if the checkpoint does not fit the site."""
+        where = f"{site.module} of {self._live.ref}"
+        if isinstance(site.layout, LatentLayout):
+            raise UnsupportedModelError(f"{where} makes keys and values from one latent, expected init symmetric")
+        source = self._sites.get((site.stack, site.layer))
+        if source is None:
+            raise UsageError(f"{self._source.ref} has no {site.stack} layer {site.layer}, expected one for {where}")
+        if (got := _describe_sizes(source)) != (want := _describe_sizes(site)):
+            raise ShapeError(f"{self._source.ref}: {source.module} has {got}, expected {want} as {where} has")
+        for name in source.tensors.values():
+            self._source.read(name, slice(0, 0))
+
+    def write(self, site: AttentionSite) -> None:
+        """Set the queries and keys of the site."""
+        source = self._sites[site.stack, site.layer]
+        parts = assemble(source, {name: _to_exact(tensor) for name, tensor in read(self._source, source).items()})
+        self._live.write_heads(site, parts.q, parts.k)
+
+
+def _describe_sizes(site: AttentionSite) -> str:
+    width = f"{site.d_model}" if site.key_width == site.d_model else f"{site.d_model} and {site.key_width}"
+    return f"{site.heads} heads and {site.key_heads} key heads of {site.head_dim} over a width of {width}"
+
+
+def _to_exact(tensor: Tensor) -> Tensor:
+    """The tensor in float32 or float64, for products."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.choices import Objective
 from attngeo.errors import UsageError, first_line
 from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
@@ -33,7 +33,7 @@ MAPPINGS = {"mlm": MODEL_FOR_MASKED_LM_MAPPING, "clm": MODEL_FOR_CAUSAL_LM_MAPPI
 
 def read_config(model: str, objective: Objective) -> PreTrainedConfig:
     """The configuration of a text model. Raises UsageError if it cannot be read, or has no head for the objective."""
-    config = _read_config(model)
+    config = load_config(model)
     if type(config) in MAPPINGS[objective]:
         return config
     other: Objective = "clm" if objective == "mlm" else "mlm"
@@ -99,14 +99,15 @@ def _build(head: Any, config: PreTrainedConfig, purpose: str) -> PreTrainedModel
 
 def configure_images(options: ImagePretrainOptions, labels: list[str], channels: int) -> PreTrainedConfig:
     """The configuration of an image classifier with these labels."""
-    config = _read_config(options.model)
+    config = load_config(options.model)
     config.num_channels = channels
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: number for number, label in enumerate(labels)}
     return config
 
 
-def _read_config(model: str) -> PreTrainedConfig:
+def load_config(model: str) -> PreTrainedConfig:
+    """The configuration of a preset, or in a config.json. Raises UsageError if it cannot be read."""
     if model in PRESETS:
         preset = PRESETS[model]
         return AutoConfig.for_model(preset.model_type, **preset.config)

@@ -9,12 +9,14 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
+from attngeo.bounds import read_small_text
 from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
-from attngeo.errors import UsageError
+from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import (
     COMPARISON,
     COMPUTATION,
@@ -28,6 +30,7 @@ from attngeo.options import (
     options_of,
 )
 from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, PRESETS, TEXT_DATA
+from attngeo.tables.files import atomic_write
 
 # The default of an option that each model has its own value for; `of` fills it in.
 BY_MODEL: Any = ...
@@ -38,6 +41,12 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "model": tuple(PRESETS), "data": (*TEXT_DATA, *IMAGE_DATA), "tokenizer": ("", "train"), "init": INITS,
 }  # fmt: skip
 LARGEST_SEED = 2**32 - 1
+# The file in a run's folder that keeps its options, so that it can be resumed.
+SETTINGS = "settings.json"
+# Options that only say how a run is watched and kept: a resumed run may change them.
+FREE = ("save_every", "report_to")
+
+Kind = TypeVar("Kind", bound="PretrainOptions")
 
 
 def show_presets(name: str) -> str:
@@ -52,8 +61,10 @@ def show_presets(name: str) -> str:
             models.setdefault(preset.options[name], []).append(model)
     shown = []
     for value, some in models.items():
-        own = {model for model, preset in PRESETS.items() if preset.task == PRESETS[some[0]].task}
-        named = f"{PRESETS[some[0]].task}s" if own == {*some} else ", ".join(some)
+        task = PRESETS[some[0]].task
+        named = (
+            f"{task}s" if all(model in some or PRESETS[model].task != task for model in PRESETS) else ", ".join(some)
+        )
         shown.append(f"{value} for {named}")
     return "; ".join(shown)
 
@@ -226,6 +237,10 @@ class ImagePretrainOptions(PretrainOptions):
         check_share("ema_decay", self.ema_decay)
 
 
+RunOptions = TextPretrainOptions | ImagePretrainOptions
+KINDS: Mapping[Task, type[RunOptions]] = {"text": TextPretrainOptions, "image": ImagePretrainOptions}
+
+
 def check_share(name: str, value: float) -> None:
     """Raise UsageError unless 0 ≤ value < 1."""
     if not 0 <= value < 1:
@@ -265,9 +280,9 @@ class ComparisonOptions(Options):
 def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, dict[str, Any]]:
     """The options of a comparison among those given, and the options of its runs. Raises UsageError."""
     chosen = {name: value for name, value in given.items() if value is not None}
-    own = {name: chosen[name] for name in options_of(ComparisonOptions) if name in chosen}
-    comparison = ComparisonOptions(**own)
-    rest = {name: value for name, value in chosen.items() if name not in own}
+    compared = {name: chosen[name] for name in options_of(ComparisonOptions) if name in chosen}
+    comparison = ComparisonOptions(**compared)
+    rest = {name: value for name, value in chosen.items() if name not in compared}
     if comparison.compare is not None and "init" in rest:
         raise UsageError("init and compare contradict each other; list every initialisation in the comparison")
     if comparison.objectives is not None and "mlm" not in comparison.objectives:
@@ -281,26 +296,15 @@ def refuse_masking(given: Mapping[str, Any]) -> None:
         raise UsageError("mlm_probability is for the objective mlm, expected objective mlm, got clm; leave it out")
 
 
-def make_options(
-    model: str = "", *, task: Task | None = None, **given: Any
-) -> TextPretrainOptions | ImagePretrainOptions:
+def make_options(model: str = "", *, task: Task | None = None, **given: Any) -> RunOptions:
     """The options of a run, of the class for its task: see `PretrainOptions.of`.
 
     task: by default that of the model, or of the data if they are digits or cifar10, otherwise text.
     """
     if task is None:
-        task = _find_task(model, given.get("data"))
-    kinds: dict[Task, type[TextPretrainOptions] | type[ImagePretrainOptions]] = {
-        "text": TextPretrainOptions, "image": ImagePretrainOptions,
-    }  # fmt: skip
-    return kinds[one_of("task", task, Task)].of(model or "", **given)
-
-
-def _find_task(model: str, data: Any) -> Task:
-    """The task of a model, or of the data for a model that is no preset."""
-    if preset := PRESETS.get(model or ""):
-        return preset.task
-    return "image" if data in IMAGE_DATA else "text"
+        preset = PRESETS.get(model or "")
+        task = preset.task if preset else "image" if given.get("data") in IMAGE_DATA else "text"
+    return KINDS[one_of("task", task, Task)].of(model or "", **given)
 
 
 def make_absolute(option: str, reference: str) -> str:
@@ -309,8 +313,8 @@ def make_absolute(option: str, reference: str) -> str:
         return reference
     head, colon, path = reference.rpartition(":") if reference.startswith("jigsaw:") else ("", "", reference)
     try:
-        found = Path(path).expanduser()
-        return f"{head}{colon}{found.absolute()}" if path and found.exists() else reference
+        place = Path(path).expanduser()
+        return f"{head}{colon}{place.absolute()}" if path and place.exists() else reference
     except (OSError, RuntimeError, ValueError):
         return reference
 
@@ -336,4 +340,59 @@ def _fit_interval(steps: int, usual: int) -> int:
     if steps >= 5 * usual:
         return usual
     most = max(steps // 10, 1)
-    return next((each for each in range(most, most // 2, -1) if steps % each == 0), most)
+    return next((every for every in range(most, most // 2, -1) if steps % every == 0), most)
+
+
+def write_settings(options: PretrainOptions, folder: Path) -> None:
+    """Write the options into a run's folder."""
+    with atomic_write(folder / SETTINGS) as path:
+        path.write_text(json.dumps(dict(options), indent=2) + "\n", "utf-8")
+
+
+def read_settings(folder: Path) -> RunOptions:
+    """The options of the run in a folder.
+
+    Raises DataUnavailableError if there is no run, TrainingError if its file cannot be read.
+    """
+    path = folder / SETTINGS
+    try:
+        stored = json.loads(read_small_text(path))
+        kind = KINDS[stored["task"]]
+        return kind(**stored)
+    except FileNotFoundError:
+        raise explain_missing(folder) from None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
+        raise TrainingError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); start the run again in another folder"
+        ) from None
+
+
+def explain_missing(folder: Path) -> DataUnavailableError:
+    """The error for a folder that holds no run to resume."""
+    if not folder.exists():
+        return DataUnavailableError(f"there is no folder {folder} to resume; start the run without --resume")
+    if any(folder.glob(f"*/{SETTINGS}")):
+        return DataUnavailableError(
+            f"{folder} holds several runs; give the folder of one run, or repeat the whole command of the comparison "
+            "with --resume"
+        )
+    return DataUnavailableError(f"{folder} holds no run to resume: there is no {SETTINGS}; start it without --resume")
+
+
+def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind:
+    """The options of a run in a folder, with those of `given` that a resumed run may change.
+
+    given: options by name; None means not given. Raises UsageError for any other difference.
+    """
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name, value in asked.items():
+        if name not in options_of(type(stored)):
+            raise UsageError(f"{name} is not an option of the {stored.TASK} run in {folder}; leave it out")
+        before = getattr(stored, name)
+        same = make_absolute(name, before) == make_absolute(name, value) if name in PATHS else before == value
+        if not same and name not in FREE:
+            raise UsageError(
+                f"{name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
+                "another run with -o"
+            )
+    return stored.replace(**{name: asked[name] for name in FREE if name in asked})

@@ -6,47 +6,65 @@ import json
 import logging
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.devices import explain_memory
-from attngeo.embeddings.silence import silence_transformers
+from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import (
     DataError,
     DataUnavailableError,
     InterruptedTrainingError,
     OutputError,
     TrainingError,
+    UsageError,
     first_line,
 )
-from attngeo.pretrain.arguments import CHECKPOINTS_KEPT, build_arguments
 from attngeo.pretrain.callback import FILE as GEOMETRY
 from attngeo.pretrain.callback import KEYS as GEOMETRY_KEYS
 from attngeo.pretrain.callback import AttentionGeometryCallback
-from attngeo.pretrain.checkpoints import find_last_checkpoint, list_checkpoints, remove_broken, step_of
-from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
-from attngeo.pretrain.settings_file import explain_missing, read_settings, resume_options, write_settings
-from attngeo.pretrain.stopping import StopOnSignal
-from attngeo.pretrain.summary import summarise_run
-from attngeo.pretrain.tasks import TrainingTask, prepare_task
-from attngeo.pretrain.trainer import RunTrainer
+from attngeo.pretrain.options import (
+    ImagePretrainOptions,
+    PretrainOptions,
+    RunOptions,
+    explain_missing,
+    read_settings,
+    resume_options,
+    write_settings,
+)
+from attngeo.pretrain.trainer import (
+    RunTrainer,
+    StopOnSignal,
+    TrainingTask,
+    find_last_checkpoint,
+    list_checkpoints,
+    remove_broken,
+    step_of,
+)
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.provenance import machine, software
 from attngeo.scores.spec import SCORES, score_names
-from attngeo.scores.summary import statistic
-from attngeo.tables.atomic import atomic_write, remove_unfinished
-from attngeo.tables.lock import lock_folder
+from attngeo.scores.summary import spread_of, statistic
+from attngeo.tables.files import atomic_write, lock_folder, remove_unfinished
 from attngeo.tables.read import read_results
 
 log = logging.getLogger(__name__)
 
 MODEL, SUMMARY = "model", "summary.json"
 STOPPING = "stopping after this step; press Ctrl-C again to stop now"
+# Digits of the statistics in a summary.
+DIGITS = 6
+# Checkpoints that are kept; one more exists while it is written.
+CHECKPOINTS_KEPT = 2
 # A checkpoint holds the weights and AdamW's two moments of each, in float32.
 CHECKPOINT_COPIES = 3
 # What to do if a batch needs too much memory.
@@ -61,14 +79,14 @@ class Run:
     """
 
     folder: Path
-    options: TextPretrainOptions | ImagePretrainOptions
+    options: RunOptions
     summary: dict[str, Any]
     geometry: pd.DataFrame
     stopped: bool = False
 
 
 def run(
-    options: TextPretrainOptions | ImagePretrainOptions,
+    options: RunOptions,
     folder: str | Path,
     *,
     resume: bool = False,
@@ -91,18 +109,17 @@ def run(
 
 
 def run_locked(
-    options: TextPretrainOptions | ImagePretrainOptions,
+    options: RunOptions,
     folder: Path,
     *,
     resume: bool,
     report: ProgressCallback,
-    asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Do what `run` does in a folder that the caller has locked. Stops as at a signal if `asked_to_stop` is true."""
+    """Do what `run` does in a folder that the caller has locked."""
     refuse_other_runs(folder, resume=resume)
     if resume:
         options = resume_options(read_settings(folder), dict(options), folder)
-    stop = StopOnSignal(lambda: report(Progress("train", STOPPING)), asked_to_stop)
+    stop = StopOnSignal(lambda: report(Progress("train", STOPPING)))
     with silence_transformers(), stop.listening():
         arguments = build_arguments(options, folder)
         if resume and arguments.process_index == 0:
@@ -112,13 +129,61 @@ def run_locked(
         task = prepare_task(options, arguments.world_size, checkpoint)
         _check_room(folder, task)
         if arguments.process_index == 0:
-            _start_folder(folder, options, resume=resume)
+            try:
+                write_settings(options, folder)
+                if not resume:
+                    (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
+            except OSError as error:
+                raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
         start = f"from step {0 if checkpoint is None else step_of(checkpoint):,}"
         if resume and checkpoint is None:
             start = f"no checkpoint to resume: {start}"
         log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, dict(options))
         report(Progress("train", f"training {start} of {task.steps:,}, to {folder}"))
         return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
+
+
+def prepare_task(options: RunOptions, processes: int, checkpoint: Path | None = None) -> TrainingTask:
+    """Everything that a run needs, made or loaded. A run on text that is resumed takes its tokeniser from `checkpoint`.
+
+    Raises UsageError, DataUnavailableError and DataError.
+    """
+    if isinstance(options, ImagePretrainOptions):
+        from attngeo.pretrain.image_training import prepare_images
+
+        return prepare_images(options, processes)
+    from attngeo.pretrain.text import prepare_text
+
+    return prepare_text(options, processes, checkpoint)
+
+
+def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments:
+    """The arguments of a run in `folder`. Raises UsageError for what this machine cannot do."""
+    has_cuda = torch.cuda.is_available()
+    precision = options.precision
+    if precision == "fp16" and not has_cuda:
+        raise UsageError("precision fp16 requires a CUDA device, expected fp32 or bf16 here")
+    if precision == "auto" and has_cuda:
+        precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    if options.report_to != "none" and find_spec(options.report_to) is None:
+        raise UsageError(f"report_to {options.report_to} requires a package: pip install {options.report_to}")
+    arguments = TrainingArguments(
+        output_dir=str(folder), max_steps=1, per_device_train_batch_size=options.batch_size,
+        gradient_accumulation_steps=options.grad_accum, learning_rate=options.lr, weight_decay=options.weight_decay,
+        lr_scheduler_type="linear", optim="adamw_torch", seed=options.seed, bf16=precision == "bf16",
+        fp16=precision == "fp16", logging_steps=options.log_every, logging_nan_inf_filter=False,
+        save_steps=options.save_every, save_total_limit=CHECKPOINTS_KEPT, report_to=options.report_to,
+        disable_tqdm=True, remove_unused_columns=False, train_sampling_strategy="sequential", log_level="error",
+        dataloader_pin_memory=has_cuda, use_cpu=not (has_cuda or torch.backends.mps.is_available()),
+    )  # fmt: skip
+    if arguments.n_gpu > 1:
+        raise UsageError(
+            f"there are {arguments.n_gpu} GPUs but one process; start with accelerate launch -m attngeo pretrain, or "
+            "set CUDA_VISIBLE_DEVICES to one of them"
+        )
+    if options.precision == "fp32":
+        arguments.mixed_precision = "no"  # overrides accelerate's own configuration
+    return arguments
 
 
 def load_run(folder: Path) -> Run | None:
@@ -143,17 +208,8 @@ def refuse_other_runs(folder: Path, *, resume: bool) -> None:
         raise OutputError(f"{folder} already holds a run; resume it with --resume, or choose another folder with -o")
 
 
-def _start_folder(folder: Path, options: TextPretrainOptions | ImagePretrainOptions, *, resume: bool) -> None:
-    try:
-        write_settings(options, folder)
-        if not resume:
-            (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
-
-
 def _train(
-    options: TextPretrainOptions | ImagePretrainOptions,
+    options: RunOptions,
     folder: Path,
     task: TrainingTask,
     arguments: TrainingArguments,
@@ -186,6 +242,34 @@ def _train(
     summary |= measured if first else {}
     _save(trainer, task, folder, summary)
     return Run(folder, options, summary, geometry.frame, stop.requested)
+
+
+def summarise_run(
+    options: PretrainOptions, task: TrainingTask, trainer: RunTrainer, geometry: AttentionGeometryCallback
+) -> dict[str, Any]:
+    """Losses, statistics of the scores at the start and at the end, sizes, data, software and hardware."""
+    scores = geometry.frame
+    losses = scores[["step", "loss"]].dropna().drop_duplicates()
+    world = trainer.args.world_size
+    sequences = trainer.state.global_step * options.batch_size * options.grad_accum * world
+    return {
+        "settings": dict(options) | {"steps": task.steps, "warmup": task.warmup},
+        "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),
+        "start": spread_at(scores, 0), "end": spread_at(scores, trainer.state.global_step),
+        "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
+        "d_model": geometry.d_model, "changed_at_init": task.changed, "data": task.about,
+        "sequences": sequences, "seconds": round(trainer.seconds, 1),
+        "processes": world, "device": str(trainer.args.device), "threads": torch.get_num_threads(),
+        "precision": {"no": "fp32"}.get(trainer.args.mixed_precision, trainer.args.mixed_precision),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"), **software(), **machine(),
+        **task.count_rates(sequences, trainer.seconds),
+    }  # fmt: skip
+
+
+def spread_at(geometry: pd.DataFrame, step: int) -> dict[str, float]:
+    """Every statistic of the scores at one step, by name, rounded to six digits: see `attngeo.scores.summary`."""
+    spread = spread_of(geometry[geometry["step"] == step])
+    return {name: round(value, DIGITS) for name, value in spread.items()}
 
 
 def _save(trainer: RunTrainer, task: TrainingTask, folder: Path, summary: Mapping[str, Any]) -> None:

@@ -1,19 +1,55 @@
-"""The Trainer of transformers, extended for the runs of attngeo by its public names only."""
+"""The Trainer of transformers, extended for the runs of attngeo by its public names only, and its checkpoints."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import shutil
+import signal
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from attngeo.bounds import read_small_text
 from attngeo.errors import OutputError, TrainingError, first_line
-from attngeo.pretrain.checkpoints import CheckpointMark, is_checkpoint, read_mark, write_mark
-from attngeo.tables.atomic import remove_unfinished
+from attngeo.tables.files import SIGNALS, atomic_write, remove_unfinished
+
+# Written into a checkpoint's folder last: a checkpoint without it is broken.
+MARK = "attngeo.json"
+NAME = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTask:
+    """A model and what it is trained on.
+
+    make_trainer: the Trainer's class, or a function that makes one. steps, warmup: updates. changed: parameters that
+    the initialisation set. about: the data, for the summary. count_rates: tokens per second and the like, from the
+    number of sequences and the seconds. others: further models to save, by folder name. evaluate: measures at the end.
+    """
+
+    model: PreTrainedModel
+    data: Any
+    collator: Any
+    processor: Any
+    make_trainer: Callable[..., RunTrainer]
+    steps: int
+    warmup: int
+    changed: list[str]
+    about: Mapping[str, Any]
+    count_rates: Callable[[int, float], Mapping[str, float]]
+    others: Mapping[str, Callable[[], PreTrainedModel]] = field(default_factory=dict)
+    evaluate: Callable[[RunTrainer], Mapping[str, Any]] = lambda _: {}
 
 
 class RunTrainer(Trainer):
@@ -31,8 +67,7 @@ class RunTrainer(Trainer):
         self._seconds_before, self._started = 0.0, time.perf_counter()
         # The checkpoint that is being written.
         self._unfinished: Path | None = None
-        self.add_callback(_LogLastStep())
-        self.add_callback(_FinishCheckpoint(self))
+        self.add_callback(_CompleteRun(self))
 
     @property
     def seconds(self) -> float:
@@ -116,33 +151,141 @@ class RunTrainer(Trainer):
         """
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return
-        own: Any = self.model
+        model: Any = self.model
         try:
-            saved = type(own).from_pretrained(checkpoint, dtype=own.dtype)
-            own.load_state_dict(saved.state_dict())
+            saved = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+            model.load_state_dict(saved.state_dict())
         except Exception as error:
             raise TrainingError(
                 f"{checkpoint} cannot be read ({first_line(error)}); remove it to resume from the one before"
             ) from error
 
 
-class _LogLastStep(TrainerCallback):
-    """Logs at the last step, so that the end of a run is in its curves with any interval."""
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> TrainerControl:
-        del args
-        if state.global_step >= state.max_steps:
-            control.should_log = True
-        return control
-
-
-class _FinishCheckpoint(TrainerCallback):
-    """Calls the Trainer back when it has written a checkpoint."""
+class _CompleteRun(TrainerCallback):
+    """Logs at the last step, so that it is in the curves with any interval, and completes checkpoints."""
 
     def __init__(self, trainer: RunTrainer) -> None:
         self._trainer = trainer
 
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
+        if state.global_step >= state.max_steps:
+            control.should_log = True
+
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
         self._trainer.finish_checkpoint()
+
+
+class StopOnSignal(TrainerCallback):
+    """Saves and stops at the end of the step in which Ctrl-C or SIGTERM arrives; calls `tell` when it arrives.
+
+    A second signal, and one while there is nothing to save, goes to the handler that was there before, or raises
+    KeyboardInterrupt if there was none. A process of a study ignores Ctrl-C by default, and here a second one: the
+    process that started it passes the signal on, and ends it if there is another.
+    """
+
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+        self.requested, self._can_save = False, False
+        self._tell = tell
+        self._before: dict[int, Any] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle the signals inside the block. Only the main thread can; in another, nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        try:
+            for number in SIGNALS:
+                signal.signal(number, self._on_signal)
+            yield
+        finally:
+            for before, handler in self._before.items():
+                signal.signal(before, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        before, again, self.requested = self._before[number], self.requested, True
+        if again and before is signal.SIG_IGN:
+            return
+        if again or not self._can_save:
+            if callable(before):
+                before(number, frame)
+            raise KeyboardInterrupt
+        self._tell()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """From now on there is something to save."""
+        self._can_save = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """From now on a signal stops at once."""
+        self._can_save = False
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,  # noqa: ARG002 - the Trainer's signature
+    ) -> TrainerControl:
+        """Ask the Trainer to save and stop. All processes stop at the same step, or the others would wait for ever."""
+        if args.world_size > 1:
+            flag = torch.tensor(int(self.requested), device=args.device)
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+            self.requested = bool(flag)
+        if self.requested and state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = True
+        return control
+
+
+@dataclass(frozen=True)
+class CheckpointMark:
+    """The state in a whole checkpoint that transformers' Trainer does not save.
+
+    loss_sum: of the steps since the last log, which was at step logged_at. seconds: of training so far.
+    """
+
+    loss_sum: float
+    logged_at: int
+    seconds: float
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has the name of a checkpoint."""
+    return NAME.fullmatch(folder.name) is not None
+
+
+def step_of(checkpoint: Path) -> int:
+    """The number of updates before a checkpoint."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, whole or not, the oldest first."""
+    return sorted(filter(is_checkpoint, folder.glob("checkpoint-*")), key=step_of)
+
+
+def find_last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a run, or None."""
+    return next((path for path in reversed(list_checkpoints(folder)) if read_mark(path) is not None), None)
+
+
+def remove_broken(folder: Path) -> None:
+    """Remove the checkpoints that a killed process left incomplete."""
+    for path in list_checkpoints(folder):
+        if read_mark(path) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def write_mark(checkpoint: Path, mark: CheckpointMark) -> None:
+    """Mark a checkpoint as whole."""
+    with atomic_write(checkpoint / MARK) as path:
+        path.write_text(json.dumps(asdict(mark)), "utf-8")
+
+
+def read_mark(checkpoint: Path) -> CheckpointMark | None:
+    """The mark of a checkpoint; None if it has none that is whole."""
+    try:
+        return CheckpointMark(**json.loads(read_small_text(checkpoint / MARK)))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field, create_model
 
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
-from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
+from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import one_of
-from attngeo.efa.experiment_options import RunOptions
-from attngeo.efa.settings import SETTINGS
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
 from attngeo.options import Options, option, options_of
+from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
+from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions
 from attngeo.pretrain.options import (
     PATHS,
     ComparisonOptions,
@@ -34,12 +35,9 @@ from attngeo.progress import ProgressCallback
 from attngeo.schemas import as_value_error
 from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.scores.spec import number_columns
-from attngeo.studies.options import StudyOptions
-from attngeo.tables.atomic import atomic_write
+from attngeo.studies.engine import StudyOptions
+from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
-from attngeo.tabular.experiment_options import AutoMpgOptions, SimulateOptions
-from attngeo.theory.options import TheoryOptions
-from attngeo.theory.statements import select_statements
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,21 +164,19 @@ def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) 
 
 def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
     """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
-    from attngeo.theory.statements import check_statements
-
     return ResultsAnswer.of(check_statements(statements, options=options, progress=place.progress))
 
 
 def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on simulated tables, whose test rows have another distribution."""
-    from attngeo.tabular.experiments import compare_on_simulation
+    from attngeo.papers.wibisono2023.tables import compare_on_simulation
 
     return ResultsAnswer.of(compare_on_simulation(options, study=place.study, progress=place.progress))
 
 
 def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on the auto-mpg data."""
-    from attngeo.tabular.experiments import compare_on_auto_mpg
+    from attngeo.papers.wibisono2023.tables import compare_on_auto_mpg
 
     options = _find_data(options, place)
     return ResultsAnswer.of(compare_on_auto_mpg(options, study=place.study, progress=place.progress))
@@ -188,7 +184,7 @@ def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
 
 def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
     """Errors of models in an experiment of exponential family attention, beside baselines."""
-    from attngeo.efa.experiments import compare_models
+    from attngeo.papers.wibisono2025.experiments import compare_models
 
     chosen = RunOptions(**_find_data(options, place).given)
     return ResultsAnswer.of(compare_models(experiment, chosen, study=place.study, progress=place.progress))
@@ -232,9 +228,9 @@ def train(options: Options, place: Workplace) -> ResultsAnswer:
 def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
     """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
     from attngeo.pretrain.comparison import build_curves, compare
+    from attngeo.pretrain.options import SETTINGS as SETTINGS_FILE
+    from attngeo.pretrain.options import resume_options
     from attngeo.pretrain.runs import load_run, run
-    from attngeo.pretrain.settings_file import FILE as SETTINGS_FILE
-    from attngeo.pretrain.settings_file import resume_options
 
     comparison, given = separate_comparison(options)
     training = make_options(**given)

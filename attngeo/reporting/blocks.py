@@ -9,6 +9,13 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError, UsageError
+from attngeo.papers.wibisono2023.tables import (
+    ADVANTAGE_COLUMNS,
+    LABELS,
+    METHOD_COLUMNS,
+    measure_advantage,
+    summarise_methods,
+)
 from attngeo.reporting.answers import Workplace, resolve_reference
 from attngeo.reporting.plots import FigureInputs, plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, TableBlock
@@ -18,13 +25,6 @@ from attngeo.scores.published import published_of, published_scores
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import QUARTILES, statistic, summarise
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, require_columns
-from attngeo.tabular.summary import (
-    ADVANTAGE_COLUMNS,
-    LABELS,
-    METHOD_COLUMNS,
-    measure_advantage,
-    summarise_methods,
-)
 
 if TYPE_CHECKING:
     import pandas as pd

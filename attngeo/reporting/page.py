@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attngeo.bounds.escape import escape_markdown, printable
+from attngeo.bounds import escape_markdown, printable
 from attngeo.reporting.blocks import ReportFigure, ReportTable
 from attngeo.scores.conditions import Outcome
 from attngeo.tables.write import format_for_people, numeric_columns, to_markdown

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError
@@ -227,17 +227,17 @@ def _find_folder(given: Any, inputs: FigureInputs) -> Path:
 
 
 def _read_encodings(given: Any, inputs: FigureInputs) -> pd.DataFrame:
-    from attngeo.tabular.saving import load_classifier
-    from attngeo.tabular.views import tabulate_encodings
+    from attngeo.estimators import AttentionClassifier
+    from attngeo.estimators.tabular.files import tabulate_encodings
 
-    return tabulate_encodings(load_classifier(_find_folder(given, inputs)))
+    return tabulate_encodings(AttentionClassifier.load(_find_folder(given, inputs)))
 
 
 def _read_vectors(given: Any, inputs: FigureInputs) -> pd.DataFrame:
-    from attngeo.efa import load_model
-    from attngeo.efa.views import tabulate_vectors
+    from attngeo.estimators import ExponentialFamilyAttention
+    from attngeo.estimators.efa.views import tabulate_vectors
 
-    return tabulate_vectors(load_model(_find_folder(given, inputs)))
+    return tabulate_vectors(ExponentialFamilyAttention.load(_find_folder(given, inputs)))
 
 
 class FigureSource(NamedTuple):
@@ -274,7 +274,8 @@ SOURCES = {
     "efa": FigureSource("attngeo efa run -o FILE", ("value", "published")),
     "weights": FigureSource("attngeo efa attention -o FILE", ("weight",)),
     "vectors": FigureSource(
-        "attngeo.efa.views.tabulate_vectors, or a folder of efa fit --save", ("number", "value"), open=_read_vectors
+        "attngeo.estimators.efa.views.tabulate_vectors, or a folder of efa fit --save", ("number", "value"),
+        open=_read_vectors,
     ),
     "places": FigureSource("attngeo efa attention --places-output FILE", ("latitude", "longitude", "weight")),
 }  # fmt: skip

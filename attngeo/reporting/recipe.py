@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
 from pydantic_core import ErrorDetails
 
-from attngeo.bounds.small_files import read_small_bytes
+from attngeo.bounds import read_small_bytes
 from attngeo.choices import one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec

@@ -14,7 +14,7 @@ from errno import EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import OutputError, UsageError
 from attngeo.options import takes_after_two
@@ -26,8 +26,8 @@ from attngeo.reporting.page import ReportContent, ReportSection, render_markdown
 from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
 from attngeo.reporting.results import CollectedResults, ReportFailure, collect_results, remove_parts
 from attngeo.scores.conditions import Outcome
-from attngeo.studies.options import StudyOptions
-from attngeo.tables.lock import lock_folder
+from attngeo.studies.engine import StudyOptions
+from attngeo.tables.files import lock_folder
 from attngeo.tables.write import write_table
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError, 
 from attngeo.provenance import digest_code, software
 from attngeo.reporting.answers import ResultsAnswer, Workplace, describe_inputs
 from attngeo.reporting.recipe import RecipeFile, Request
-from attngeo.tables.atomic import atomic_write
-from attngeo.tables.parquet import read_parquet
+from attngeo.tables.files import atomic_write
+from attngeo.tables.read import read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from attngeo.bounds.memory import available_memory
+from attngeo.bounds import available_memory
 from attngeo.checkpoints.store import TensorStore
 from attngeo.devices import Sent, Transfer
 from attngeo.layouts.sites import AttentionSite

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import Identity, identify, identify_path
+from attngeo.checkpoints.opening import Identity, identify, identify_path
 from attngeo.options import default_of, options_of, takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code, software

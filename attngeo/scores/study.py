@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.memory import available_memory
+from attngeo.bounds import available_memory
 from attngeo.checkpoints.access import HubAccess
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome
+from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 
 if TYPE_CHECKING:
     import pandas as pd

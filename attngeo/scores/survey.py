@@ -9,9 +9,7 @@ from typing import Any
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome
+from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 
 
 def survey(model: str, progress: ProgressCallback = ignore_progress, *, hub: HubAccess = HubAccess()) -> dict[str, Any]:

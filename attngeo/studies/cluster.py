@@ -15,7 +15,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import ClusterError, StudyError, UsageError, first_line
-from attngeo.studies.tasks import LOGGER, Function, RunOutcome, StudyEnvironment, StudyTask, run_elsewhere, take_outcome
+from attngeo.studies.engine import (
+    LOGGER,
+    Function,
+    RunOutcome,
+    StudyEnvironment,
+    StudyTask,
+    run_elsewhere,
+    take_outcome,
+)
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -34,10 +42,8 @@ def run_on_cluster(
     (`distributed.scheduler.allowed-failures`). Raises UsageError if distributed is not installed or the address is
     none, ClusterError if the scheduler cannot be reached or is lost.
     """
-    try:
-        from distributed import as_completed
-    except ImportError:
-        raise UsageError("cluster requires packages that are not installed: pip install 'attngeo[cluster]'") from None
+    from distributed import as_completed
+
     with _silence(), _connect(address) as client:
         if not client.nthreads():
             LOGGER.warning("%s: no workers yet; waiting for the first", address)

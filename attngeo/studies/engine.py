@@ -2,26 +2,109 @@
 
     outcomes = run_study(function, settings, names=names, options=StudyOptions(jobs=4))
 
-The engine keeps no results. The function of a run does, each in its own way, and may be called twice for one setting,
-because a cluster may do so.
+Runs are done in this process, in processes of this machine by joblib, or on a Dask cluster (see `cluster`). The engine
+keeps no results. The function of a run does, each in its own way, and may be called twice for one setting, because a
+cluster may do so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+import logging
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from attngeo.errors import InterruptedTrainingError
+import attngeo
+from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError, UsageError
+from attngeo.options import RUNNING, Options, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import Function, RunOutcome, StudyTask, run_task
 
 Setting = TypeVar("Setting")
 Result = TypeVar("Result")
+Function = Callable[[Setting, ProgressCallback], Result]
+
+LOGGER = logging.getLogger("attngeo")
+# More processes than any machine has cores: a typing mistake.
+MOST_JOBS = 1024
 # Names of runs that the progress shows at most.
 MOST_NAMES = 3
+# Seconds between two looks at the process that started this one, and to save a checkpoint after it was killed.
+POLL, GRACE = 1, 60
+# What joblib warns of: a process whose memory grew is replaced, and a study ended before all runs were finished.
+JOBLIB_WARNINGS = ("A worker stopped while some jobs were given", ".*(have been cancelled|successfully executed)")
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+# Runs in threads of one process would share its folder, its GPU and its random numbers.
+_alone = threading.Lock()
+
+
+class StudyOptions(Options):
+    """Options of a study. Raises UsageError for a value outside its limits, and for jobs together with a cluster."""
+
+    jobs: int = option(
+        1, "Number of processes that work at the same time", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS,
+    )  # fmt: skip
+    cluster: str | None = option(
+        None, "Address of a Dask scheduler whose workers do the work, for example tcp://host:8786", panel=RUNNING,
+        metavar="ADDRESS",
+    )  # fmt: skip
+    fail_fast: bool = option(False, "Stop at the first run that fails", panel=RUNNING)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether runs are done in other processes than this one."""
+        return self.jobs > 1 or self.cluster is not None
+
+    def _check(self) -> None:
+        if self.cluster is not None and self.jobs > 1:
+            raise UsageError("jobs and cluster contradict each other; the number of workers is that of the cluster")
+
+
+@dataclass(frozen=True)
+class StudyTask(Generic[Setting]):
+    """A setting of a study, its position in the list of settings, and the name that a person knows it by."""
+
+    number: int
+    name: str
+    setting: Setting
+
+
+@dataclass(frozen=True)
+class RunOutcome(Generic[Result]):
+    """The end of one run. number, name: of its setting. result: of the function, if `failure` is None.
+
+    notes: what its progress said about results that were kept.
+    """
+
+    number: int
+    name: str
+    result: Result | None = None
+    failure: AttnGeoError | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The exception that ended the run, if it failed: as it was raised, if that was in this process."""
+        if isinstance(self.failure, UnexpectedError) and self.failure.__cause__ is not None:
+            return self.failure.__cause__
+        return self.failure
+
+
+def require_all(outcomes: list[RunOutcome[Result]]) -> list[RunOutcome[Result]]:
+    """The outcomes, if no run failed. Raises the error of the first one that did."""
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            raise outcome.failure
+    return outcomes
 
 
 def run_study(
@@ -32,12 +115,14 @@ def run_study(
     options: StudyOptions = StudyOptions(),
     progress: ProgressCallback = ignore_progress,
     on_outcome: Callable[[RunOutcome[Result]], None] = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> list[RunOutcome[Result]]:
     """Call `function(setting, progress)` for each setting. Returns the outcomes in the order of the settings.
 
     names: of each setting, for people. options: in how many processes, or on which cluster. progress: called as a run
     proceeds; for runs in other processes, when one ends. on_outcome: called in this process with each outcome as it
-    arrives, in any order.
+    arrives, in any order. is_stopped: once it is true, no further run begins in a process of this machine, and the runs
+    that have begun are waited for.
 
     A run that fails does not stop the others, unless `options.fail_fast`: then the runs that are not finished end at
     once, and are missing from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C, also if a
@@ -47,34 +132,36 @@ def run_study(
     """
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
     options = options.replace(jobs=max(1, min(options.jobs, len(tasks))))
-    found: dict[int, RunOutcome[Result]] = {}
-    with closing(_start(function, tasks, options, progress)) as outcomes:
+    arrived: dict[int, RunOutcome[Result]] = {}
+    if options.elsewhere:
+        _report_several(tasks, arrived, options, progress)
+    with closing(_start(function, tasks, options, progress, is_stopped)) as outcomes:
         for outcome in outcomes:
-            found[outcome.number] = outcome
+            arrived[outcome.number] = outcome
             if options.elsewhere:
-                _report_several(tasks, found, options, progress)
+                _report_several(tasks, arrived, options, progress)
             on_outcome(outcome)
             if isinstance(outcome.failure, InterruptedTrainingError) and not options.elsewhere:
                 raise outcome.failure  # the user stopped the study, not only this run
             if outcome.failure is not None and options.fail_fast:
                 break
-    return [found[number] for number in sorted(found)]
+    return [arrived[number] for number in sorted(arrived)]
 
 
 def _start(
-    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], options: StudyOptions, progress: ProgressCallback
+    function: Function[Any, Any],
+    tasks: Sequence[StudyTask[Any]],
+    options: StudyOptions,
+    progress: ProgressCallback,
+    is_stopped: Callable[[], bool],
 ) -> Generator[RunOutcome[Any], None, None]:
     """The outcomes as they arrive, by the means that the options name."""
     if options.cluster is not None:
         from attngeo.studies.cluster import run_on_cluster
 
-        _report_several(tasks, {}, options, progress)
         return run_on_cluster(function, tasks, options.cluster)
     if options.jobs > 1:
-        from attngeo.studies.processes import run_in_processes
-
-        _report_several(tasks, {}, options, progress)
-        return run_in_processes(function, tasks, options.jobs)
+        return run_in_processes(function, tasks, options.jobs, is_stopped)
     return _run_here(function, tasks, progress)
 
 
@@ -93,13 +180,206 @@ def _run_here(
 
 def _report_several(
     tasks: Sequence[StudyTask[Any]],
-    found: dict[int, RunOutcome[Any]],
+    arrived: dict[int, RunOutcome[Any]],
     options: StudyOptions,
     progress: ProgressCallback,
 ) -> None:
     """Report how many runs are finished, and which are in work: in their order, as many as there are processes."""
-    left = [task.name for task in tasks if task.number not in found]
+    left = [task.name for task in tasks if task.number not in arrived]
     working = left[: options.jobs]
     more = f" and {len(working) - MOST_NAMES} more" if len(working) > MOST_NAMES else ""
     what = f"on {options.cluster}" if options.cluster is not None else ", ".join(working[:MOST_NAMES]) + more
-    progress(Progress("study", what, len(found), len(tasks), "steps"))
+    progress(Progress("study", what, len(arrived), len(tasks), "steps"))
+
+
+def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: ProgressCallback) -> RunOutcome[Any]:
+    """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes."""
+    notes: list[str] = []
+
+    def report(step: Progress) -> None:
+        if step.phase == "kept":
+            notes.append(step.what)
+        else:
+            progress(step)
+
+    try:
+        return RunOutcome(task.number, task.name, function(task.setting, report), notes=tuple(notes))
+    except AttnGeoError as error:
+        failure = error
+    except Exception as error:
+        failure = UnexpectedError.of(task.name, error)
+        failure.__cause__ = error
+    return RunOutcome(task.number, task.name, failure=failure, notes=tuple(notes))
+
+
+def run_in_processes(
+    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], jobs: int, is_stopped: Callable[[], bool]
+) -> Generator[RunOutcome[Any], None, None]:
+    """The outcome of each run as it arrives. Closing the iterator ends all processes at once.
+
+    If a process is killed, for example because memory ran out, joblib ends the others, too. The runs that were lost
+    fail; those that had not begun are done by new processes.
+    """
+    from concurrent.futures.process import BrokenProcessPool
+
+    environment, left = StudyEnvironment(), {task.number: task for task in tasks}
+    while left and not is_stopped():
+        started: dict[int, StudyTask[Any]] = {}
+        try:
+            pool = _run_pool(function, list(left.values()), jobs, environment, started, is_stopped)
+            with closing(pool) as outcomes:
+                for outcome in outcomes:
+                    del started[outcome.number], left[outcome.number]
+                    yield outcome
+        except BrokenProcessPool:
+            for task in list(started.values() or left.values()):
+                del left[task.number]
+                failure = StudyError(
+                    f"{task.name}: its process was killed, or ended with one that was, perhaps because memory ran out; "
+                    "repeat the command with fewer processes"
+                )
+                yield RunOutcome(task.number, task.name, failure=failure)
+
+
+def _run_pool(
+    function: Function[Any, Any],
+    tasks: Sequence[StudyTask[Any]],
+    jobs: int,
+    environment: StudyEnvironment,
+    started: dict[int, StudyTask[Any]],
+    is_stopped: Callable[[], bool],
+) -> Generator[RunOutcome[Any], None, None]:
+    """Run the tasks in processes, and note in `started` those that are given to one. Raises BrokenProcessPool."""
+    from joblib import Parallel, delayed, parallel_config
+
+    def start() -> Iterator[Any]:
+        for task in tasks:
+            if is_stopped():
+                return
+            started[task.number] = task
+            yield delayed(run_elsewhere)(function, task, environment)
+
+    # joblib gives each process an equal share of the cores, unless OMP_NUM_THREADS says how many threads it has. With
+    # one process only, it would start none.
+    with parallel_config("loky", initializer=prepare_process), warnings.catch_warnings():
+        for harmless in JOBLIB_WARNINGS:
+            warnings.filterwarnings("ignore", harmless, UserWarning)
+        parallel = Parallel(
+            n_jobs=max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs, max_nbytes=None
+        )
+        with closing(parallel(start())) as results:
+            yield from map(take_outcome, results)
+
+
+def prepare_process() -> None:
+    """Make a new process silent, let it end with the one that started it, and leave Ctrl-C to that."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+
+
+def interrupt_processes() -> None:
+    """Send Ctrl-C to the processes that this one started for a study. Those between two runs ignore it."""
+    import psutil
+
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "loky" in " ".join(process.cmdline()):
+                process.send_signal(signal.SIGINT)
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process if the one that started it was killed: nobody takes its result. Training saves a checkpoint."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class StudyEnvironment:
+    """What a run in another process has to have in common with this one."""
+
+    version: str = attngeo.__version__
+    folder: str = field(default_factory=lambda: str(Path.cwd()))
+    log_level: int = field(default_factory=LOGGER.getEffectiveLevel)
+
+
+def run_elsewhere(
+    function: Function[Any, Any], task: StudyTask[Any], environment: StudyEnvironment
+) -> tuple[RunOutcome[Any], list[tuple[int, str]]]:
+    """The outcome of one run in a process that was started for a study, and the records that it logged.
+
+    Raises StudyError if this process has another version of attngeo.
+    """
+    if attngeo.__version__ != environment.version:
+        raise StudyError(
+            f"a worker has attngeo {attngeo.__version__}, expected {environment.version}; install the same version on "
+            "all workers"
+        )
+    with _alone, _in_folder(environment.folder), _collect_log(environment.log_level) as records:
+        take_gpu(task.number)
+        try:
+            outcome = run_task(function, task, ignore_progress)
+        except KeyboardInterrupt:  # a signal to this process alone
+            outcome = RunOutcome(
+                task.number, task.name, failure=StudyError(f"{task.name}: its process was interrupted")
+            )
+    if isinstance(outcome.failure, UnexpectedError) and outcome.failure.__cause__ is not None:
+        # The error itself may not survive the way to the other process.
+        trace = "".join(traceback.format_exception(outcome.failure.__cause__))
+        outcome.failure.__cause__ = None
+        outcome.failure.add_note(f"In the process of the run:\n{trace}")
+    return outcome, records
+
+
+def take_outcome(returned: tuple[RunOutcome[Any], list[tuple[int, str]]]) -> RunOutcome[Any]:
+    """The outcome that `run_elsewhere` returned. Logs in this process what the run has logged in the other one."""
+    outcome, records = returned
+    for level, text in records:
+        LOGGER.log(level, "%s", text)
+    return outcome
+
+
+def take_gpu(number: int) -> None:
+    """Let this process see one GPU only, if there are several: that of a run's number, counted round.
+
+    A process keeps the GPU of its first run, because CUDA reads the variable only once.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    names = [name.strip() for name in os.environ.get(VISIBLE_GPUS, "").split(",") if name.strip()]
+    gpus = names[:count] or list(map(str, range(count)))
+    if len(gpus) > 1:
+        os.environ[VISIBLE_GPUS] = gpus[number % len(gpus)]
+
+
+@contextlib.contextmanager
+def _in_folder(folder: str) -> Iterator[None]:
+    """Work in a folder, so that relative paths mean the same everywhere. A machine that lacks it stays where it is."""
+    before = Path.cwd()
+    try:
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def _collect_log(level: int) -> Iterator[list[tuple[int, str]]]:
+    """Collect what the library logs: the level and the text of each record."""
+    records: list[tuple[int, str]] = []
+    handler = logging.Handler(level)
+    handler.emit = lambda record: records.append((record.levelno, record.getMessage()))  # type: ignore[method-assign]
+    before = LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(level)
+    try:
+        yield records
+    finally:
+        LOGGER.setLevel(before)
+        LOGGER.removeHandler(handler)

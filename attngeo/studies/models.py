@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from attngeo.bounds.small_files import MOST_BYTES, read_small_text
+from attngeo.bounds import MOST_BYTES, read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import HUB_ID, ModelRef, local_path
 from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
@@ -45,14 +45,14 @@ def list_models(
     cannot be read, ModelNotFoundError for a glob that matches nothing or a repository that does not exist, and other
     errors of the Hub. Whether each model exists is not checked.
     """
-    found = [model for reference in references for model in _expand(_Line(reference), hub)]
+    models = [model for reference in references for model in _expand(_Line(reference), hub)]
     if file is None:
-        return found
+        return models
     lines = list(_read_lines(file))
     if not lines:
         raise UsageError(f"{_name_of(file)}: no models, expected one reference on each line")
     listed = (model for line in lines for model in _expand(line, hub))
-    return [*found, *(model for model in dict.fromkeys(listed) if model not in found)]
+    return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
 
 
 def _read_lines(file: str | Path) -> Iterator[_Line]:
@@ -104,11 +104,11 @@ def is_glob(text: str) -> bool:
 
 def _match_revisions(text: str, hub: HubAccess) -> list[str]:
     """The references of the revisions that match, in natural order. Raises ModelNotFoundError if none does."""
-    from attngeo.checkpoints.repository import Repository
+    from attngeo.checkpoints.hub import Repository
 
     name, _, glob = text.partition("@")
     revisions = Repository(ModelRef(text, "hub", name), hub).list_revisions()
-    matching = sorted((each for each in revisions if fnmatchcase(each, glob)), key=natural_order)
+    matching = sorted((name for name in revisions if fnmatchcase(name, glob)), key=natural_order)
     if not matching:
         names = sorted(revisions, key=natural_order)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""

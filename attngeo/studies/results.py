@@ -1,8 +1,8 @@
-"""Results that are kept on this machine as Parquet files, so that nothing is computed twice.
+"""Results and downloads that are kept on this machine, so that nothing is computed or downloaded twice.
 
-A result is kept under a key, the hash of all that it depends on. While it is computed, its finished parts are kept in a
-folder beside it. Each file is written whole or not at all, and equal keys have equal contents, so that any number of
-processes may work on one result.
+A result is a Parquet file under a key, the hash of all that it depends on. While it is computed, its finished parts
+are kept in a folder beside it. Each file is written whole or not at all, and equal keys have equal contents, so that
+any number of processes may work on one result.
 
     KEY.parquet              a result
     KEY.parts/00000.parquet  the finished parts of one that is not
@@ -15,16 +15,23 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from attngeo.bounds.small_files import read_small_bytes
-from attngeo.errors import OutputError, UsageError, first_line
-from attngeo.tables.atomic import atomic_write
+from platformdirs import user_cache_path
+
+from attngeo.bounds import read_small_bytes
+from attngeo.errors import DataError, DataUnavailableError, OutputError, UsageError, first_line
+from attngeo.progress import Progress, ProgressCallback
+from attngeo.tables.files import atomic_write
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +42,13 @@ ABOUT, CHECKSUM = b"attngeo", b"attngeo.sha256"
 MOST_ROWS, MOST_BYTES = 1_000_000, 100_000_000
 # The variable that names another folder than the platform's; it is empty to keep nothing.
 VARIABLE = "ATTNGEO_CACHE"
+# Nothing else is removed from the folder, which is one that the user names.
+KEPT = re.compile(rf"[0-9a-f]{{64}}({re.escape(RESULT)}|{re.escape(PARTS)})")
+UNFINISHED = re.compile(rf"\.[0-9a-f]{{64}}{re.escape(RESULT)}\.[0-9a-f]+\.partial")
+# Seconds that a server of downloads may take for an answer.
+TIMEOUT = 30
 Row = Mapping[str, Any]
+Content = TypeVar("Content")
 
 
 class Kept(NamedTuple):
@@ -54,8 +67,6 @@ def cache_folder() -> Path | None:
     try:
         if chosen is not None:
             return Path(chosen).expanduser().absolute() if chosen else None
-        from platformdirs import user_cache_path
-
         return user_cache_path("attngeo", appauthor=False)
     except RuntimeError as error:
         if chosen is not None:
@@ -119,8 +130,8 @@ class KeptResult:
 
     def load_parts(self, count: int) -> dict[int, Kept]:
         """Those of the parts with numbers below `count` that are finished."""
-        found = {number: _read(self._part(number), self._types) for number in range(count)}
-        return {number: kept for number, kept in found.items() if kept is not None}
+        parts = {number: _read(self._part(number), self._types) for number in range(count)}
+        return {number: kept for number, kept in parts.items() if kept is not None}
 
     def keep(self, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         """Keep the result, in place of one that is there, and forget its parts."""
@@ -200,3 +211,148 @@ def _schema_of(types: Mapping[str, type]) -> Any:
 
 def _hash(rows: list[dict[str, Any]], about: str) -> str:
     return hashlib.sha256((json.dumps(rows) + about).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result, or the finished parts of one. parts: how many these are, None for a whole result.
+
+    about: what was computed, and how; empty if no file can be read. rows: of all its tables. nbytes: of its files.
+    modified: when, in UTC.
+    """
+
+    path: Path
+    about: dict[str, Any]
+    rows: int
+    nbytes: int
+    modified: datetime
+    parts: int | None
+
+
+def list_entries() -> list[Entry]:
+    """All results that are kept, the latest first."""
+    entries = [entry for path in _paths() if KEPT.fullmatch(path.name) and (entry := _describe(path)) is not None]
+    return sorted(entries, key=lambda entry: entry.modified, reverse=True)
+
+
+def remove(entries: Iterable[Entry]) -> None:
+    """Remove these results, and the unfinished files of processes that were killed. Those in use are written again.
+
+    Raises OutputError if some of it cannot be removed.
+    """
+    left = []
+    for path in (*(entry.path for entry in entries), *(path for path in _paths() if UNFINISHED.fullmatch(path.name))):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+        if path.exists():
+            left.append(path)
+    if left:
+        raise OutputError(f"{left[0]} cannot be removed, and {len(left) - 1} others; check the rights of its folder")
+
+
+def _paths() -> Iterator[Path]:
+    """Everything in the folders of all kinds of results."""
+    folder = cache_folder()
+    if folder is not None:
+        yield from folder.glob("*/*")
+
+
+def _describe(path: Path) -> Entry | None:
+    """What is known about a result or its parts; None if they have just been removed."""
+    is_whole = path.suffix == RESULT
+    try:
+        states = {file: file.stat() for file in ([path] if is_whole else path.iterdir())}
+        modified = max([state.st_mtime for state in states.values()] or [path.stat().st_mtime])
+    except OSError:
+        return None
+    described = [_read_metadata(file) for file in states if file.suffix == RESULT]
+    readable = [metadata for metadata in described if metadata is not None]
+    return Entry(
+        path, about=readable[0][1] if readable else {}, rows=sum(rows for rows, _ in readable),
+        nbytes=sum(state.st_size for state in states.values()), modified=datetime.fromtimestamp(modified, UTC),
+        parts=None if is_whole else len(readable),
+    )  # fmt: skip
+
+
+def _read_metadata(file: Path) -> tuple[int, dict[str, Any]] | None:
+    """The number of rows of a file, and what it says about them; None if it cannot be read."""
+    from pyarrow import parquet
+
+    try:
+        metadata = parquet.read_metadata(file)
+        about = json.loads(metadata.metadata[ABOUT])
+        return (metadata.num_rows, about) if isinstance(about, dict) else None
+    except Exception:  # a damaged file makes Arrow raise errors of many kinds
+        return None
+
+
+@contextmanager
+def downloads_folder() -> Iterator[Path]:
+    """The folder of downloads in the cache; or, if nothing is to be kept, one that is removed after the block."""
+    cache = cache_folder()
+    if cache is not None:
+        yield cache / "downloads"
+        return
+    with tempfile.TemporaryDirectory(prefix="attngeo-") as folder:
+        yield Path(folder)
+
+
+def fetch(
+    address: str,
+    path: Path,
+    read: Callable[[Path], Content],
+    *,
+    what: str,
+    advice: str,
+    most_bytes: int,
+    progress: ProgressCallback,
+) -> Content:
+    """What `read` makes of the file at an address, which is downloaded unless it is kept.
+
+    path: where it is kept. read: raises DataError if it is another file; one that is kept is then downloaded again, and
+    a new one is not kept. what, advice: the data set, and what to do if it cannot be reached, for messages. most_bytes:
+    limit of the download.
+    Raises DataUnavailableError if offline or unreachable, DataError if it is too large, OutputError if it cannot be
+    kept, and as `read`.
+    """
+    if path.is_file():
+        try:
+            return read(path)
+        except (DataError, DataUnavailableError):
+            pass  # damaged: it is replaced
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        raise DataUnavailableError(f"{what}: offline mode is on (HF_HUB_OFFLINE); {advice}")
+    progress(Progress("prepare", f"download {address}"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OutputError(f"{path.parent} cannot be made ({reason}); name another folder in {VARIABLE}") from None
+    with atomic_write(path) as partial:
+        _download(address, partial, advice, most_bytes)
+        return read(partial)
+
+
+def _download(address: str, path: Path, advice: str, most_bytes: int) -> None:
+    """Write the file in parts, so that one without an end does not fill memory or the disk."""
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # re-exported
+
+    # Nothing is compressed on the way: few bytes could then become many.
+    headers = {"Accept-Encoding": "identity"}
+    try:
+        with (
+            httpx.stream("GET", address, timeout=TIMEOUT, follow_redirects=True, headers=headers) as answer,
+            path.open("wb") as file,
+        ):
+            answer.raise_for_status()
+            for part in answer.iter_bytes():
+                file.write(part)
+                if file.tell() > most_bytes:
+                    raise DataError(f"{address} has more than {most_bytes:,} bytes, expected at most that; {advice}")
+    except httpx.HTTPError as error:
+        raise DataUnavailableError(f"{address} cannot be read ({first_line(error)}); {advice}") from None

@@ -1,4 +1,4 @@
-"""Tables from results files, as `-o` writes them."""
+"""Tables from results files, as `-o` writes them, and from Parquet files of others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
+from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
-from attngeo.tables.parquet import read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +28,9 @@ LARGEST_EXACT = 2**53
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 # Formats for people, which are not read.
 NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
+# A text that is repeated is stored once, so that a few rows can be long.
+PARQUET_ROWS = 1000
+MOST_VALUES = MOST_RESULTS_BYTES // 8
 # Columns that a message lists at most.
 MOST_LISTED = 20
 
@@ -146,7 +148,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
         values = list_values(wanted)
         missing = set(values).difference(texts)
         if missing or not values:
-            value = next((each for each in values if each in missing), wanted)
+            value = next((text for text in values if text in missing), wanted)
             there = ", ".join(texts.unique()[:MOST_LISTED])
             raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
         rows = rows[texts.isin(values)]
@@ -159,7 +161,7 @@ def list_values(wanted: object) -> list[str]:
     >>> list_values(1), list_values(["a", 2])
     (['1'], ['a', '2'])
     """
-    return [str(each) for each in wanted] if isinstance(wanted, list | tuple) else [str(wanted)]
+    return [str(value) for value in wanted] if isinstance(wanted, list | tuple) else [str(wanted)]
 
 
 def explain_unknown_column(column: str, known: Collection[str]) -> str:
@@ -184,3 +186,53 @@ def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, ma
     if frame.empty:
         raise DataError(f"{what} has no rows, expected what {made_by} writes")
     return frame
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """The table of a Parquet file. Some kilobytes can stand for terabytes, so its size is checked unfolded.
+
+    Raises OSError if the file cannot be read, or is no regular file; ValueError if it is no Parquet file, has columns
+    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_VALUES values when it is unfolded.
+    """
+    import pandas as pd
+
+    content = read_small_bytes(path, MOST_RESULTS_BYTES)
+    try:
+        _check_size(content)
+        return pd.read_parquet(io.BytesIO(content))
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file makes Arrow and pandas raise errors of many kinds
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise ValueError(kind + first_line(error)) from None
+
+
+def _check_size(content: bytes) -> None:
+    """Raise ValueError if the table is too large when it is unfolded. Counts in parts, each forgotten at once."""
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    schema = parquet.read_schema(io.BytesIO(content))
+    file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=schema.names)  # texts that are repeated stay folded
+    nested = [name for place, name in enumerate(file.schema.names) if file.schema.column(place).max_repetition_level]
+    if nested:
+        raise ValueError(f"column {nested[0]!r} holds lists, expected one value in each row")
+    values = file.metadata.num_rows * file.metadata.num_columns
+    if values > MOST_VALUES:
+        raise ValueError(f"it has {values:,} values, expected at most {MOST_VALUES:,}")
+    nbytes = 0
+    for batch in file.iter_batches(PARQUET_ROWS):
+        nbytes += sum(_count_unfolded(column) for column in batch.columns)
+        if nbytes > MOST_RESULTS_BYTES:
+            raise ValueError(f"it unfolds to more than {MOST_RESULTS_BYTES:,} bytes")
+
+
+def _count_unfolded(column: Any) -> int:
+    """The bytes of a pyarrow array with each text in place of its number in a list of texts."""
+    from pyarrow import compute, types
+
+    if not types.is_dictionary(column.type) or not len(column):
+        return int(column.nbytes)
+    if types.is_primitive(column.type.value_type):
+        return len(column) * int(column.type.value_type.bit_width // 8 + 1)
+    lengths = compute.binary_length(column.dictionary)
+    return int(compute.sum(compute.take(lengths, column.indices)).as_py() or 0)

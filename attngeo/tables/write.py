@@ -9,8 +9,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.escape import dump_json, escape_markdown, printable
-from attngeo.tables.atomic import atomic_write, check_writable
+from attngeo.bounds import dump_json, escape_markdown, printable
+from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,8 +55,8 @@ def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
     """A Markdown table; scores have `digits` digits."""
     shown = format_for_people(frame, digits)
     numeric = numeric_columns(frame, shown)
-    sides = ["right" if each else "left" for each in numeric]
-    texts = [name for name, each in zip(shown.columns, numeric, strict=True) if not each]
+    sides = ["right" if is_numeric else "left" for is_numeric in numeric]
+    texts = [name for name, is_numeric in zip(shown.columns, numeric, strict=True) if not is_numeric]
     shown = shown.assign(**{name: shown[name].map(escape_markdown) for name in texts}).rename(columns=escape_markdown)
     return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 

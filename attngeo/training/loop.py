@@ -1,39 +1,132 @@
-"""The loop: epochs of seeded batches, Adam, early stopping, checkpoints that can be resumed, on one process or more.
-
-By accelerate: processes that `accelerate launch` starts share each batch, and have the same weights after each step.
-"""
+"""The loop: epochs of seeded batches, Adam, early stopping, and a state from which a training resumes."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attngeo.devices import explain_memory
+from attngeo.devices import explain_memory, pick_device
 from attngeo.errors import InterruptedTrainingError, TrainingError
 from attngeo.options import takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.training.batches import Batch, Batches, draw_generator
-from attngeo.training.best import BestWeights
-from attngeo.training.checkpoints import flatten_optimizer, load_optimizer, load_state, save_state
-from attngeo.training.options import TrainingOptions
-from attngeo.training.processes import Processes
-from attngeo.training.signals import SignalListener
+from attngeo.training import TrainingOptions
+from attngeo.training.state import flatten_optimizer, load_optimizer, load_state, save_state
 
-# Seconds between two checkpoints of a training that has a folder.
-SAVE_EVERY = 60.0
+# The state is saved after an epoch, and then again after so many times the seconds that this took: 2% of the time.
+PAUSE = 50
 # What to do if a batch needs too much memory.
 SMALLER = "lower the batch size, the number of layers, or the length of the longest sequence"
 # Options that do not change the numbers.
 FREE = ("device",)
 # What a state is of, for messages.
 NAMES = {"identity": "model or data", "options": "options", "shapes": "shapes"}
+
+Batch = tuple[Tensor, ...]
+
+
+def draw_generator(*seeds: int) -> torch.Generator:
+    """A generator on the CPU whose numbers follow from the seeds; other seeds give independent ones."""
+    state = int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0])
+    return torch.Generator().manual_seed(state & (2**63 - 1))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers from a seed inside the block; those of the caller go on as before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+class Batches(Protocol):
+    """What the loop reads: the batches of an epoch, which are the same when it is started again."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of an epoch, from 0."""
+
+
+class TensorBatches:
+    """Batches of tensors in memory that have the same first dimension: that of the examples.
+
+    tensors: [examples, ...] each. size: examples in a batch; the last one may be smaller. seed: of the order, which is
+    another one in each epoch; None keeps the examples in their order, as for validation.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], size: int, seed: int | None = None) -> None:
+        self.tensors, self.size, self.seed = tuple(tensors), size, seed
+
+    def __len__(self) -> int:
+        return -(-len(self.tensors[0]) // self.size)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of an epoch, from 0."""
+        total = len(self.tensors[0])
+        order = None if self.seed is None else torch.randperm(total, generator=draw_generator(self.seed, number))
+        for start in range(0, total, self.size):
+            rows = slice(start, start + self.size)
+            yield tuple(tensor[rows if order is None else order[rows]] for tensor in self.tensors)
+
+
+class BestWeights:
+    """The best weights so far. A batch of models has a loss each, and parameters whose first dimension is the models.
+
+    patience: epochs without a lower loss after which a model stops; None for never. What a model learns after it has
+    stopped is not kept, so that each model of a batch ends as it does alone.
+    """
+
+    def __init__(self, model: nn.Module, models: int | None, patience: int | None) -> None:
+        self._model, self._models = model, models
+        self._patience = math.inf if patience is None else patience
+        self.lowest = torch.full((models or 1,), math.inf, dtype=torch.float64)
+        self.epochs = torch.full((models or 1,), -1)
+        self.stopped = torch.zeros(models or 1, dtype=torch.bool)
+        self.weights: dict[str, Tensor] = {}
+
+    def update(self, epoch: int, losses: Tensor) -> None:
+        """Take the validation losses ([models]) after an epoch."""
+        losses = losses.detach().to("cpu", torch.float64).reshape(-1)
+        better = losses.isfinite() & (losses < self.lowest) & ~self.stopped
+        self.lowest = torch.where(better, losses, self.lowest)
+        self.epochs = torch.where(better, epoch, self.epochs)
+        self.stopped |= epoch - self.epochs >= self._patience
+        for name, weight in self._model.state_dict().items():
+            best = self.weights.setdefault(name, weight.clone())
+            chosen = better.to(weight.device)
+            if self._models is not None:
+                best[chosen] = weight[chosen]
+            elif bool(better):
+                best.copy_(weight)
+
+    @property
+    def all_stopped(self) -> bool:
+        """Whether no model is left to train."""
+        return bool(self.stopped.all())
+
+    def restore(self) -> None:
+        """Give the model its best weights."""
+        if self.weights:
+            self._model.load_state_dict(self.weights)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a saved state keeps."""
+        counts = {"lowest": self.lowest, "epochs": self.epochs, "stopped": self.stopped}
+        return counts | {f"weights.{name}": tensor for name, tensor in self.weights.items()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue from what `state` gave."""
+        self.lowest, self.epochs, self.stopped = state["lowest"], state["epochs"], state["stopped"]
+        self.weights = {
+            name: state[f"weights.{name}"].to(weight.device) for name, weight in self._model.state_dict().items()
+        }
 
 
 @dataclass(frozen=True)
@@ -49,11 +142,6 @@ class History:
     best_epoch: np.ndarray
 
 
-def never() -> bool:
-    """The answer of a caller who does not ask a training to stop."""
-    return False
-
-
 class TrainingKeywords(TrainingOptions):
     """The keywords of `train`."""
 
@@ -63,7 +151,6 @@ class TrainingKeywords(TrainingOptions):
     identity: str = ""
     optimizer: torch.optim.Optimizer | None = None
     progress: ProgressCallback = ignore_progress
-    asked_to_stop: Callable[[], bool] = never
 
 
 @takes_after_two(TrainingKeywords)
@@ -77,7 +164,6 @@ def train(
     identity: str = "",
     optimizer: torch.optim.Optimizer | None = None,
     progress: ProgressCallback = ignore_progress,
-    asked_to_stop: Callable[[], bool] = never,
 ) -> History:
     """Train a model in place. It ends with the weights of the lowest validation loss, or the last ones without one.
 
@@ -86,19 +172,28 @@ def train(
     batches: the training data.
     {options}
     validation: data whose mean loss is measured after each epoch.
-    folder: for the state of an unfinished training. It is saved every minute and at Ctrl-C or SIGTERM, and a training
+    folder: for the state of an unfinished training. It is saved after epochs, at most 2% of the time, and a training
         that finds it resumes: it ends with the same numbers as one that was not interrupted.
     identity: names data and model. The state of another training is refused.
     optimizer: of the model's parameters, with its moments; a new one by default.
-    progress: called after each epoch. asked_to_stop: asked after each step; true does what a signal does.
+    progress: called after each epoch.
 
     Raises TrainingError if a loss is not finite (it names the epoch and the batch), if the weights are not at the end,
-    if no validation loss is finite, or if the state is of another training; InterruptedTrainingError if it was asked to
-    stop; KeyboardInterrupt if a signal arrived and there is no `folder` for the state.
+    if no validation loss is finite, or if the state is of another training; InterruptedTrainingError at Ctrl-C, and
+    KeyboardInterrupt if there is no `folder` for the state.
     """
     optimizer = optimizer or make_optimizer(model, options)
-    place = None if folder is None else Path(folder)
-    return _Training(model, batches, options, validation, place, identity, optimizer).run(progress, asked_to_stop)
+    place, device = None if folder is None else Path(folder), pick_device(options.device)
+    training = _Training(model.to(device), batches, options, validation, place, identity, optimizer, device)
+    try:
+        return training.run(progress)
+    except KeyboardInterrupt:
+        if folder is None:
+            raise
+        raise InterruptedTrainingError(
+            f"interrupted in epoch {min(training.epoch + 1, options.epochs)} of {options.epochs}",
+            "start it again to resume",
+        ) from None
 
 
 def make_optimizer(model: nn.Module, options: TrainingOptions) -> torch.optim.Optimizer:
@@ -108,203 +203,171 @@ def make_optimizer(model: nn.Module, options: TrainingOptions) -> torch.optim.Op
     )
 
 
+@dataclass
 class _Training:
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Batches,
-        options: TrainingOptions,
-        validation: Batches | None,
-        folder: Path | None,
-        identity: str,
-        optimizer: torch.optim.Optimizer,
-    ) -> None:
-        self._processes = Processes(options.device)
-        self._device = self._processes.device
-        self._bare = model.to(self._device)
-        self._model = self._processes.wrap(model)
-        self._batches, self._validation, self._options, self._folder = batches, validation, options, folder
-        self._optimizer = optimizer
-        shapes = {name: list(each.shape) for name, each in model.named_parameters()}
-        kept = {name: value for name, value in options if name not in FREE}
-        self._about = {"identity": identity, "options": kept, "shapes": shapes}
-        self._epoch, self._step = 0, 0
-        self._losses: list[Tensor] = []  # of the epoch so far: [2, models] or [2], sums and numbers of terms
-        self._train: list[Tensor] = []
-        self._held_out: list[Tensor] = []
-        self._best: BestWeights | None = None
-        self._saved_at = time.monotonic()
+    """The training of a model that is on its device, from `epoch` on."""
 
-    def run(self, progress: ProgressCallback, asked_to_stop: Callable[[], bool]) -> History:
+    model: nn.Module
+    batches: Batches
+    options: TrainingOptions
+    validation: Batches | None
+    folder: Path | None
+    identity: str
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    epoch: int = 0
+    train_losses: list[Tensor] = field(default_factory=list)
+    held_out_losses: list[Tensor] = field(default_factory=list)
+    best: BestWeights | None = None
+    next_save: float = 0.0
+
+    def identify(self) -> dict[str, Any]:
+        """What the state of a training is of."""
+        shapes = {name: list(weight.shape) for name, weight in self.model.named_parameters()}
+        kept = {name: value for name, value in self.options if name not in FREE}
+        return {"identity": self.identity, "options": kept, "shapes": shapes}
+
+    def run(self, progress: ProgressCallback) -> History:
         """Train, from the saved state if there is one."""
-
-        def announce() -> None:
-            progress(Progress("fit", "stopping after this step", self._epoch, self._options.epochs, "steps"))
-
-        signals = SignalListener(announce)
-        devices = [self._device.index or 0] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices), signals.listening():
-            resumed = self._resume()
-            signals.saves = self._folder is not None
-            for epoch in range(self._epoch, self._options.epochs):
-                if self._best is not None and self._best.all_stopped:
-                    break
-                self._epoch = epoch
-                if not resumed:
-                    torch.manual_seed(draw_generator(self._options.seed, epoch, 1).initial_seed())
-                resumed = False
-                self._run_epoch(signals, asked_to_stop)
-                self._epoch, self._step = epoch + 1, 0
-                progress(Progress("fit", self._describe(), epoch + 1, self._options.epochs, "steps"))
+        devices = [self.device.index or 0] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            self._resume()
+            while self.epoch < self.options.epochs and not (self.best is not None and self.best.all_stopped):
+                torch.manual_seed(draw_generator(self.options.seed, self.epoch, 1).initial_seed())
+                self._run_epoch()
+                self.epoch += 1
                 self._save_if_due()
-            signals.saves = False
+                progress(Progress("fit", self._describe(), self.epoch, self.options.epochs, "steps"))
         return self._finish()
 
-    def _run_epoch(self, signals: SignalListener, asked_to_stop: Callable[[], bool]) -> None:
-        self._model.train()
-        for batch in self._batches.epoch(self._epoch, self._step):
+    def _run_epoch(self) -> None:
+        self.model.train()
+        with explain_memory(SMALLER):
+            losses = [self._take_step(batch) for batch in self.batches.epoch(self.epoch)]
+        self.train_losses.append(self._average(losses))
+        if self.validation is not None:
             with explain_memory(SMALLER):
-                self._losses.append(self._take_step(batch))
-            self._step += 1
-            if self._processes.agree(signals.requested or asked_to_stop()):
-                self._check_losses()
-                self._save()
-                raise InterruptedTrainingError(
-                    f"interrupted in epoch {self._epoch + 1} of {self._options.epochs}",
-                    "no folder keeps its state" if self._folder is None else "start it again to resume",
-                )
-        self._train.append(self._check_losses())
-        self._losses = []
-        if self._validation is not None:
-            with explain_memory(SMALLER):
-                self._held_out.append(self._validate(self._validation))
-            self._best = self._best or self._start_best(self._held_out[-1])
-            self._best.update(self._epoch, self._held_out[-1])
+                self.held_out_losses.append(self._validate(self.validation))
+            self.best = self.best or self._start_best(self.held_out_losses[-1])
+            self.best.update(self.epoch, self.held_out_losses[-1])
 
     def _start_best(self, losses: Tensor) -> BestWeights:
         """For one model, or for as many as there are losses."""
-        return BestWeights(self._bare, len(losses) if losses.ndim else None, self._options.patience)
+        return BestWeights(self.model, len(losses) if losses.ndim else None, self.options.patience)
 
     def _take_step(self, batch: Batch) -> Tensor:
-        """One update. Returns the sums of losses and the numbers of terms, over all processes."""
-        total, count = self._measure(batch, self._batches)
-        self._optimizer.zero_grad()
-        self._processes.backward(total, count)
-        self._optimizer.step()
-        return self._add(total, count)
+        """One update. Returns the sums of losses and the numbers of terms: [2] or [2, models]."""
+        total, count = self._measure(batch)
+        self.optimizer.zero_grad()
+        (total / count).sum().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return _stack(total, count)
 
-    def _measure(self, batch: Batch, batches: Batches) -> tuple[Tensor, Tensor]:
-        share, counts = self._processes.share(batch, batches.example_dim)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "bf16"):
-            total, count = self._model(*share)
-        return (total, count) if counts else (0 * total, 0 * count)
-
-    def _add(self, total: Tensor, count: Tensor) -> Tensor:
-        return self._processes.add(torch.stack([total.detach(), count.detach().to(total.dtype)]))
+    def _measure(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        moved = [tensor.to(self.device, non_blocking=True) for tensor in batch]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bf16"):
+            total, count = self.model(*moved)
+        return total, count
 
     @torch.no_grad()
     def _validate(self, batches: Batches) -> Tensor:
         """The mean loss of data that is not trained on."""
-        self._model.eval()
-        pairs = [self._add(*self._measure(batch, batches)) for batch in batches.epoch(0)]
+        self.model.eval()
+        pairs = [_stack(*self._measure(batch)) for batch in batches.epoch(0)]
         sums: Tensor = torch.stack(pairs).cpu().double().sum(0)
         return sums[0] / sums[1]
 
-    def _check_losses(self) -> Tensor:
-        """The mean loss of the epoch so far. Raises TrainingError if one of a batch is not finite.
+    def _average(self, steps: list[Tensor]) -> Tensor:
+        """The mean loss of an epoch. Raises TrainingError if that of a batch is not finite.
 
         Only here, because a look at each loss would let a GPU wait for it.
         """
-        losses = torch.stack(self._losses).cpu().double()
+        losses = torch.stack(steps).cpu().double()
         finite = losses[:, 0].isfinite()
         if not finite.all():
             at = int((~finite).reshape(len(losses), -1).any(1).nonzero()[0])
             value = losses[at, 0][~finite[at]].reshape(-1)[0]
             raise TrainingError(
-                f"the loss became {'NaN' if value.isnan() else 'infinite'} in epoch {self._epoch + 1}, batch {at + 1}; "
-                f"lower the learning rate (now {self._options.learning_rate:g})"
+                f"the loss became {'NaN' if value.isnan() else 'infinite'} in epoch {self.epoch + 1}, batch {at + 1}; "
+                f"lower the learning rate (now {self.options.learning_rate:g})"
             )
         sums: Tensor = losses.sum(0)
         return sums[0] / sums[1]
 
     def _check_weights(self) -> None:
         """Raise TrainingError if the last step, whose effect no loss shows, made a weight that is not finite."""
-        for name, weight in self._bare.named_parameters():
+        for name, weight in self.model.named_parameters():
             if not weight.isfinite().all():
                 raise TrainingError(
-                    f"{name} has weights that are not finite after the last epoch, {len(self._train)}; "
-                    f"lower the learning rate (now {self._options.learning_rate:g})"
+                    f"{name} has weights that are not finite after the last epoch, {len(self.train_losses)}; "
+                    f"lower the learning rate (now {self.options.learning_rate:g})"
                 )
 
     def _describe(self) -> str:
-        text = f"loss {float(self._train[-1].mean()):.4f}"
-        return text + (f"  validation {float(self._held_out[-1].mean()):.4f}" if self._held_out else "")
+        text = f"loss {float(self.train_losses[-1].mean()):.4f}"
+        return text + (f"  validation {float(self.held_out_losses[-1].mean()):.4f}" if self.held_out_losses else "")
 
     def _save_if_due(self) -> None:
-        if self._folder is not None and time.monotonic() - self._saved_at > SAVE_EVERY:
-            self._save()
-
-    def _save(self) -> None:
-        if self._folder is None or not self._processes.is_main:
+        """Save what the epochs so far have given, if there is a folder for it."""
+        start = time.monotonic()
+        if self.folder is None or start < self.next_save:
             return
-        lists = {"losses": self._losses, "train": self._train, "validation": self._held_out}
-        random = {"cpu": torch.get_rng_state()}
-        if self._device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self._device)
+        lists = {"train": self.train_losses, "validation": self.held_out_losses}
         groups = {
-            "model": self._bare.state_dict(),
-            "optimizer": flatten_optimizer(self._optimizer),
-            "best": {} if self._best is None else self._best.state(),
+            "model": self.model.state_dict(),
+            "optimizer": flatten_optimizer(self.optimizer),
+            "best": {} if self.best is None else self.best.state(),
             "lists": {name: torch.stack(values) for name, values in lists.items() if values},
-            "random": random,
         }
-        save_state(self._folder, groups, self._about | {"epoch": self._epoch, "step": self._step})
-        self._saved_at = time.monotonic()
+        save_state(self.folder, groups, self.identify() | {"epoch": self.epoch})
+        end = time.monotonic()
+        self.next_save = end + PAUSE * (end - start)
 
-    def _resume(self) -> bool:
-        """Load the saved state. Returns whether its random numbers go on in the middle of an epoch."""
-        found = None if self._folder is None else load_state(self._folder)
-        if found is None:
-            return False
-        groups, about = found
-        for what, wanted in self._about.items():
+    def _resume(self) -> None:
+        """Load the saved state, if there is one."""
+        state = None if self.folder is None else load_state(self.folder)
+        if state is None:
+            return
+        groups, about = state
+        for what, wanted in self.identify().items():
             if about.get(what) != wanted:
                 raise TrainingError(
-                    f"{self._folder}: its unfinished training has another {NAMES[what]}; choose another folder, or "
+                    f"{self.folder}: its unfinished training has another {NAMES[what]}; choose another folder, or "
                     "remove it to train from the start"
                 )
-        self._epoch, self._step = int(about["epoch"]), int(about["step"])
-        self._bare.load_state_dict(groups["model"])
-        load_optimizer(self._optimizer, groups["optimizer"])
+        self.epoch = int(about["epoch"])
+        self.model.load_state_dict(groups["model"])
+        load_optimizer(self.optimizer, groups["optimizer"])
         lists: dict[str, Any] = groups.get("lists", {})
-        self._losses = list(lists.get("losses", torch.empty(0)).to(self._device).unbind(0))
-        self._train, self._held_out = ([*lists.get(name, torch.empty(0)).unbind(0)] for name in ("train", "validation"))
+        self.train_losses, self.held_out_losses = (
+            [*lists.get(name, torch.empty(0)).unbind(0)] for name in ("train", "validation")
+        )
         if "best" in groups:
-            self._best = self._start_best(self._held_out[-1])
-            self._best.load(groups["best"])
-        torch.set_rng_state(groups["random"]["cpu"])
-        if self._device.type == "cuda" and "cuda" in groups["random"]:
-            torch.cuda.set_rng_state(groups["random"]["cuda"], self._device)
-        return self._step > 0
+            self.best = self._start_best(self.held_out_losses[-1])
+            self.best.load(groups["best"])
 
     def _check_validation(self, best: BestWeights) -> None:
         """Raise TrainingError for a model without a best epoch: after none was its validation loss finite."""
         without = best.epochs < 0
         if without.any():
-            last = self._held_out[-1].reshape(-1)[without][0]
+            last = self.held_out_losses[-1].reshape(-1)[without][0]
             raise TrainingError(
-                f"no validation loss of {len(self._held_out)} epochs is finite (the last one is "
+                f"no validation loss of {len(self.held_out_losses)} epochs is finite (the last one is "
                 f"{'NaN' if last.isnan() else 'infinite'}); lower the learning rate (now "
-                f"{self._options.learning_rate:g}), or leave extreme values out of the validation data"
+                f"{self.options.learning_rate:g}), or leave extreme values out of the validation data"
             )
 
     def _finish(self) -> History:
-        if self._best is not None:
-            self._check_validation(self._best)
-            self._best.restore()
+        if self.best is not None:
+            self._check_validation(self.best)
+            self.best.restore()
         self._check_weights()
-        self._bare.eval()
+        self.model.eval()
         empty = np.empty(0)
-        train = torch.stack(self._train).numpy() if self._train else empty
-        best = np.full(train.shape[1:] or 1, len(train) - 1) if self._best is None else self._best.epochs.numpy()
-        return History(train, torch.stack(self._held_out).numpy() if self._held_out else empty, best)
+        train = torch.stack(self.train_losses).numpy() if self.train_losses else empty
+        best = np.full(train.shape[1:] or 1, len(train) - 1) if self.best is None else self.best.epochs.numpy()
+        return History(train, torch.stack(self.held_out_losses).numpy() if self.held_out_losses else empty, best)
+
+
+def _stack(total: Tensor, count: Tensor) -> Tensor:
+    return torch.stack([total.detach(), count.detach().to(total.dtype)])

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from attngeo.checkpoints.module_store import ModuleStore
-from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.sites import AttentionSite
 from attngeo.scores.projections import Variants, key_heads_of, projections, read, sites_of

@@ -14,10 +14,9 @@ import torch
 import transformers
 from torch import nn
 
-from attngeo.bounds.memory import available_memory
-from attngeo.checkpoints.file_store import FileStore
-from attngeo.checkpoints.formats import INDEX_SUFFIX, SAFETENSORS, require_format, usual_names
-from attngeo.embeddings.silence import silence_transformers
+from attngeo.bounds import available_memory
+from attngeo.checkpoints.files import INDEX_SUFFIX, SAFETENSORS, FileStore, require_format, usual_names
+from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, first_line
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.verification.runs import MOST_HELD

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
-from attngeo.studies.tasks import RunOutcome
+from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 
 if TYPE_CHECKING:
     import pandas as pd

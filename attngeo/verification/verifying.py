@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import nn
 
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.file_store import FileStore
-from attngeo.checkpoints.module_store import ModuleStore
+from attngeo.checkpoints.files import FileStore
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.layouts.sites import AttentionSite

@@ -15,10 +15,10 @@ from support.messages import refuses
 from attngeo.analogies import explanation
 from attngeo.analogies.explanation import COLUMNS, TERMS, TOY_QUESTIONS, explain, read_corpus
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, QuestionError, UsageError
-from attngeo.theory import fitting
-from attngeo.theory.corpus import build_corpus, examples_of, toy_corpus
-from attngeo.theory.factorisation import shifted_log_ratios, sum_attention
-from attngeo.theory.paraphrase import combine, count_sets, paraphrase_errors
+from attngeo.papers.wibisono2023 import corpus as small_corpora
+from attngeo.papers.wibisono2023.corpus import build_corpus, examples_of, toy_corpus
+from attngeo.papers.wibisono2023.factorisation import shifted_log_ratios, sum_attention
+from attngeo.papers.wibisono2023.paraphrase import combine, count_sets, paraphrase_errors
 
 SENTENCES = st.lists(st.lists(st.sampled_from("abcd"), min_size=2, max_size=5), min_size=1, max_size=6)
 QUESTION = ("a", "b", "c", "d")
@@ -109,7 +109,7 @@ def test_questions_without_a_common_context_have_no_terms(monkeypatch: pytest.Mo
 
 
 def test_models_are_trained_on_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "MOST_EPOCHS", 9)
+    monkeypatch.setattr(small_corpora, "MOST_EPOCHS", 9)
     path = tmp_path / "corpus.txt"
     path.write_text(
         "\ufeff" + "\n".join(" ".join(words) for words in permutations("abcdef", 3)) + "\n\nalone\n", "utf-8"

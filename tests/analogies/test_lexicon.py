@@ -13,6 +13,7 @@ from support.vectors import byte_level, checkpoint, table, word_piece, write_que
 
 import attngeo
 from attngeo.analogies.lexicon import build_lexicon
+from attngeo.analogies.options import ProbeSettings
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import QuestionError, UsageError
 
@@ -37,18 +38,18 @@ UNCASED = ["the", "king", "paris", "1990", "##s"]
     ],
 )
 def test_words_are_looked_up_by_case(labels: list[str], case: str, word: str, found: int | None) -> None:
-    assert build_lexicon(table(np.eye(len(labels)), labels), case=case).row(word) == found  # type: ignore[arg-type]
+    assert build_lexicon(table(np.eye(len(labels)), labels), settings=ProbeSettings(case=case)).row(word) == found  # type: ignore[arg-type]
 
 
 def test_ignoring_case_leaves_one_candidate_of_each_word() -> None:
-    lexicon = build_lexicon(table(np.eye(len(CASED)), CASED), case="ignore")
+    lexicon = build_lexicon(table(np.eye(len(CASED)), CASED), settings=ProbeSettings(case="ignore"))
     assert lexicon.candidates.tolist() == [0, 1, 4]
 
 
 def test_candidates_are_words_or_everything() -> None:
     embedding = table(np.eye(len(CASED)), CASED)
     assert build_lexicon(embedding).candidates.tolist() == [0, 1, 2, 3, 4]
-    every = build_lexicon(embedding, candidates="all")
+    every = build_lexicon(embedding, settings=ProbeSettings(candidates="all"))
     assert every.candidates.tolist() == list(range(7))
     assert (every.row("1990"), every.row("##s")) == (5, 6)
 
@@ -57,7 +58,7 @@ def test_words_of_several_tokens_are_unknown_or_the_mean_of_them(tmp_path: Path)
     word_piece(tmp_path / "tokenizer.json")
     embedding = open_embedding(checkpoint(tmp_path, 7))
     assert build_lexicon(embedding, ["kings"]).row("kings") is None
-    lexicon = build_lexicon(embedding, ["Kings", "kings", "king", "prince"], compose="mean")
+    lexicon = build_lexicon(embedding, ["Kings", "kings", "king", "prince"], settings=ProbeSettings(compose="mean"))
     row = lexicon.row("KINGS")
     assert row == 7
     assert lexicon.label(row) == "kings"
@@ -90,7 +91,7 @@ def test_words_of_several_tokens_are_asked_like_others(tmp_path: Path) -> None:
 def test_byte_level_words_compose_with_their_space(tmp_path: Path) -> None:
     library = byte_level(tmp_path / "tokenizer.json")
     embedding = open_embedding(checkpoint(tmp_path, library.get_vocab_size()))
-    lexicon = build_lexicon(embedding, ["Spartan"], compose="mean")
+    lexicon = build_lexicon(embedding, ["Spartan"], settings=ProbeSettings(compose="mean"))
     ids = library.encode(" Spartan").ids
     assert len(ids) > 1
     assert torch.allclose(lexicon.composed[0], embedding.matrix[ids].mean(0))
@@ -98,14 +99,16 @@ def test_byte_level_words_compose_with_their_space(tmp_path: Path) -> None:
 
 def test_composing_needs_a_tokeniser() -> None:
     with refuses(UsageError, "table", "--compose", "tokeniser"):
-        build_lexicon(table(np.eye(3)), ["king"], compose="mean")
+        build_lexicon(table(np.eye(3)), ["king"], settings=ProbeSettings(compose="mean"))
 
 
 def test_composed_words_of_equal_tokens_are_one_candidate(tmp_path: Path) -> None:
     """And one that the tokeniser folds into a candidate is that candidate: no word may tie with itself."""
     word_piece(tmp_path / "tokenizer.json")
     embedding = open_embedding(checkpoint(tmp_path, 7))
-    lexicon = build_lexicon(embedding, ["King", "Kings", "kings", "KINGS", "Queen"], case="keep", compose="mean")
+    lexicon = build_lexicon(
+        embedding, ["King", "Kings", "kings", "KINGS", "Queen"], settings=ProbeSettings(case="keep", compose="mean")
+    )
     assert lexicon.row("King") == lexicon.row("king") == 2
     assert lexicon.row("Kings") == lexicon.row("KINGS") == 7
     assert lexicon.label(7) == "Kings"
@@ -123,8 +126,8 @@ def test_composing_changes_nothing_for_words_that_are_tokens() -> None:
 
 def test_a_limit_keeps_the_first_candidates() -> None:
     embedding = table(np.eye(7), ["the", "1990", "of", "and", "in", "to", "a"])
-    assert build_lexicon(embedding, limit=3).candidates.tolist() == [0, 2, 3]
-    assert build_lexicon(embedding, limit=99).candidates.tolist() == [0, 2, 3, 4, 5, 6]
-    assert build_lexicon(embedding, limit=3).row("to") is None
+    assert build_lexicon(embedding, settings=ProbeSettings(limit=3)).candidates.tolist() == [0, 2, 3]
+    assert build_lexicon(embedding, settings=ProbeSettings(limit=99)).candidates.tolist() == [0, 2, 3, 4, 5, 6]
+    assert build_lexicon(embedding, settings=ProbeSettings(limit=3)).row("to") is None
     with refuses(UsageError, "limit", 0, 1):
-        build_lexicon(embedding, limit=0)
+        build_lexicon(embedding, settings=ProbeSettings(limit=0))

@@ -13,8 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attngeo.analogies.statistics import Bootstrap, holm, interval, mcnemar, resample_means
-from attngeo.analogies.summary import COMPARISON_COLUMNS, compare_models, summarise_answers
+from attngeo.analogies.options import AnalogyOptions
+from attngeo.analogies.summary import (
+    COMPARISON_COLUMNS,
+    compare_models,
+    holm,
+    interval,
+    mcnemar,
+    resample_means,
+    summarise_answers,
+)
 
 PAIRS = [f"pair {i}" for i in range(14)]
 QUESTIONS = list(itertools.permutations(PAIRS, 2))
@@ -49,7 +57,7 @@ def test_holm_rejects_step_by_step(p_values: list[float], alpha: float) -> None:
 
 def test_an_interval_over_questions_is_the_binomials() -> None:
     ranks = np.where(np.random.default_rng(0).random(len(QUESTIONS)) < 0.7, 1, 9)
-    row = summarise_answers(frame(ranks), bootstrap=Bootstrap("questions", 4000)).iloc[-1]
+    row = summarise_answers(frame(ranks), options=AnalogyOptions(resample="questions", draws=4000)).iloc[-1]
     share = (ranks == 1).mean()
     half = 1.96 * math.sqrt(share * (1 - share) / len(ranks))
     assert row["accuracy"] == share
@@ -66,7 +74,7 @@ def test_intervals_cover_the_truth_only_if_pairs_are_drawn() -> None:
         correct = np.array([[float(good[a] and good[b])] for a, b in QUESTIONS])
         first, second = (np.array(names) for names in zip(*QUESTIONS, strict=True))
         for resample in covered:
-            sums = resample_means(correct, first, second, Bootstrap(resample, 300), 0)  # type: ignore[arg-type]
+            sums = resample_means(correct, first, second, AnalogyOptions(resample=resample, draws=300), 0)  # type: ignore[arg-type]
             low, high = interval(sums[:, 0])
             covered[resample] += low <= 0.64 <= high
     assert covered["pairs"] >= 170
@@ -74,7 +82,7 @@ def test_intervals_cover_the_truth_only_if_pairs_are_drawn() -> None:
 
 
 def test_no_draws_give_no_interval() -> None:
-    row = summarise_answers(frame([1] * len(QUESTIONS)), bootstrap=Bootstrap(draws=0)).iloc[-1]
+    row = summarise_answers(frame([1] * len(QUESTIONS)), options=AnalogyOptions(draws=0)).iloc[-1]
     assert row["accuracy"] == 1
     assert math.isnan(row["accuracy_low"])
 
@@ -85,7 +93,7 @@ def test_levels_add_up() -> None:
         frame(generator.integers(1, 8, len(QUESTIONS)), category=category, kind=kind, known=generator.random(182) < 0.7)
         for category, kind in (("a", "x"), ("b", "x"), ("c", "y"))
     ]
-    rows = summarise_answers(pd.concat(parts), bootstrap=Bootstrap()).set_index("name")
+    rows = summarise_answers(pd.concat(parts), options=AnalogyOptions()).set_index("name")
     assert rows["level"].tolist() == ["category"] * 3 + ["type"] * 2 + ["overall"]
     assert rows["asked"].tolist() == [182, 182, 182, 364, 182, 546]
     for name, members in {"x": ["a", "b"], "y": ["c"], "overall": ["a", "b", "c"]}.items():
@@ -101,7 +109,7 @@ def test_categories_are_drawn_independently() -> None:
     """Two alike make a type whose interval is narrower by the square root of two."""
     ranks = np.random.default_rng(5).integers(1, 3, 182)
     rows = summarise_answers(
-        pd.concat([frame(ranks, category=name, kind="x") for name in "ab"]), bootstrap=Bootstrap()
+        pd.concat([frame(ranks, category=name, kind="x") for name in "ab"]), options=AnalogyOptions()
     ).set_index("name")
     widths = rows["accuracy_high"] - rows["accuracy_low"]
     assert widths["x"] / widths["a"] == pytest.approx(2**-0.5, rel=0.15)
@@ -113,7 +121,9 @@ def test_models_are_compared_question_by_question() -> None:
     ranks = {
         model: np.where(generator.random(182) < share, 1, 4) for model, share in (("m", 0.8), ("n", 0.5), ("o", 0.5))
     }
-    result = compare_models(pd.concat([frame(values, model) for model, values in ranks.items()]), bootstrap=Bootstrap())
+    result = compare_models(
+        pd.concat([frame(values, model) for model, values in ranks.items()]), options=AnalogyOptions()
+    )
     assert tuple(result.columns) == COMPARISON_COLUMNS
     assert list(zip(result["model"], result["other"], strict=True)) == [("m", "n"), ("m", "o"), ("n", "o")]
     for row in result.to_dict("records"):
@@ -129,10 +139,10 @@ def test_models_are_compared_question_by_question() -> None:
 
 def test_equal_models_do_not_differ() -> None:
     ranks = np.random.default_rng(4).integers(1, 3, 182)
-    row = compare_models(pd.concat([frame(ranks, "m"), frame(ranks, "n")]), bootstrap=Bootstrap()).iloc[0]
+    row = compare_models(pd.concat([frame(ranks, "m"), frame(ranks, "n")]), options=AnalogyOptions()).iloc[0]
     assert (row["difference"], row["p_value"]) == (0, 1)
     assert row[["difference_low", "difference_high"]].isna().all()
 
 
 def test_one_model_is_compared_with_none() -> None:
-    assert len(compare_models(frame([1] * 182), bootstrap=Bootstrap())) == 0
+    assert len(compare_models(frame([1] * 182), options=AnalogyOptions())) == 0

@@ -15,11 +15,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from support.naive_copies import measure_naively
 from torch import Tensor
 
-from attngeo.efa.description import DataShape
-from attngeo.efa.experiment_options import RunOptions
-from attngeo.efa.modelling import make_model
-from attngeo.efa.options import EfaOptions
-from attngeo.efa.settings import list_settings
+from attngeo.estimators.efa.families import parse_family
+from attngeo.estimators.efa.model import DataShape, make_model
+from attngeo.estimators.efa.networks import Batch
+from attngeo.estimators.efa.options import EfaOptions
+from attngeo.papers.wibisono2025.experiments import RunOptions, list_settings
 
 # Experiment → part, items, positions that are padded to, lengths that most sequences have, sequences in a batch.
 SIZES = {
@@ -48,20 +48,21 @@ def test_masked_positions_are_faster_than_a_pass_for_each(
     settings = list_settings(experiment, RunOptions(published=True, model="efa", direction=direction))
     options = EfaOptions(**settings[0].options)
     torch.manual_seed(0)
-    model = make_model(options, DataShape(part=part, items=items, longest=positions, levels=9))
+    shape = DataShape(part=part, items=items, longest=positions, levels=9)
+    model = make_model(options, settings[0].architecture, parse_family(options.family), shape)
     known = torch.arange(positions) < torch.randint(shortest, longest + 1, (sequences, 1))
     numbers, values = torch.randint(0, items, known.shape), torch.randint(1, 4, known.shape).float()
-    tensors: tuple[Tensor, ...] = (numbers, known) if part == "items" else (values, known, numbers)
+    batch = Batch(known, numbers, None if part == "items" else values)
 
     def run_fast() -> Tensor:
         model.zero_grad()
-        total, count = model(*tensors)
+        total, count = model(batch)
         (total / count).backward()
         return total / count
 
     def run_naively() -> Tensor:
         model.zero_grad()
-        loss = measure_naively(model, tensors, causal=direction == "uni")
+        loss = measure_naively(model, batch, causal=direction == "uni")
         loss.backward()
         return loss
 

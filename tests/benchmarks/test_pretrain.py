@@ -16,8 +16,8 @@ from transformers import BertForMaskedLM, DataCollatorForLanguageModeling, Train
 
 from attngeo.pretrain import AttentionGeometryCallback, TextPretrainOptions
 from attngeo.pretrain.models import build_text_model, configure_text
-from attngeo.pretrain.text.sources import open_text
-from attngeo.pretrain.text.task import prepare_text
+from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.text import prepare_text
 
 SEQUENCES, LENGTH, STEPS, ROUNDS = 32, 128, 4, 3
 

@@ -14,7 +14,7 @@ from support.measure import timed
 from support.mistral import write_mistral
 
 import attngeo
-from attngeo.checkpoints.ranges import CONNECTIONS
+from attngeo.checkpoints.remote import CONNECTIONS
 
 LATENCY, BANDWIDTH = 0.05, 200e6 / 8
 SERVER = """

@@ -6,8 +6,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 from support.study_runs import do_nothing
 
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions, run_study
 
 RUNS = 200
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 from support.plain_recipe import fit_plain
 
-from attngeo.tabular import AttentionClassifier, fit_together
+from attngeo.estimators import AttentionClassifier, fit_together
 
 ROWS, CLASSES, COLUMNS, MODELS = 2000, 10, 6, 20
 PLAIN_EPOCHS = 5
@@ -35,7 +35,7 @@ def time_fast(models: int, epochs: int) -> float:
     tables = draw_tables()[:models]
     start = time.perf_counter()
     estimators = [
-        AttentionClassifier(vocabulary="shared", epochs=epochs, random_state=seed, device="cpu")
+        AttentionClassifier(vocabulary="shared", max_epochs=epochs, random_state=seed, device="cpu")
         for seed in range(models)
     ]
     fit_together(estimators, [(each[:, :-1], each[:, -1]) for each in tables])

@@ -10,9 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from attngeo.checkpoints.module_store import ModuleStore
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.names import pattern_of
 from attngeo.layouts.sites import AttentionSite

@@ -9,7 +9,7 @@ import pytest
 from support.hub_client import environment_of, reach_hub
 from support.hub_server import Hub, serve
 
-from attngeo.checkpoints import ranges
+from attngeo.checkpoints import remote
 
 
 @pytest.fixture
@@ -35,5 +35,5 @@ def impatient(online: dict[str, str]) -> dict[str, str]:
 def here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """The Hub, reached by this process, whose time-outs are a second, and which asks again after a hundredth."""
     reach_hub(hub.url, tmp_path, monkeypatch, HF_HUB_ETAG_TIMEOUT=1, HF_HUB_DOWNLOAD_TIMEOUT=1)
-    monkeypatch.setattr(ranges, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(remote, "FIRST_WAIT", 0.01)
     return hub

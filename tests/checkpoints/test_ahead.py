@@ -14,7 +14,7 @@ from support.hub_client import environment_of
 from support.hub_server import Fault, serve
 from support.kept import file_of, write_layers
 
-from attngeo.checkpoints.ahead import THREADS, start_all
+from attngeo.checkpoints.files import THREADS, start_all
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 8])

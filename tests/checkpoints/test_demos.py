@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 import attngeo
-from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.sources import open_text
 
 
 @pytest.mark.parametrize(("name", "head"), [("encoder", AutoModelForMaskedLM), ("decoder", AutoModelForCausalLM)])

@@ -18,12 +18,11 @@ from support.checkpoints import CONFIG, weights, write_config, write_index, writ
 from torch import Tensor
 
 import attngeo
-from attngeo.checkpoints import formats
-from attngeo.checkpoints.formats import FORMATS, Format
+from attngeo.checkpoints import files
+from attngeo.checkpoints.files import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.regular_file import LARGE
-from attngeo.checkpoints.source import ByteSource, Extent
-from attngeo.checkpoints.tensor import TensorInfo, info_of
+from attngeo.checkpoints.sources import LARGE, ByteSource, Extent
+from attngeo.checkpoints.store import TensorInfo, info_of
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
@@ -197,7 +196,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def add(**more: Any) -> None:
         entry = Format(name="toy", suffixes=(".toy",), open=ToyFile, usual_stem="toy_model", **more)
-        monkeypatch.setattr(formats, "FORMATS", (*FORMATS, entry))
+        monkeypatch.setattr(files, "FORMATS", (*FORMATS, entry))
 
     return add
 

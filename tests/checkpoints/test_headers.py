@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from support.checkpoints import write_header
 
-from attngeo.checkpoints.regular_file import RegularFile
 from attngeo.checkpoints.safetensors import SafetensorsFile
+from attngeo.checkpoints.sources import RegularFile
 from attngeo.errors import CorruptCheckpointError
 
 ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}

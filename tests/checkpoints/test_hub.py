@@ -15,10 +15,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import httpx2
 import huggingface_hub
 import pytest
 from conftest import Command
+from huggingface_hub.utils import httpx
 from huggingface_hub.utils._http import default_client_factory
 from support.checkpoints import CONFIG, write_config, write_header, write_sharded, write_single
 from support.hub_server import COMMIT, Fault, Hub, git_hash, sha256
@@ -26,7 +26,7 @@ from support.messages import assert_states
 from support.vectors import word_piece, write_questions
 
 import attngeo as library
-from attngeo.checkpoints.downloads import verify_download
+from attngeo.checkpoints.hub import verify_download
 
 
 @pytest.mark.slow
@@ -162,9 +162,9 @@ def test_a_client_that_a_user_has_set_is_used(here: Hub, tmp_path: Path) -> None
     assert huggingface_hub.__version__.startswith("2.")
     made = []
 
-    def make_client() -> httpx2.Client:
+    def make_client() -> httpx.Client:
         made.append(1)
-        return httpx2.Client(headers={"X-Own": "1"}, follow_redirects=True)
+        return httpx.Client(headers={"X-Own": "1"}, follow_redirects=True)
 
     here.repositories["org/name"] = write_single(tmp_path / "remote")
     huggingface_hub.set_client_factory(make_client)
@@ -310,10 +310,10 @@ def test_a_file_is_verified_by_the_next_run_if_the_first_one_was_killed(
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults["model.safetensors"] = Fault(change=flip)
     code = (
-        "import attngeo, os, signal\nfrom attngeo.checkpoints import downloads\nreal = downloads.verify_download\n"
+        "import attngeo, os, signal\nfrom attngeo.checkpoints import hub\nreal = hub.verify_download\n"
         "def verify(path, *rest):\n"
         "    os.kill(os.getpid(), signal.SIGKILL) if path.name == 'model.safetensors' else real(path, *rest)\n"
-        "downloads.verify_download = verify\nattngeo.score('org/name', download=True)"
+        "hub.verify_download = verify\nattngeo.score('org/name', download=True)"
     )
     killed = subprocess.run([sys.executable, "-c", code], env=os.environ | online, capture_output=True, check=False)
     assert (killed.returncode, len(list((tmp_path / "home").rglob("model.safetensors")))) == (-signal.SIGKILL, 1)
@@ -341,8 +341,8 @@ def test_a_file_is_verified_once(hub: Hub, online: dict[str, str], tmp_path: Pat
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults["model.safetensors"] = Fault(announce=lambda _: "5d41402abc4b2a76b9719d911017c592-3")
     code = (
-        "import attngeo\nfrom attngeo.checkpoints import downloads\nreal = downloads.verify_download\n"
-        "downloads.verify_download = lambda path, *rest: (print(path.name), real(path, *rest))\n"
+        "import attngeo\nfrom attngeo.checkpoints import hub\nreal = hub.verify_download\n"
+        "hub.verify_download = lambda path, *rest: (print(path.name), real(path, *rest))\n"
         "attngeo.score('org/name', download=True); print('again'); attngeo.score('org/name', download=True)"
     )
     run = subprocess.run(

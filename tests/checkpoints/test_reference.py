@@ -8,10 +8,8 @@ import pytest
 from support.checkpoints import write_single
 
 import attngeo
-from attngeo.checkpoints.known_models import HUB_MODELS
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import ModelRef
-from attngeo.checkpoints.suggest import did_you_mean
+from attngeo.checkpoints.reference import ModelRef, did_you_mean, hub_models
 from attngeo.errors import AttnGeoError, ModelNotFoundError, UsageError
 from attngeo.scores.published import published_scores
 
@@ -89,5 +87,6 @@ def test_every_published_model_of_the_hub_may_be_suggested() -> None:
     """The list is one of its own, because checkpoints know no scores."""
     published = {model for model in published_scores()["model"] if "/" in model}
     assert len(published) > 100
-    assert published <= set(HUB_MODELS)
-    assert len(HUB_MODELS) == len(set(HUB_MODELS))
+    names = hub_models()
+    assert published <= set(names)
+    assert len(names) == len(set(names))

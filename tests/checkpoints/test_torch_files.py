@@ -26,10 +26,10 @@ from support.damage import (
 from support.messages import refuses
 
 import attngeo
-from attngeo.checkpoints import torch_records
+from attngeo.checkpoints import torch_file
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.regular_file import RegularFile
-from attngeo.checkpoints.torch_bin import TorchFile
+from attngeo.checkpoints.sources import RegularFile
+from attngeo.checkpoints.torch_file import TorchFile
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
@@ -168,7 +168,7 @@ def test_an_archive_without_a_pickle_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_pickle_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_records, "LONGEST", 2000)
+    monkeypatch.setattr(torch_file, "LONGEST", 2000)
     path = write_pickled(tmp_path / "x.bin", pickle_state({"a" * 3000: Rebuilt(Storage("0", 1), (1, 1), (1, 1))}))
     with refuses(CorruptCheckpointError, path.name, "data.pkl", "2,000"):
         attngeo.score(path)

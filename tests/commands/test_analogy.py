@@ -16,7 +16,7 @@ from support.messages import assert_fails, assert_states
 from support.vectors import checkpoint, keyed, planted, word_piece, words, write_questions, write_text
 
 import attngeo as library
-from attngeo.analogies.questions import google_path, load_questions
+from attngeo.analogies.questions import google_text, load_questions
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import (
     AttnGeoError,
@@ -34,13 +34,13 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def every_twelfth(path: Path, folder: Path) -> Path:
-    """A file with every twelfth question of each category of `path`."""
+def write_google(folder: Path, step: int) -> Path:
+    """A file with every so many of Google's questions of each category."""
     kept = []
-    for category in path.read_text("utf-8").split(": ")[1:]:
+    for category in google_text().split(": ")[1:]:
         name, *questions = category.splitlines()
-        kept += [f": {name}", *questions[::12]]
-    sample = folder / "sample.txt"
+        kept += [f": {name}", *questions[::step]]
+    sample = folder / "questions.txt"
     sample.write_text("\n".join(kept) + "\n", "utf-8")
     return sample
 
@@ -73,7 +73,7 @@ def close_calls(questions: Section) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize("sample", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["sample", "all"])
 def test_minilm_is_right_where_gensim_says_so(sample: bool, attngeo: Command, tmp_path: Path) -> None:
     """In every category, on a sample or on all 12,154 questions that MiniLM knows, with gensim's choices."""
-    path = every_twelfth(google_path(), tmp_path) if sample else google_path()
+    path = write_google(tmp_path, 12 if sample else 1)
     choices = ("--normalise", "--candidates", "all", "--keep-duplicates", "--questions", path)
     run = attngeo("analogy", "demo:minilm", *choices, "--format", "json", "--draws", 0)
     assert (run.returncode, run.stderr) == (0, "")
@@ -180,11 +180,11 @@ def test_one_analogy_by_hand(attngeo: Command) -> None:
 def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the king and the queen saw a man and a woman\n" * 200)
-    run = attngeo("cbow", text, "-o", tmp_path / "v.kv", "--dimensions", 10)
+    run = attngeo("cbow", text, "-o", tmp_path / "v.vec", "--dimensions", 10)
     assert (run.returncode, run.stdout) == (0, "")
-    assert_states(run.stderr, tmp_path / "v.kv", 8, 10)
+    assert_states(run.stderr, tmp_path / "v.vec", 8, 10)
     questions = write_questions(tmp_path / "q.txt", {"royal": ["man king woman queen"]})
-    for reference in (tmp_path / "v.kv", f"cbow:{text}"):
+    for reference in (tmp_path / "v.vec", f"cbow:{text}"):
         run = attngeo("analogy", reference, "--questions", questions, "--top-k", 1, "--format", "json")
         assert (run.returncode, run.stderr) == (0, "")
         assert json.loads(run.stdout)[-1]["known"] == 1
@@ -326,9 +326,9 @@ def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
             UsageError,
             ["--top-k", "99999", "from 1 to 22,500", "22,501"],
         ),
-        (["cbow", "none.txt", "-o", "v.kv"], ModelNotFoundError, ["none.txt"]),
-        (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".kv"]),
-        (["cbow", "none.txt", "-o", "v.kv", "--epochs", "0"], UsageError, ["--epochs", 0, 1]),
+        (["cbow", "none.txt", "-o", "v.vec"], ModelNotFoundError, ["none.txt"]),
+        (["cbow", os.devnull, "-o", "v.docx"], OutputError, ["v.docx", ".vec"]),
+        (["cbow", "none.txt", "-o", "v.vec", "--epochs", "0"], UsageError, ["--epochs", 0, 1]),
     ],
 )
 def test_bad_sums_and_texts(

@@ -46,9 +46,8 @@ def test_a_value_that_the_class_refuses_is_a_usage_error(inside: Command) -> Non
         (["score", "demo:minilm", "--layers", "3-1"], ["--layers is", "3-1"]),
         (["analogy", "demo:minilm", "--draws", "1000000"], ["--draws is", "1,000,000", "100,000"]),
         (["analogy", "demo:minilm", "--memory", "much"], ["--memory is", "much"]),
-        (["efa", "fit", "rows.csv", "--in-memory", "much"], ["--in-memory is", "much"]),
         (["nearest", "demo:minilm", "king", "--remove-top", "-1"], ["--remove-top is", "-1"]),
-        (["cbow", "text.txt", "-o", "v.kv", "--window", "0"], ["--window is", "0", "1"]),
+        (["cbow", "text.txt", "-o", "v.vec", "--window", "0"], ["--window is", "0", "1"]),
         (["plot", "layers", "demo:minilm", "-o", "a.html", "--width", "100"], ["--width is", "100", "300", "10,000"]),
     ):
         run = inside(*arguments)

@@ -19,11 +19,10 @@ import pytest
 import torch
 from conftest import Command
 from safetensors.torch import load_file
-from support.launch import launch
 from support.messages import assert_fails, assert_states
 
-from attngeo.efa.datasets import synthetic_ratings
-from attngeo.efa.runs import load_split
+from attngeo.papers.wibisono2025.experiments import load_split
+from attngeo.papers.wibisono2025.simulated import synthetic_ratings
 
 NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
 SMALL = ["--width", "4", "--epochs", "2"]
@@ -98,7 +97,7 @@ def test_a_model_of_items_draws_ranks_and_attends(inside: Command, baskets: Path
 @pytest.fixture
 def _few_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Synthetic ratings of 400 users."""
-    monkeypatch.setattr("attngeo.efa.datasets.catalogue.synthetic_ratings", partial(synthetic_ratings, 400))
+    monkeypatch.setattr("attngeo.papers.wibisono2025.datasets.synthetic_ratings", partial(synthetic_ratings, 400))
     load_split.cache_clear()
     yield
     load_split.cache_clear()
@@ -231,38 +230,8 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         assert_fails(inside("efa", *map(str, arguments)), code, *facts)
 
 
-def test_a_large_file_is_written_and_not_printed(inside: Command, baskets: Path, tmp_path: Path) -> None:
-    model, large, out = tmp_path / "model", tmp_path / "large.parquet", tmp_path / "out.csv"
-    assert inside("efa", "fit", baskets, *SMALL, "--save", model, "-q").returncode == 0
-    rows = pd.read_csv(baskets)
-    rows.to_parquet(large)
-    run = inside("efa", "predict", model, large, "--in-memory", "1KB", "-o", out)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-    assert pd.read_csv(out)["item"].tolist() == rows["item"].tolist()
-    for more in ([], ["-o", tmp_path / "out.html"], ["-o", tmp_path / "x.csv", "--format", "csv"]):
-        assert_fails(inside("efa", "predict", model, large, "--in-memory", "1KB", *more), 2, ".csv", ".jsonl")
-    assert not list(tmp_path.glob("x*"))
-
-
-@pytest.mark.slow
-def test_two_processes_fit_one_model_and_speak_once(baskets: Path, tmp_path: Path) -> None:
-    """16 sequences train, in batches of 5: the last one has a sequence for one of the processes only."""
-    shown, weights = [], []
-    for processes in (1, 2):
-        model = tmp_path / f"model-{processes}"
-        command = ["efa", "fit", baskets, "--family", "poisson", *SMALL, "--batch-size", 5, "--norm",
-                   "--save", model]  # fmt: skip
-        shown.append(launch(processes, "-m", "attngeo", *command, folder=tmp_path))
-        # The softmax does not see biases of keys: their gradients are rounding, which Adam scales up.
-        named = load_file(model / "model.safetensors")
-        weights.append({name: each for name, each in named.items() if not name.endswith("key.bias")})
-    assert shown[1].count("log p") == 1
-    assert len(shown[0].splitlines()) == len(shown[1].splitlines())
-    torch.testing.assert_close(weights[1], weights[0], atol=1e-5, rtol=1e-4)
-
-
 # The command, but that it keeps the state of a training after each epoch.
-OFTEN = "import attngeo.training.loop as loop; loop.SAVE_EVERY = 0; from attngeo.commands.app import main; main()"
+OFTEN = "import attngeo.training.loop as loop; loop.PAUSE = 0; from attngeo.commands.app import main; main()"
 
 
 @pytest.mark.slow

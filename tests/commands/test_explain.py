@@ -13,7 +13,7 @@ from conftest import Command
 from support.messages import assert_fails, assert_states
 
 from attngeo.analogies.explanation import COLUMNS
-from attngeo.theory import fitting
+from attngeo.papers.wibisono2023 import corpus as small_corpora
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def corpus(tmp_path: Path) -> Path:
 def test_a_table_rows_and_a_figure(
     inside: Command, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "MOST_EPOCHS", 20)
+    monkeypatch.setattr(small_corpora, "MOST_EPOCHS", 20)
     given = ("analogy", "--explain", corpus, "--questions", tmp_path / "questions.txt", "--dimensions", 4)
     run = inside(*given, "-o", tmp_path / "rows.csv", "-o", tmp_path / "rows.parquet")
     assert run.returncode == 0, run.stderr
@@ -57,7 +57,7 @@ def test_a_table_rows_and_a_figure(
 def test_terms_without_a_context_have_a_reason(
     inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "MOST_EPOCHS", 2)
+    monkeypatch.setattr(small_corpora, "MOST_EPOCHS", 2)
     (tmp_path / "corpus.txt").write_text("red green x\nblue grey y\nred green x\n")
     (tmp_path / "questions.txt").write_text(": colours\nred green blue grey\n")
     run = inside("analogy", "--explain", tmp_path / "corpus.txt", "--questions", tmp_path / "questions.txt")

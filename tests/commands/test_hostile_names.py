@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from support.checkpoints import CONFIG, write_single
 
 import attngeo as library
-from attngeo.bounds.escape import in_utf8
+from attngeo.bounds import in_utf8
 from attngeo.reporting import build_report
 from attngeo.tables.write import SUFFIXES, to_markdown, write_table
 

@@ -98,7 +98,7 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path, monkeypatch: pyt
     assert_fails(inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1"), 3, "tcp://127.0.0.1:1", 1)
     monkeypatch.setitem(sys.modules, "distributed", None)
     without = inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1")
-    assert_fails(without, 2, "--cluster", "pip install 'attngeo[cluster]'")
+    assert_fails(without, 2, "distributed", "pip install 'attngeo[cluster]'")
 
 
 def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None:

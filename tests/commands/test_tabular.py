@@ -1,18 +1,22 @@
-"""`attngeo tabular`: the experiments on the command line."""
+"""`attngeo tabular` on the command line: the experiments, and tables of a user."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import Command
 from support.data import make_cars, write_uci
 from support.messages import assert_fails, assert_states
 
-from attngeo.tabular import auto_mpg
-from attngeo.tabular.experiments import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
+from attngeo.estimators.tabular.baselines import BASELINES
+from attngeo.papers.wibisono2023 import data as data_sets
+from attngeo.papers.wibisono2023.tables import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
 
 TINY = ["--rows", "60", "--classes", "3", "--features", "3", "--methods", "lr", "--settings", "1,0,0.9"]
 
@@ -59,7 +63,7 @@ def test_the_same_command_resumes(inside: Command) -> None:
 
 def test_auto_mpg_is_a_table_of_methods(inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cars, data = make_cars(90), tmp_path / "auto-mpg.data"
-    monkeypatch.setattr(auto_mpg, "DIGEST", auto_mpg.digest_cars(cars))
+    monkeypatch.setattr(data_sets, "DIGEST", data_sets.digest_cars(cars))
     data.write_text(write_uci(cars))
     run = inside("tabular", "auto-mpg", "--data", data, "--methods", "lr", "--seeds", "2", "--format", "json")
     rows = pd.DataFrame(json.loads(run.stdout))
@@ -97,3 +101,195 @@ def test_without_a_command_the_commands_are_listed(inside: Command) -> None:
     assert run.stdout == inside("tabular", "--help").stdout
     assert "simulate" in run.stdout
     assert "auto-mpg" in run.stdout
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame({"size": random.choice(["s", "m", "l"], 120), "mass": random.normal(size=120).round(3)})
+    frame["y"] = np.where(frame["size"] == "s", 1, 2)
+    frame.loc[3, "size"] = None
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    return tmp_path / "rows.csv"
+
+
+FAST = ["--target", "y", "--epochs", "30", "--lr", "0.02", "--device", "cpu"]
+
+
+def test_fit_save_predict(inside: Command, table: Path, tmp_path: Path) -> None:
+    run = inside("tabular", "fit", table, *FAST, "--methods", "atn,lr", "--save", "model", "-o", "s.csv", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    assert_states(run.stderr, "model", "predict")
+    scores = pd.read_csv(tmp_path / "s.csv")
+    assert scores["method"].tolist() == ["atn", "lr"]
+    assert (scores["accuracy"] == 1).all()
+    assert (scores["mse"] == 0).all()
+    for name, accuracy in zip(("ATN", "LR"), scores["accuracy"], strict=True):
+        line = next(line for line in run.stdout.splitlines() if line.split()[:1] == [name])
+        assert_states(line, f"{accuracy:.3f}")
+    predicted = inside("tabular", "predict", "model", table, "--format", "csv", "-o", "p.parquet", cwd=tmp_path)
+    assert (predicted.returncode, predicted.stderr) == (0, "")
+    rows = pd.read_parquet(tmp_path / "p.parquet")
+    assert rows.columns.tolist() == ["row", "prediction", "probability", "p(1)", "p(2)"]
+    truth = pd.read_csv(table)
+    known = truth["size"].notna()
+    # The size decides the label. It has 0.97 and more, far from the 0.5 at which rounding could decide.
+    assert rows.loc[known, "probability"].min() > 0.9
+    assert rows.loc[known, "prediction"].tolist() == truth.loc[known, "y"].tolist()
+    np.testing.assert_allclose(rows["p(1)"] + rows["p(2)"], 1)
+    assert len(predicted.stdout.splitlines()) == 121
+    shown = inside("tabular", "predict", "model", table, cwd=tmp_path).stdout
+    assert_states(shown.splitlines()[3], "1", rows["prediction"][0], f"{rows['probability'][0]:.3f}")
+
+
+def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_path: Path) -> None:
+    """From files and from the saved model."""
+    outputs = ["--save", "model", "--encodings-output", "e.csv"]
+    run = inside("tabular", "fit", table, *FAST, "--methods", "atn", *outputs, "-q", cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    for given, picture in (("model", "model.json"), ("e.csv", "file.json")):
+        drawn = inside("plot", "encodings", given, "-o", picture, cwd=tmp_path)
+        assert (drawn.returncode, drawn.stderr) == (0, "")
+    one, other = (json.loads((tmp_path / f"{name}.json").read_text())["data"] for name in ("model", "file"))
+    assert [trace["text"] for trace in one] == [trace["text"] for trace in other]
+    assert one[0]["text"] == ["l", "m", "s"]
+    inside("tabular", "predict", "model", table, "--attention-output", "cells.parquet", cwd=tmp_path)
+    cells = pd.read_parquet(tmp_path / "cells.parquet")
+    assert cells["row"].nunique() == 120
+    drawn = inside("plot", "row-attention", "cells.parquet", "--where", "row=4", "-o", "a.json", cwd=tmp_path)
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    (trace,) = json.loads((tmp_path / "a.json").read_text())["data"]
+    assert trace["x"][0] == "size = [MASK]"
+    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 3, tmp_path, "config.json")
+
+
+def test_the_same_seed_gives_the_same_scores(inside: Command, table: Path) -> None:
+    runs = [
+        inside("tabular", "fit", table, *FAST, "--methods", "atn", "--format", "json", "--seed", seed).stdout
+        for seed in (1, 1, 2)
+    ]
+    assert runs[0] == runs[1] != runs[2]
+    assert json.loads(runs[0])[0]["seed"] == 1
+
+
+def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    for name, changed in (("constant", frame.assign(y=1)), ("real", frame.assign(y=frame["mass"])),
+                          ("named", frame.assign(y=[f"n{i}" for i in range(120)]))):  # fmt: skip
+        changed.to_csv(tmp_path / f"{name}.csv", index=False)
+    fit = ["tabular", "fit"]
+    assert_fails(inside(*fit, table), 2, "target", "size")
+    assert_fails(inside(*fit, table, "--target", "z"), 4, "'z'")
+    assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), 3, tmp_path / "no.csv")
+    assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), 4, "one class")
+    assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), 4, "continuous", "qcut")
+    assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), 4, "classes", 120)
+    assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--save", tmp_path / "m"), 2, "atn")
+    assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--encodings-output", tmp_path / "e.csv"), 2, "atn")
+    assert_fails(inside(*fit, table, *FAST, "--save", tmp_path), 2, tmp_path)
+    assert_fails(inside(*fit, table, *FAST, "--heads", "0"), 2, "heads", 1)
+    assert_fails(inside(*fit, table, *FAST, "-o", table), 2, table)
+    assert_fails(inside("tabular", "predict", tmp_path / "m", table), 3, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_file_is_read_as_that_of_the_training(inside: Command, tmp_path: Path) -> None:
+    """Texts that look like numbers in the second file only, and what was a missing cell."""
+    codes = pd.DataFrame({"zip": ["01234", "02345", "K1A"] * 20, "age": [20, 30, 999] * 20, "y": ["a", "b", "1"] * 20})
+    codes.to_csv(tmp_path / "train.csv", index=False)
+    codes[codes["y"] != "1"].replace("a", "1").assign(zip="01234").to_csv(tmp_path / "test.csv", index=False)
+    fit = ["tabular", "fit", "train.csv", *FAST, "--methods", "atn,lr", "--missing", "999", "--test", "test.csv"]
+    run = inside(*fit, "--save", "m", "--format", "json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)[0]["test_rows"] == 40
+    (tmp_path / "rows.csv").write_text("zip,age\n01234,999\n01234,\n02345,20\n")
+    run = inside("tabular", "predict", "m", "rows.csv", "--format", "json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    first, second, _ = json.loads(run.stdout)
+    assert first | {"row": 2} == second
+    refused = inside("tabular", "predict", "m", "rows.csv", "--missing", "-", cwd=tmp_path)
+    assert_fails(refused, 4, "'age'", 999)
+
+
+def test_an_empty_cell_is_missing_beside_given_texts(inside: Command, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("c,y\n" + "-1.5,a\n2.5,b\n-0.5,a\n0.5,b\n" * 10 + ".,a\n,b\n")
+    run = inside(
+        "tabular", "fit", "t.csv", *FAST, "--methods", "lr", "--missing", ".", "--format", "json", cwd=tmp_path
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)[0]["accuracy"] > 0.9
+
+
+def test_labels_are_held_out_only_if_others_train(inside: Command, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    frame.assign(y=[f"n{row // 2}" for row in range(120)]).to_csv(tmp_path / "pairs.csv", index=False)
+    run = inside("tabular", "fit", tmp_path / "pairs.csv", *FAST, "--methods", "lr", "--format", "json")
+    assert run.returncode == 0, run.stderr
+    (row,) = json.loads(run.stdout)
+    assert row["train_rows"] + row["test_rows"] == 120
+    assert 0 < row["test_rows"] < 30
+    frame.assign(y=3).to_csv(tmp_path / "new.csv", index=False)
+    refused = inside("tabular", "fit", table, *FAST, "--methods", "lr", "--test", tmp_path / "new.csv")
+    assert_fails(refused, 4, "'y'", 3, "labels")
+
+
+def test_whole_numbers_stay_such_where_some_labels_are_missing(inside: Command, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    frame.loc[::7, "y"] = None
+    frame.to_csv(tmp_path / "some.csv", index=False)
+    run = inside("tabular", "fit", "some.csv", *FAST, "--methods", "atn", "--save", "m", "-q", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    shown = inside("tabular", "predict", "m", "some.csv", "--format", "csv", cwd=tmp_path).stdout.splitlines()
+    assert shown[0].split(",") == ["row", "prediction", "probability", "p(1)", "p(2)"]
+    assert shown[1].split(",")[1] in ("1", "2")
+
+
+def test_ordered_labels_have_a_mean_squared_error(inside: Command, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    kinds = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
+    names = frame["size"].fillna("s").map({"s": "high", "m": "low", "l": "mid"})
+    for name, kind in (("ordered", kinds), ("texts", str)):
+        frame.assign(y=names.astype(kind)).to_parquet(tmp_path / f"{name}.parquet")
+        run = inside("tabular", "fit", tmp_path / f"{name}.parquet", *FAST, "--methods", "lr", "--format", "json")
+        assert run.returncode == 0, run.stderr
+        assert (json.loads(run.stdout)[0]["mse"] is None) == (name == "texts")
+
+
+def test_what_cannot_be_held_out_or_saved_is_refused_before_the_fit(
+    inside: Command, table: Path, tmp_path: Path
+) -> None:
+    few = tmp_path / "few.csv"
+    few.write_text("a,y\n1,u\n2,v\n1,u\n")
+    assert_fails(inside("tabular", "fit", few, *FAST, "--methods", "lr", "--test-size", "0.99"), 4, few, 3, 0.99)
+    held = ["--methods", "atn", "--validation-fraction", "0.9", "--patience", "2", "--test-size", "0.3"]
+    assert_fails(inside("tabular", "fit", few, *FAST, *held), 4, 0.9, "validation_fraction")
+    frame = pd.read_csv(table)
+    days = tmp_path / "days.parquet"
+    frame.assign(day=pd.Timestamp("2020-01-01").date()).to_parquet(days)
+    refused = inside("tabular", "fit", days, *FAST, "--save", tmp_path / "m", "--methods", "lr,atn")
+    assert_fails(refused, 4, "'day'", "date")
+    assert not (tmp_path / "m").exists()
+
+
+def test_rare_classes_are_fitted_without_a_warning(
+    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search divides the rows of each class into five parts."""
+    grid: dict[str, Any] = {"n_estimators": (2,), "max_depth": (1, None)}
+    monkeypatch.setitem(BASELINES, "rf", dataclasses.replace(BASELINES["rf"], grid=grid))
+    rows = tmp_path / "t.csv"
+    rows.write_text("a,y\n" + "1,u\n2,v\n" * 15 + "1,w\n")
+    run = inside("tabular", "fit", rows, *FAST, "--methods", "rf", "-q")
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_rows_with_unseen_values_or_other_columns(inside: Command, table: Path, tmp_path: Path) -> None:
+    inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", tmp_path / "m", "--quiet")
+    (tmp_path / "new.csv").write_text("mass,size,more\n0.5,xl,1\n")
+    predict = ["tabular", "predict", tmp_path / "m", tmp_path / "new.csv"]
+    assert_fails(inside(*predict), 4, "'size'", "'xl'", "--unseen mask")
+    run = inside(*predict, "--unseen", "mask", "--format", "csv")
+    assert (run.returncode, len(run.stdout.splitlines())) == (0, 2)
+    (tmp_path / "new.csv").write_text("size\ns\n")
+    assert_fails(inside(*predict), 4, "'mass'", "size, mass")

@@ -18,7 +18,7 @@ from attngeo.commands.app import COMMANDS, load_command
 from support.messages import assert_fails, assert_states
 from support.terminal import on_terminal
 
-from attngeo.checkpoints.known_models import HUB_MODELS
+from attngeo.checkpoints.reference import hub_models
 from attngeo.choices import PANELS, RUNNING
 from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
 
@@ -190,7 +190,7 @@ def test_well_written_names_are_not_doubted(inside: Command) -> None:
     for name in ("mistralai/Mistral-7B-v0.1", "bert-base-uncased", "someone/unlike-any-other"):
         done = inside("score", name)
         assert_fails(done, NetworkError.exit_code, name, "offline")
-        assert not any(other in done.stderr for other in HUB_MODELS if other != name)
+        assert not any(other in done.stderr for other in hub_models() if other != name)
 
 
 def test_no_arguments_show_the_commands(attngeo: Command) -> None:
@@ -319,7 +319,8 @@ def test_fish_gets_a_candidate_a_line(attngeo: Command) -> None:
 
 def test_names_complete_without_loading_torch() -> None:
     code = (
-        "import sys; from attngeo.checkpoints import suggest; list(suggest.local_names());print('torch' in sys.modules)"
+        "import sys; from attngeo.checkpoints.reference import local_names\n"
+        "list(local_names()); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"

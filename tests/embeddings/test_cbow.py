@@ -69,9 +69,9 @@ def test_words_are_runs_of_letters_or_what_stands_between_spaces(tmp_path: Path)
 
 
 def test_a_text_of_one_line_gives_the_same_words(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.embeddings import cbow, streams
+    from attngeo.embeddings import cbow, vectors
 
-    monkeypatch.setattr(streams, "CHUNK", 1000)
+    monkeypatch.setattr(vectors, "CHUNK", 1000)
     monkeypatch.setattr(cbow, "LONGEST_TEXT_LINE", 500)
     one = tmp_path / "one.txt"
     one.write_text(text.read_text().replace("\n", " "))
@@ -84,7 +84,7 @@ def test_a_text_of_one_line_gives_the_same_words(text: Path, tmp_path: Path, mon
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("suffix", [".kv", ".txt", ".vec", ".bin"])
+@pytest.mark.parametrize("suffix", [".txt", ".vec", ".bin"])
 def test_saved_vectors_are_read_back(text: Path, tmp_path: Path, suffix: str) -> None:
     vectors = train_cbow(text, options=SMALL)
     path = tmp_path / f"vectors{suffix}"
@@ -120,6 +120,6 @@ def test_bad_texts_and_options(text: Path, tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00" * 99)
     with pytest.raises(CorruptCheckpointError, match="UTF-8"):
         train_cbow(binary)
-    for path in (tmp_path / "v.docx", tmp_path / "none" / "v.kv"):
+    for path in (tmp_path / "v.docx", tmp_path / "none" / "v.vec"):
         with pytest.raises(OutputError, match=path.name):
             save_vectors(train_cbow(text, options=SMALL), path)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.damage import DEEP, DOUBLING, run_bounded
+from support.damage import run_bounded
 from support.messages import refuses
 from support.vectors import keyed, words, write_text
 
-from attngeo.bounds import memory
+from attngeo import bounds
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError
 
@@ -76,15 +76,10 @@ def test_a_note_lists_the_first_of_many_lines_only(tmp_path: Path) -> None:
     assert re.findall(r"\d+", note) == ["150", "150", *map(str, range(201, 221))]
 
 
-@pytest.mark.parametrize("form", ["text", "array"])
-def test_a_table_larger_than_memory_is_refused(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "v.kv"
-    if form == "text":
-        write_text(path, words(50), np.ones((50, 4)))
-    else:
-        keyed(words(50), np.ones((50, 4))).save(str(path), sep_limit=1)
-    monkeypatch.setattr(memory, "UNCHECKED", 100)
-    monkeypatch.setattr(memory, "available_memory", lambda: 100)
+def test_a_table_larger_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_text(tmp_path / "v.txt", words(50), np.ones((50, 4)))
+    monkeypatch.setattr(bounds, "UNCHECKED", 100)
+    monkeypatch.setattr(bounds, "available_memory", lambda: 100)
     with refuses(NotEnoughMemoryError, path):
         open_embedding(path)
 
@@ -102,46 +97,6 @@ def test_binary_vectors_beyond_those_announced_are_noted(tmp_path: Path) -> None
     assert "20" in note
     path.write_bytes(content + b"\n")
     assert open_embedding(path).notes == ()
-
-
-BOMBS = {
-    "an entry of the memo": b"\x80\x04Nr\xff\xff\xff\x7f.",
-    "an entry of the memo in digits": b"\x80\x02Np2147483647\n.",
-    "a frame": b"\x80\x04\x95\xff\xff\xff\xff\x7f\0\0\0N.",
-    "a text": b"\x80\x04\x8d\xff\xff\xff\xff\x7f\0\0\0N.",
-    "a bytearray": b"\x80\x05\x96\xff\xff\xff\xff\x7f\0\0\0N.",
-    "a key that doubles": b"\x80\x02}" + DOUBLING + b"Ns.",
-    "an old dictionary": b"\x80\x02(" + DOUBLING + b"Nd.",
-    "a member of a set": b"\x80\x04\x8f(" + DOUBLING + b"\x90.",
-    "a member of a frozen set": b"\x80\x04(" + DOUBLING + b"\x91.",
-    "a deep key": b"\x80\x02}" + DEEP + b"Ns.",
-    "no end": b"\x80\x04" + b"N" * 100,
-    "an unknown opcode": b"\x80\x04\xff.",
-}
-
-
-@pytest.mark.slow
-def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
-    places = [tmp_path / f"{number}.kv" for number in range(len(BOMBS))]
-    for place, content in zip(places, BOMBS.values(), strict=True):
-        place.write_bytes(content)
-    for case, outcome in zip(BOMBS, run_bounded(OPEN, *places, memory=2**29), strict=True):
-        assert outcome.kind in ("CorruptCheckpointError", "UnsupportedModelError"), (case, outcome)
-
-
-def test_an_array_that_is_not_as_long_as_it_says_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "vectors.kv"
-    keyed(words(50), np.ones((50, 4))).save(str(path), sep_limit=1)
-    array = path.with_name("vectors.kv.vectors.npy")
-    content = array.read_bytes()
-    huge = content.replace(b"(50, 4), }         ", b"(50000000000, 4), }")
-    for changed in (content[:-4], content + b"\0" * 4, huge):
-        assert changed[: 4 * 50 * 4] != content
-        array.write_bytes(changed)
-        with pytest.raises(CorruptCheckpointError, match=r"vectors\.npy"):
-            open_embedding(path)
-    array.write_bytes(content)
-    assert len(open_embedding(path).labels) == 50
 
 
 def test_a_plain_text_is_read_in_blocks(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attngeo.embeddings.words import is_word, label_tokens
+from attngeo.embeddings.embedding import is_word, label_tokens
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Initialisations compared: the paper's speed-up, the rows, the curves and the figures."""
+"""Initialisations compared: the paper's speed-up, the rows, the curves and the figures, and runs several at a time."""
 
 from __future__ import annotations
 
@@ -7,21 +7,40 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
+from support.dask_cluster import start_cluster
 from support.data import DATA, needs
-from support.runs import small_options
+from support.locks import locked_elsewhere
+from support.messages import assert_states, refuses
+from support.rounding import VARIABLE
+from support.runs import CONFIG, small_options, write_config, write_text
+from transformers import AutoConfig, AutoModelForMaskedLM
 
-from attngeo.errors import InterruptedTrainingError, ModelNotFoundError, OutputError, UsageError
-from attngeo.pretrain import Comparison, compare, make_options, run
+from attngeo.errors import (
+    AttnGeoError,
+    FolderInUseError,
+    InterruptedTrainingError,
+    ModelNotFoundError,
+    OutputError,
+    TrainingError,
+    UsageError,
+)
+from attngeo.pretrain import Comparison, TextPretrainOptions, compare, make_options
 from attngeo.pretrain.comparison import build_figures, find_speed_up
 from attngeo.pretrain.describe import describe_comparison
-from attngeo.pretrain.settings_file import write_settings
+from attngeo.pretrain.options import write_settings
 from attngeo.progress import Progress
 from attngeo.scores.spec import SCORES
 
@@ -48,10 +67,19 @@ def test_speed_up_of_a_run_that_never_gets_there_is_zero() -> None:
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    folder = tmp_path_factory.mktemp("comparison")
-    options = small_options(folder, steps=10, save_every=100)
-    return compare(options, folder / "runs", compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
+def options(tmp_path_factory: pytest.TempPathFactory) -> TextPretrainOptions:
+    return small_options(tmp_path_factory.mktemp("comparison"), steps=10, save_every=100)
+
+
+@pytest.fixture(scope="module")
+def comparison(options: TextPretrainOptions) -> Comparison:
+    """Runs with as many threads as each of two processes has: others sum in another order."""
+    folder, threads = Path(options.data).with_name("runs"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return compare(options, folder, compare=["default", "symmetric"], objectives=["mlm", "clm"], seeds=2)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_every_combination_is_run_with_the_same_start_but_for_wq_and_wk(comparison: Comparison) -> None:
@@ -191,10 +219,11 @@ def test_figures_show_what_the_curves_say(comparison: Comparison) -> None:
     assert len(one_objective) == 5
 
 
-def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_path: Path) -> None:
+def test_finished_runs_are_kept_when_it_is_resumed(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
+) -> None:
     first = comparison.folder / "mlm-default-seed0"
     before = (first / "summary.json").stat().st_mtime_ns
-    options = small_options(comparison.folder.parent, steps=10, save_every=100)
     inits = ["default", "symmetric"]
     again = compare(options, comparison.folder, compare=inits, objectives=["mlm", "clm"], seeds=2, resume=True)
     assert (first / "summary.json").stat().st_mtime_ns == before
@@ -203,15 +232,14 @@ def test_finished_runs_are_kept_when_it_is_resumed(comparison: Comparison, tmp_p
         compare(small_options(tmp_path, steps=15), comparison.folder, compare=["default", "symmetric"], resume=True)
 
 
-def test_checkpoints_are_compared_by_path_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = small_options(tmp_path, steps=5)
-    for seed in (1, 2):
-        run(options.replace(seed=seed), tmp_path / f"{seed}/run")
-    monkeypatch.chdir(tmp_path)
-    inits = ["1/run/model", "2/run/model"]
-    first = compare(options, "runs", compare=inits)
-    assert first.rows["init"].tolist() == [str(tmp_path / init) for init in inits]
-    pd.testing.assert_frame_equal(compare(options, "runs", compare=inits, resume=True).rows, first.rows)
+def test_checkpoints_are_compared_by_path_and_resumed(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(comparison.folder)
+    inits = ["mlm-default-seed0/model", "mlm-default-seed1/model"]
+    first = compare(options, tmp_path / "runs", compare=inits)
+    assert first.rows["init"].tolist() == [str(comparison.folder / init) for init in inits]
+    pd.testing.assert_frame_equal(compare(options, tmp_path / "runs", compare=inits, resume=True).rows, first.rows)
 
 
 def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path) -> None:
@@ -267,3 +295,97 @@ def test_images_are_compared_without_objectives(tmp_path: Path) -> None:
     assert (tmp_path / "runs/image-symmetric-seed0/model-ema").is_dir()
     with pytest.raises(UsageError, match="objectives"):
         compare(options, tmp_path / "others", compare=["default", "symmetric"], objectives=["mlm"])
+
+
+INITS = ["default", "symmetric"]
+RUNS = ["mlm-default-seed0", "mlm-symmetric-seed0"]
+
+
+def select_alone(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of RUNS, which were trained one after the other."""
+    return frame[(frame["objective"] == "mlm") & (frame["seed"] == 0)].reset_index(drop=True)
+
+
+@pytest.mark.skipif(VARIABLE in os.environ, reason="--rounding is of this process, not of those of a study")
+def test_two_at_a_time_are_the_same_runs(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    together = compare(options, tmp_path / "runs", compare=INITS, jobs=2)
+    pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), check_exact=True)
+    pd.testing.assert_frame_equal(together.rows, select_alone(comparison.rows), check_exact=True)
+    others = {path.name for path in comparison.folder.glob("*-seed*")} - {*RUNS}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        path.name for path in comparison.folder.iterdir()
+    } - others
+    weights = [load_file(path / RUNS[1] / "model/model.safetensors") for path in (tmp_path / "runs", comparison.folder)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(VARIABLE in os.environ, reason="--rounding is of this process, not of those of a study")
+def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(
+    options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
+) -> None:
+    with start_cluster(tmp_path, workers=2) as cluster, cluster.killing_a_worker() as lost:
+        together = compare(options, tmp_path / "runs", compare=INITS, cluster=cluster.address)
+        assert lost
+    pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), check_exact=True)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_does_not_stop_the_others(jobs: int, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(**CONFIG | {"hidden_size": 48})
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "wide")
+    inits = [str(tmp_path / "wide"), "default"]
+    with pytest.raises(AttnGeoError) as caught:
+        compare(small_options(tmp_path, steps=5), tmp_path / "runs", compare=inits, jobs=jobs)
+    assert not isinstance(caught.value, TrainingError)
+    assert_states(str(caught.value), 48, 32)
+    assert (tmp_path / "runs" / RUNS[0] / "summary.json").is_file()
+    assert not (tmp_path / "runs/comparison.csv").exists()
+
+
+def test_folders_of_all_runs_are_free_at_the_start(tmp_path: Path) -> None:
+    with locked_elsewhere(tmp_path / "runs" / RUNS[1]) as holder:
+        with refuses(FolderInUseError, holder.pid, tmp_path / "runs" / RUNS[1]):
+            compare(small_options(tmp_path), tmp_path / "runs", compare=INITS, jobs=2)
+        assert [path.name for path in (tmp_path / "runs").iterdir()] == [RUNS[1]]
+
+
+def test_jobs_are_not_for_processes_that_train_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with refuses(UsageError, "jobs", "accelerate"):
+        compare(small_options(tmp_path), tmp_path / "runs", compare=INITS, jobs=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [False, True], ids=["to the process", "to its group, as from a terminal"])
+def test_ctrl_c_saves_a_checkpoint_of_every_run(group: bool, tmp_path: Path) -> None:
+    """The command ends when the runs have."""
+    steps = 2000
+    write_config(tmp_path)
+    command = [
+        Path(sys.executable).with_name("attngeo"), "pretrain", "--compare", "default,symmetric", "--model",
+        tmp_path / "config.json", "--data", write_text(tmp_path), "--batch-size", 8, "--grad-accum", 1, "--seq-len", 16,
+        "--vocab-size", 120, "--log-every", 5, "--save-every", 10_000, "--jobs", 2, "-o", tmp_path / "runs",
+        "--steps", steps,
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while len(list(tmp_path.glob("runs/*/geometry.parquet"))) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    time.sleep(2)  # until both train
+    children = psutil.Process(process.pid).children(recursive=True)
+    (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (130, ""), stderr
+    assert_states(stderr.splitlines()[-1], RUNS[0], "--resume", "checkpoint saved")
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    for name in RUNS:
+        (checkpoint,) = (tmp_path / "runs" / name).glob("checkpoint-*")
+        assert int(checkpoint.name.partition("-")[2]) < steps

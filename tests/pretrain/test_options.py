@@ -1,7 +1,8 @@
-"""The options of a run: what a model is trained with by default, and values without a meaning."""
+"""The options of a run, and the file that keeps them."""
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.runs import small_options
 
-from attngeo.errors import UsageError
+from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import options_of
 from attngeo.pretrain import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_options
-from attngeo.pretrain.options import separate_comparison
+from attngeo.pretrain.options import SETTINGS, read_settings, resume_options, separate_comparison, write_settings
 from attngeo.pretrain.presets import PRESETS
 
 
@@ -167,3 +169,56 @@ def test_the_help_shows_the_default_of_every_preset() -> None:
             shown = str(declared[option].shown_default)
             assert f"{value} for" in shown, (name, option)
             assert name in shown or f"{preset.task}s" in shown, (name, option)
+
+
+@pytest.mark.parametrize("model", ["bert-mini", "vit-6"])
+def test_options_are_read_as_they_were_written(model: str, tmp_path: Path) -> None:
+    options = make_options(model, steps=10)
+    write_settings(options, tmp_path)
+    assert read_settings(tmp_path) == options
+
+
+def test_a_resumed_run_keeps_its_options(tmp_path: Path) -> None:
+    options = small_options(tmp_path)
+    assert resume_options(options, {"save_every": 3, "lr": None}, tmp_path).save_every == 3
+    with pytest.raises(UsageError, match=r"lr is 0\.5.* 0\.001"):
+        resume_options(options, {"lr": 0.5}, tmp_path)
+    with pytest.raises(UsageError, match="epochs"):
+        resume_options(options, {"epochs": 5}, tmp_path)
+
+
+def test_paths_are_compared_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = small_options(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert resume_options(options, {"data": "text.txt"}, tmp_path) == options
+    (tmp_path / "default").mkdir()
+    assert resume_options(options, {"init": "default"}, tmp_path) == options
+    with pytest.raises(UsageError, match=r"init is \./default"):
+        resume_options(options, {"init": "./default"}, tmp_path)
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(DataUnavailableError, match=str(tmp_path / "nowhere")):
+        read_settings(tmp_path / "nowhere")
+    with pytest.raises(DataUnavailableError, match=SETTINGS):
+        read_settings(tmp_path)
+    (tmp_path / "all/mlm-default-seed0").mkdir(parents=True)
+    write_settings(small_options(tmp_path), tmp_path / "all/mlm-default-seed0")
+    with pytest.raises(DataUnavailableError, match="several runs"):
+        read_settings(tmp_path / "all")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"task": "text"}', '{"task": "text", "colour": "red"}'])
+def test_a_broken_file_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / SETTINGS).write_text(content)
+    with pytest.raises(TrainingError, match=SETTINGS):
+        read_settings(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("pack", "false"), ("space_characters", 1), ("data", 5), ("init", None)])
+def test_a_value_of_another_type_is_refused(name: str, value: object, tmp_path: Path) -> None:
+    write_settings(make_options("bert-mini"), tmp_path)
+    stored = json.loads((tmp_path / SETTINGS).read_text())
+    (tmp_path / SETTINGS).write_text(json.dumps(stored | {name: value}))
+    with pytest.raises(TrainingError, match=f"{name} is {value!r}"):
+        read_settings(tmp_path)

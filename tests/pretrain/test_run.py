@@ -31,30 +31,37 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.pretrain import TextPretrainOptions
-from attngeo.pretrain.runs import load_run, run
-from attngeo.pretrain.settings_file import read_settings
+from attngeo.pretrain.options import read_settings
+from attngeo.pretrain.runs import Run, load_run, run
 from attngeo.progress import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:datasets")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run, which tests may read and copy."""
+    folder = tmp_path_factory.mktemp("finished")
+    return run(small_options(folder), folder / "run")
+
+
 @pytest.mark.parametrize("objective", ["mlm", "clm"])
 def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objective: str) -> None:
     seen: list[Progress] = []
-    options = small_options(tmp_path, objective=objective, steps=60, lr=5e-3, log_every=20)
+    options = small_options(tmp_path, objective=objective, steps=30, lr=5e-3, log_every=10)
     result = run(options, tmp_path / "run", progress=seen.append)
 
     head = AutoModelForMaskedLM if objective == "mlm" else AutoModelForCausalLM
     model = head.from_pretrained(tmp_path / "run/model")
     assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(tmp_path / "run/model"))
     scored = attngeo.score(str(tmp_path / "run/model"), per_head=True)
-    last = result.geometry[result.geometry["step"] == 60]
+    last = result.geometry[result.geometry["step"] == 30]
     assert scored["stack"].unique().tolist() == ["encoder" if objective == "mlm" else "decoder"]
     assert last["symmetry"].tolist() == pytest.approx(scored["symmetry"].tolist(), abs=1e-6)
 
     stored = pd.read_parquet(tmp_path / "run/geometry.parquet")
     pd.testing.assert_frame_equal(stored, result.geometry)
-    assert stored["step"].unique().tolist() == [0, 20, 40, 60]
+    assert stored["step"].unique().tolist() == [0, 10, 20, 30]
     assert len(stored) == 4 * 2 * (1 + 2)
     assert stored.loc[stored["step"] == 0, "loss"].isna().all()
     losses = stored.drop_duplicates("step")["loss"].tolist()[1:]
@@ -63,19 +70,17 @@ def test_a_run_leaves_a_model_its_geometry_and_a_summary(tmp_path: Path, objecti
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary == result.summary
     assert (summary["first_loss"], summary["final_loss"]) == (losses[0], losses[-1])
-    assert summary["tokens"] == 60 * 8 * 16
-    assert summary["settings"]["steps"] == 60
+    assert summary["tokens"] == 30 * 8 * 16
+    assert summary["settings"]["steps"] == 30
     assert load_run(tmp_path / "run") is not None
-    assert [each.done for each in seen if each.unit == "steps"] == [20, 40, 60]
+    assert [each.done for each in seen if each.unit == "steps"] == [10, 20, 30]
     assert not (tmp_path / "run/model/training_args.bin").exists()
 
 
-def test_the_same_settings_give_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
-    first, again, other = (
-        run(small_options(tmp_path, seed=seed), tmp_path / name) for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    )
-    pd.testing.assert_frame_equal(first.geometry, again.geometry)
-    assert first.summary["final_loss"] != other.summary["final_loss"]
+def test_the_same_settings_give_the_same_run_and_another_seed_another(finished: Run, tmp_path: Path) -> None:
+    again, other = (run(small_options(tmp_path, seed=seed), tmp_path / f"{seed}") for seed in (0, 1))
+    pd.testing.assert_frame_equal(finished.geometry, again.geometry)
+    assert finished.summary["final_loss"] != other.summary["final_loss"]
 
 
 def test_the_settings_reach_the_optimiser_and_the_last_step_is_logged(tmp_path: Path) -> None:
@@ -96,16 +101,14 @@ def test_fp32_overrides_the_configuration_of_accelerate(tmp_path: Path, monkeypa
     assert run(small_options(tmp_path, precision="fp32", steps=2), tmp_path / "run").summary["precision"] == "fp32"
 
 
-def test_a_symmetric_start_changes_keys_alone_and_scores_one(tmp_path: Path) -> None:
-    default, symmetric = (
-        run(small_options(tmp_path, init=init, steps=1, warmup=0, log_every=1), tmp_path / init)
-        for init in ("default", "symmetric")
-    )
+def test_a_symmetric_start_changes_keys_alone_and_scores_one(finished: Run, tmp_path: Path) -> None:
+    options = small_options(tmp_path, init="symmetric", steps=1, warmup=0, log_every=1)
+    symmetric = run(options, tmp_path / "symmetric")
     at_start = symmetric.geometry[symmetric.geometry["step"] == 0]
     assert at_start["symmetry"].tolist() == pytest.approx([1.0] * 6, abs=1e-6)
     assert all("key.weight" in name for name in symmetric.summary["changed_at_init"])
-    assert default.summary["changed_at_init"] == []
-    assert (default.geometry["symmetry"].abs() < 0.3).all()
+    assert finished.summary["changed_at_init"] == []
+    assert (finished.geometry.loc[finished.geometry["step"] == 0, "symmetry"].abs() < 0.3).all()
     weights = attngeo.attention_sites(str(tmp_path / "symmetric/model"))
     assert all(not torch.equal(site.wq, site.wk) for site in weights)  # not tied: one step takes them apart
 
@@ -123,10 +126,10 @@ def interrupted_at(step: int) -> Callable[[Progress], None]:
 @pytest.mark.parametrize(
     "given", [{}, {"objective": "clm"}, {"grad_accum": 2, "pack": False}], ids=["mlm", "clm", "padded"]
 )
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(finished: Run, tmp_path: Path, given: dict[str, Any]) -> None:
     # Logs at 5, 10 …; the signal at 5 is obeyed at 6, between two logs.
     options = small_options(tmp_path, **given)
-    whole = run(options, tmp_path / "whole")
+    whole = run(options, tmp_path / "whole") if given else finished
     with pytest.raises(InterruptedTrainingError, match=r"step 6 of 20.*--resume -o") as stopped:
         run(options, tmp_path / "parts", progress=interrupted_at(5))
     assert stopped.value.exit_code == 130
@@ -134,7 +137,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, given: dict[s
     resumed = run(options, tmp_path / "parts", resume=True)
     pd.testing.assert_frame_equal(resumed.geometry, whole.geometry)  # bit for bit, losses too
     parts = weights_of(tmp_path / "parts")
-    for name, weight in weights_of(tmp_path / "whole").items():
+    for name, weight in weights_of(whole.folder).items():
         assert torch.equal(weight, parts[name]), name
     for name in ("sequences", "tokens", "first_loss", "final_loss", "start", "end"):
         assert resumed.summary[name] == whole.summary[name], name
@@ -189,7 +192,7 @@ def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) 
     pd.testing.assert_frame_equal(resumed, expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
     options = small_options(tmp_path, steps=100_000, log_every=50, save_every=100_000)
     process = start(tmp_path, options, tmp_path / "run")
@@ -250,12 +253,11 @@ def test_no_checkpoint_of_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_no_half_checkpoint(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_half_checkpoint(finished: Run, tmp_path: Path) -> None:
     """A limit on the size of files simulates a full disk; the optimiser's state is the largest file."""
     resource = pytest.importorskip("resource")
     options = small_options(tmp_path)
-    run(options, tmp_path / "whole")
-    largest = max(path.stat().st_size for path in (tmp_path / "whole/checkpoint-10").iterdir())
+    largest = max(path.stat().st_size for path in (finished.folder / "checkpoint-10").iterdir())
     limit = largest - 1000
 
     def limited() -> None:
@@ -300,16 +302,14 @@ def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "run").exists()
 
 
-def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
-    options = small_options(tmp_path, steps=2, log_every=1)
-    run(options, tmp_path / "run")
+def test_a_finished_run_is_not_overwritten(finished: Run, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"run.*--resume"):
-        run(options, tmp_path / "run")
+        run(finished.options, finished.folder)
     with pytest.raises(OutputError, match=r"run.*-o"):
-        run(options, tmp_path / "run", resume=True)
+        run(finished.options, finished.folder, resume=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
-        run(options, tmp_path / "file")
+        run(finished.options, tmp_path / "file")
 
 
 def test_checkpoints_of_others_are_left_alone(tmp_path: Path) -> None:
@@ -322,13 +322,12 @@ def test_checkpoints_of_others_are_left_alone(tmp_path: Path) -> None:
     assert other.is_dir()
 
 
-def test_a_run_killed_before_its_summary_is_finished_when_it_is_resumed(tmp_path: Path) -> None:
-    options = small_options(tmp_path)
-    whole = run(options, tmp_path / "run")
+def test_a_run_killed_before_its_summary_is_finished_when_it_is_resumed(finished: Run, tmp_path: Path) -> None:
+    shutil.copytree(finished.folder, tmp_path / "run")
     (tmp_path / "run/summary.json").unlink()
-    again = run(options, tmp_path / "run", resume=True)
-    pd.testing.assert_frame_equal(again.geometry, whole.geometry)
-    assert again.summary["final_loss"] == whole.summary["final_loss"]
+    again = run(finished.options, tmp_path / "run", resume=True)
+    pd.testing.assert_frame_equal(again.geometry, finished.geometry)
+    assert again.summary["final_loss"] == finished.summary["final_loss"]
     assert (tmp_path / "run/model/model.safetensors").exists()
 
 
@@ -386,9 +385,9 @@ def test_positions_that_are_not_all_for_tokens_are_known_before_training(tmp_pat
 
 
 def test_typos_are_reported_before_the_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.pretrain.text import task
+    from attngeo.pretrain import text
 
-    monkeypatch.setattr(task, "open_text", lambda *_, **__: pytest.fail("the data were read"))
+    monkeypatch.setattr(text, "open_text", lambda *_, **__: pytest.fail("the data were read"))
     for given, facts in (
         ({"init": "symetric"}, "'symetric'.*default, symmetric, identity"),
         ({"model": "tinny"}, "'tinny'.* tiny"),

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from support.messages import refuses
 
-from attngeo.efa import ExponentialFamilyAttention
 from attngeo.errors import UsageError
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.reporting import build_report, read_recipe
 
 RECIPE = """
@@ -66,7 +66,7 @@ def write_days(folder: Path) -> None:
 def test_a_report_has_errors_attention_and_vectors(tmp_path: Path) -> None:
     write_days(tmp_path / "days")
     baskets = pd.DataFrame({"sequence": [1, 1, 2, 2], "item": ["tea", "jam", "jam", "rye"]})
-    model = ExponentialFamilyAttention(width=4, epochs=1, validation_fraction=0).fit(baskets)
+    model = ExponentialFamilyAttention(width=4, max_epochs=1, validation_fraction=0).fit(baskets)
     model.save(tmp_path / "model")
     model.attention_weights(baskets).to_csv(tmp_path / "weights.csv", index=False)
     report = build_report(write(tmp_path, RECIPE), tmp_path / "out")

@@ -13,10 +13,14 @@ from support.vectors import write_text as write_vectors
 
 from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES
+from attngeo.papers.wibisono2023.tables import (
+    AUTO_MPG_COLUMNS,
+    SIMULATION_COLUMNS,
+    measure_advantage,
+    summarise_methods,
+)
 from attngeo.questions import QUESTIONS
 from attngeo.reporting import build_report, read_recipe
-from attngeo.tabular.experiments import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
-from attngeo.tabular.summary import measure_advantage, summarise_methods
 
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
 REQUESTED = {

@@ -77,8 +77,8 @@ def test_analogies_of_a_checkpoint_of_vectors_and_of_cbow(attngeo: Command, tmp_
     assert word["word"] == "queen"
     text = tmp_path / "text.txt"
     text.write_text("the king and the queen saw a man and a woman\n" * 200)
-    assert attngeo("cbow", text, "-o", tmp_path / "v.kv", "--dimensions", 10).returncode == 0
-    assert len(run_json(attngeo, "nearest", tmp_path / "v.kv", "king", "--top-k", 3)) == 3
+    assert attngeo("cbow", text, "-o", tmp_path / "v.vec", "--dimensions", 10).returncode == 0
+    assert len(run_json(attngeo, "nearest", tmp_path / "v.vec", "king", "--top-k", 3)) == 3
 
 
 @pytest.mark.parametrize("file", ["tokenizer.model", "spiece.model"])

@@ -14,9 +14,8 @@ from support.messages import assert_states, refuses
 from support.study_runs import end_its_process, note_and_wait, square_or_fail, tell
 
 from attngeo.errors import ClusterError, CorruptCheckpointError, StudyError, UnexpectedError, UsageError
-from attngeo.studies import tasks
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
+from attngeo.studies import engine
+from attngeo.studies.engine import StudyOptions, run_study
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +65,10 @@ def test_the_runs_of_a_worker_that_is_killed_are_repeated(cluster: Cluster, tmp_
 
 
 def test_workers_need_the_same_version(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks.StudyEnvironment, "__init__", fake_version(tasks.StudyEnvironment.__init__))
+    monkeypatch.setattr(engine.StudyEnvironment, "__init__", fake_version(engine.StudyEnvironment.__init__))
     (outcome,) = run_study(tell, ["x"], names=["x"], options=StudyOptions(cluster=cluster.address))
     assert isinstance(outcome.failure, StudyError)
-    assert_states(str(outcome.failure), "99.0", tasks.attngeo.__version__)
+    assert_states(str(outcome.failure), "99.0", engine.attngeo.__version__)
 
 
 def fake_version(real: Any) -> Any:

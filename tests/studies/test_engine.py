@@ -27,8 +27,7 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import VISIBLE_GPUS, StudyOptions, run_study, take_gpu
 
 ONE, TWO = StudyOptions(), StudyOptions(jobs=2)
 NUMBERS = list(range(8))
@@ -130,12 +129,51 @@ def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         assert outcome.result[2]["OMP_NUM_THREADS"] == expected
 
 
-def test_a_process_that_is_killed_fails_its_own_run_only() -> None:
-    outcomes = run_study(end_its_process, [1, 2, -3, 4, 5], names=list("abcde"), options=TWO)
-    assert [each.result for each in outcomes] == [1, 2, None, 4, 5]
-    failed = outcomes[2].failure
-    assert isinstance(failed, StudyError)
-    assert_states(str(failed), "c", "killed")
+def test_a_process_that_is_killed_fails_the_runs_in_work_and_no_others() -> None:
+    numbers = [1, 2, -3, 4, 5, 6]
+    outcomes = run_study(end_its_process, numbers, names=list("abcdef"), options=TWO)
+    failed = {outcome.name: outcome.failure for outcome in outcomes if outcome.failure is not None}
+    assert "c" in failed
+    assert "f" not in failed  # it had not begun
+    for name, failure in failed.items():
+        assert isinstance(failure, StudyError)
+        assert_states(str(failure), name, "killed", "repeat")
+    results = {outcome.result for outcome in outcomes if outcome.failure is None}
+    assert results == {number for number, name in zip(numbers, "abcdef", strict=True) if name not in failed}
+
+
+def test_no_run_begins_after_a_study_is_stopped() -> None:
+    """Those that have begun are waited for."""
+    arrived: list[int] = []
+    outcomes = run_study(
+        square, NUMBERS, names=NAMES, options=TWO, is_stopped=lambda: bool(arrived),
+        on_outcome=lambda outcome: arrived.append(outcome.number),
+    )  # fmt: skip
+    assert len(arrived) == len(outcomes) < len(NUMBERS)
+    assert [outcome.result for outcome in outcomes] == [outcome.number**2 for outcome in outcomes]
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "taken"),
+    [
+        (0, None, [None] * 3),
+        (1, None, [None] * 3),
+        (2, None, ["0", "1", "0"]),
+        (3, "5, GPU-89, 7", ["5", "GPU-89", "7"]),
+        (3, "6", ["6"] * 3),
+    ],
+)
+def test_each_process_has_the_gpu_of_its_first_run(
+    count: int, visible: str | None, taken: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    for number in range(3):
+        monkeypatch.setenv(VISIBLE_GPUS, visible or "")
+        if visible is None:
+            monkeypatch.delenv(VISIBLE_GPUS)
+        for later in (0, 1):
+            take_gpu(number + later)
+            assert os.environ.get(VISIBLE_GPUS) == taken[number]
 
 
 def test_errors_of_other_processes_keep_their_traceback() -> None:
@@ -166,7 +204,7 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from attngeo.studies.engine import run_study
-from attngeo.studies.options import StudyOptions
+from attngeo.studies.engine import StudyOptions
 from support.study_runs import note_and_wait
 folder = Path(sys.argv[1])
 settings = [(folder / f"{number}.run", 0.0 if number == 0 else 60.0) for number in range(6)]

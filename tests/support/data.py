@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attngeo.efa.datasets.dayton import list_sites
-from attngeo.tabular.auto_mpg import NUMBERS
+from attngeo.papers.wibisono2023.data import NUMBERS
+from attngeo.papers.wibisono2025.temperature import list_sites
 
 # A folder beside the clone, unless the environment names another.
 DATA = Path(os.environ.get("ATTNGEO_DATA", Path(__file__).parents[3] / "shared" / "data"))

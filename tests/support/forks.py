@@ -34,11 +34,11 @@ LIBRARIES = (
 LIBRARIES_OF = {
     "analogy": ("attngeo.analogies.analogy",),
     "cbow": ("attngeo.embeddings.cbow", "gensim.models"),
-    "efa": ("attngeo.efa.own_fit", "attngeo.efa.own_predict", "pyarrow.parquet"),
+    "efa": ("attngeo.estimators.efa.estimator", "attngeo.estimators.efa.files", "pyarrow.parquet"),
     "plot": ("attngeo.reporting.plots", "attngeo.figures.save"),
     "pretrain": ("attngeo.pretrain.comparison", "transformers.trainer", "transformers.models.bert.modeling_bert"),
     "report": ("attngeo.reporting.report", "attngeo.figures.save"),
-    "tabular": ("attngeo.tabular.own_fit", "pyarrow.parquet"),
+    "tabular": ("attngeo.estimators.tabular.files", "pyarrow.parquet"),
 }
 BYTES = 1 << 20  # of a request
 

@@ -202,18 +202,17 @@ def as_float(text: bytes) -> float:
 
 
 def fuzz_binary_vectors(rng: Random, folder: Path) -> bool:
-    """Word vectors in binary: word2vec's format and gensim's pickles."""
+    """Word vectors in word2vec's binary format."""
     from attngeo.embeddings.opening import open_embedding
 
-    suffix, data = rng.choice(list(save_vectors().items()))
-    path = folder / f"v{suffix}"
-    path.write_bytes(mutate_bytes(rng, data))
+    path = folder / "v.bin"
+    path.write_bytes(mutate_bytes(rng, save_vectors()))
     try:
         embedding = open_embedding(path)
     except AttnGeoError as error:
         check_error(error)
         return False
-    if len(set(embedding.labels)) != len(embedding.labels) and suffix == ".bin":
+    if len(set(embedding.labels)) != len(embedding.labels):
         raise Wrong("a word twice")
     if len(embedding.labels) != len(embedding.matrix):
         raise Wrong(f"{len(embedding.labels)} words and {len(embedding.matrix)} rows")
@@ -221,18 +220,13 @@ def fuzz_binary_vectors(rng: Random, folder: Path) -> bool:
 
 
 @cache
-def save_vectors() -> dict[str, bytes]:
+def save_vectors() -> bytes:
     from support.vectors import keyed
 
     with tempfile.TemporaryDirectory() as folder:
         vectors = keyed(words(30), np.random.default_rng(0).standard_normal((30, 4)))
         vectors.save_word2vec_format(f"{folder}/v.bin", binary=True)
-        vectors.save(f"{folder}/v.kv")
-        vectors.save(f"{folder}/old.kv", pickle_protocol=2)
-        return {
-            ".bin": Path(f"{folder}/v.bin").read_bytes(), ".kv": Path(f"{folder}/v.kv").read_bytes(),
-            ".2.kv": Path(f"{folder}/old.kv").read_bytes(),
-        }  # fmt: skip
+        return Path(f"{folder}/v.bin").read_bytes()
 
 
 def fuzz_lists(rng: Random, folder: Path) -> bool:

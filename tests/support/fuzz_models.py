@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -16,13 +16,12 @@ import torch
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from attngeo.efa import ExponentialFamilyAttention, load_model
 from attngeo.errors import AttnGeoError
-from attngeo.tables.saved import CONFIG, WEIGHTS
-from attngeo.tabular import AttentionClassifier
-from attngeo.tabular.saving import load_classifier, save_classifier
+from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
+from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
 from support.mutate import choose_junk, mutate_bytes, mutate_json
 from support.outcome import Wrong, check_error
+from support.sequences import make_efa
 
 ROWS = pd.DataFrame(
     {
@@ -73,12 +72,12 @@ def save_models() -> dict[str, list[Saved]]:
     found: dict[str, list[Saved]] = {"efa": [], "tabular": []}
     savers: list[tuple[str, Callable[[str], None]]] = []
     for rows, options in EFA:
-        given: dict[str, Any] = {"width": 4, "epochs": 1, "validation_fraction": 0, "device": "cpu"}
-        savers.append(("efa", ExponentialFamilyAttention(**given | options).fit(rows).save))
+        given: dict[str, Any] = {"width": 4, "max_epochs": 1, "validation_fraction": 0, "device": "cpu"}
+        savers.append(("efa", make_efa(**given | options).fit(rows).save))
     for parameters in TABULAR:
-        given = {"epochs": 1, "n_heads": 2, "head_size": 3, "random_state": 0, "device": "cpu"}
+        given = {"max_epochs": 1, "n_heads": 2, "head_size": 3, "random_state": 0, "device": "cpu"}
         model = AttentionClassifier(**given | parameters).fit(CELLS, LABELS)
-        savers.append(("tabular", partial(save_classifier, model)))
+        savers.append(("tabular", model.save))
     for kind, save_to in savers:
         with tempfile.TemporaryDirectory() as folder:
             save_to(folder)
@@ -92,12 +91,12 @@ def fuzz_efa(rng: Random, folder: Path) -> bool:
     before = rng.choice(save_models()["efa"])
     write_mutated(rng, before, folder)
     try:
-        model = load_model(folder)
+        model = ExponentialFamilyAttention.load(folder)
     except AttnGeoError as error:
         check_error(error)
         return False
     stated = json.loads((folder / CONFIG).read_text("utf-8"))
-    check_stated(stated["options"], dict(model.options))
+    check_stated(stated["options"], dict(model.options_))
     check_stated({"items": stated["items"]}, {"items": model.items_})
     found = predict_rows(model)
     is_usual = all(stated["shape"].get(name) == before.config["shape"][name] for name in SCALES) and all(
@@ -107,11 +106,11 @@ def fuzz_efa(rng: Random, folder: Path) -> bool:
         raise Wrong(f"predictions that are not finite: {found}")
     if found is not None and is_same(before, folder):
         write_saved(before, folder / "before")
-        again = predict_rows(load_model(folder / "before"))
+        again = predict_rows(ExponentialFamilyAttention.load(folder / "before"))
         if again is None or not np.array_equal(found, again):
             raise Wrong(f"other predictions: {found} instead of {again}")
     model.save(folder / "again")
-    load_model(folder / "again")
+    ExponentialFamilyAttention.load(folder / "again")
     return True
 
 
@@ -120,7 +119,7 @@ def fuzz_tabular(rng: Random, folder: Path) -> bool:
     before = rng.choice(save_models()["tabular"])
     write_mutated(rng, before, folder)
     try:
-        model = load_classifier(folder)
+        model = AttentionClassifier.load(folder)
     except AttnGeoError as error:
         check_error(error)
         return False
@@ -131,17 +130,17 @@ def fuzz_tabular(rng: Random, folder: Path) -> bool:
     found = predict_cells(model)
     if found is not None and is_same(before, folder):
         write_saved(before, folder / "before")
-        again = predict_cells(load_classifier(folder / "before"))
+        again = predict_cells(AttentionClassifier.load(folder / "before"))
         if again is None or not np.array_equal(found, again):
             raise Wrong(f"other predictions: {found} instead of {again}")
-    save_classifier(model, folder / "again")
-    load_classifier(folder / "again")
+    model.save(folder / "again")
+    AttentionClassifier.load(folder / "again")
     return True
 
 
 def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
     """Log p and the prediction of some rows; None if the model refuses them."""
-    options, places = model.options, model._shape.places
+    options, places = model.options_, model._shape.places
     rows = PLACES if places else ROWS
     columns: dict[str, Any] = {options.sequence: rows["sequence"], options.position or "position": rows.index}
     columns |= dict.fromkeys(options.lag_names, np.arange(len(rows)) % 2.0)
@@ -166,10 +165,11 @@ def predict_cells(model: AttentionClassifier) -> np.ndarray | None:
         pd.Series([coding.values[at % len(coding.values)] if coding.values else None for at in range(4)], dtype=object)
         for coding in model.coding_.columns[:-1]
     ]
-    table = pd.concat(columns, axis=1, keys=model.coding_.names if model.coding_.named else range(len(columns)))
+    named = all(isinstance(name, str) for name in model.coding_.names)
+    table = pd.concat(columns, axis=1, keys=model.coding_.names if named else range(len(columns)))
     try:
-        found = model.predict_proba(table if model.coding_.named else table.to_numpy())
-        model.predict(table if model.coding_.named else table.to_numpy())
+        found = model.predict_proba(table if named else table.to_numpy())
+        model.predict(table if named else table.to_numpy())
     except AttnGeoError as error:
         check_error(error)
         return None

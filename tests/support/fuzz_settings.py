@@ -11,34 +11,25 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from attngeo.errors import AttnGeoError
 from attngeo.pretrain import make_options
-from attngeo.pretrain.settings_file import FILE, read_settings
+from attngeo.pretrain.options import SETTINGS, read_settings
 from support.fuzz_recipes import REAL
 from support.mutate import choose_junk, mutate_bytes, mutate_json, mutate_value
 from support.outcome import Wrong, check_error
-
-# Options of one task that a file of the other may hold: version 0.1 wrote both, and one of them under another name.
-ONLY_TEXT = {
-    "objective", "mlm_probability", "text_column", "tokenizer", "vocab_size", "pack", "space_characters", "seq_len",
-}  # fmt: skip
-ONLY_IMAGES = {"epochs", "warmup_epochs", "mixup", "cutmix", "label_smoothing", "ema_decay"}
-OLD_NAME, NEW_NAME = "published_text", "space_characters"
 
 
 def fuzz_settings(rng: Random, folder: Path) -> bool:
     """The settings of a run on text or on images."""
     given = rng.choice(list_settings())
-    (folder / FILE).write_bytes(mutate_settings(rng, given))
+    (folder / SETTINGS).write_bytes(mutate_settings(rng, given))
     try:
         options = read_settings(folder)
     except AttnGeoError as error:
         check_error(error)
         return False
-    stated: dict[str, Any] = json.loads((folder / FILE).read_text())
-    if OLD_NAME in stated:
-        stated[NEW_NAME] = stated.pop(OLD_NAME)
+    stated: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
     found = dict(options)
     hints = get_type_hints(type(options))
-    for name in stated.keys() - (ONLY_IMAGES if options.task == "text" else ONLY_TEXT):
+    for name in stated:
         is_real = name in REAL and type(stated[name]) is int
         expected = float(stated[name]) if is_real else stated[name]
         if name not in found or found[name] != expected:
@@ -51,11 +42,8 @@ def fuzz_settings(rng: Random, folder: Path) -> bool:
 
 @cache
 def list_settings() -> list[dict[str, Any]]:
-    """The settings of two runs, and of one of version 0.1, as their files hold them."""
-    text, image = (dict(make_options(model, steps=50)) for model in ("bert-mini", "vit-6"))
-    old = image | text | {OLD_NAME: True}
-    del old[NEW_NAME]
-    return [text, image, old]
+    """The settings of two runs, as their files hold them."""
+    return [dict(make_options(model, steps=50)) for model in ("bert-mini", "vit-6")]
 
 
 def mutate_settings(rng: Random, given: dict[str, Any]) -> bytes:

@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from attngeo.checkpoints.tensor import DTYPES
+from attngeo.checkpoints.store import DTYPES
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 # A dtype by its safetensors name, and a shape.

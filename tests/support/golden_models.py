@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.efa import ExponentialFamilyAttention, load_model
-from attngeo.tabular import AttentionClassifier
-from attngeo.tabular.saving import load_classifier, save_classifier
+from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
+from support.sequences import make_efa
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ROWS, NUMBERS = "rows.json", "predictions.json"
@@ -29,9 +28,9 @@ BASKETS = pd.DataFrame(
     }
 )  # fmt: skip
 EFA: dict[str, dict[str, Any]] = {
-    "efa-items": {"part": "items", "layers": 2, "norm": True, "feed_forward": 3},
+    "efa-items": {"part": "items", "n_layers": 2, "norm": True, "feed_forward": 3},
     "efa-values": {
-        "part": "values", "direction": "uni", "coordinates": ("x",), "lags": ("before",), "layers": 1, "join": 4,
+        "part": "values", "direction": "uni", "coordinates": ("x",), "lags": ("before",), "n_layers": 1, "join": 4,
         "head": (3,),
     },
 }  # fmt: skip
@@ -54,9 +53,9 @@ def predict(name: str, rows: pd.DataFrame) -> dict[str, list[Any]]:
     """What the golden model says about rows: numbers by name, in the order of the rows."""
     folder = GOLDEN / name
     if name == TABULAR:
-        classifier = load_classifier(folder)
+        classifier = AttentionClassifier.load(folder)
         return {"probabilities": classifier.predict_proba(rows).ravel().tolist()}
-    model = load_model(folder)
+    model = ExponentialFamilyAttention.load(folder)
     means = model.predict_proba(rows) if model.part_ == "items" else model.predict(rows)
     return {"log_prob": model.log_prob(rows).tolist(), "means": means.to_numpy().ravel().tolist()}
 
@@ -73,12 +72,12 @@ def assert_golden(name: str) -> None:
 def main() -> None:
     """Fit, save and ask all models."""
     sizes = {"n_heads": 2, "head_size": 2, "feed_forward": 3, "n_bins": 3}
-    classifier = AttentionClassifier(**sizes, epochs=60, learning_rate=0.02, random_state=0, device="cpu")
-    save_classifier(classifier.fit(CELLS, np.array(LABELS)), GOLDEN / TABULAR)
+    classifier = AttentionClassifier(**sizes, max_epochs=60, learning_rate=0.02, random_state=0, device="cpu")
+    classifier.fit(CELLS, np.array(LABELS)).save(GOLDEN / TABULAR)
     _write(TABULAR, CELLS[:8])
     for name, options in EFA.items():
-        given: dict[str, Any] = {"width": 4, "epochs": 40, "learning_rate": 0.03, "validation_fraction": 0.0}
-        ExponentialFamilyAttention(**given | options, device="cpu").fit(BASKETS).save(GOLDEN / name)
+        given: dict[str, Any] = {"width": 4, "max_epochs": 40, "learning_rate": 0.03, "validation_fraction": 0.0}
+        make_efa(**given | options, device="cpu").fit(BASKETS).save(GOLDEN / name)
         _write(name, BASKETS)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 HOLD = """
 import os, sys
 from pathlib import Path
-from attngeo.tables.lock import lock_folder
+from attngeo.tables.files import lock_folder
 first = os.getpid()
 with lock_folder(Path(sys.argv[1])):
     if "worker" not in sys.argv or not os.fork():  # a worker outlives a process that is killed

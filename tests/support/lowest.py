@@ -14,8 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Beside the dependencies of the package, what runs the smoke tests.
 TEST_TOOLS = ("hypothesis", "pytest")
+# Those that the smoke tests use.
+EXTRAS = ("cbow", "data", "estimators", "images", "sentencepiece")
 FIXED = ("torch",)
-# Required in an exact or an older version by the lowest pydantic, datasets and httpx2.
+# Required in an exact or an older version by the lowest pydantic, datasets and huggingface-hub.
 LEFT_TO_PIP = ("dill", "fsspec", "httpcore2", "multiprocess", "pydantic-core")
 
 
@@ -50,6 +52,8 @@ def lowest_versions() -> dict[str, str]:
     """Name → version of everything that is pinned for the smoke tests."""
     constraints, tools = read_constraints(), read_bounds("dev")
     lowest = read_bounds() | {name: tools[name] for name in TEST_TOOLS}
+    for extra in EXTRAS:
+        lowest |= read_bounds(extra)
     lowest |= {name: constraints[name] for name in FIXED}
     return {name: version for name, version in constraints.items() if name not in LEFT_TO_PIP} | lowest
 

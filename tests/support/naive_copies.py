@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attngeo.efa.attention import find_seen
-from attngeo.efa.modelling import PartModel
+from attngeo.estimators.efa.attention import find_seen
+from attngeo.estimators.efa.model import PartModel
+from attngeo.estimators.efa.networks import Batch
 
 
-def measure_naively(model: PartModel, tensors: tuple[Tensor, ...], *, causal: bool) -> Tensor:
+def measure_naively(model: PartModel, batch: Batch, *, causal: bool) -> Tensor:
     """The mean of −log p over known positions; each position is masked in turn in a copy of the sequences."""
-    tokens, masked, known = model.embed(*tensors)
+    tokens, masked, known, _ = model.embed(batch)
     positions, total = masked.shape[1], tokens.shape[1]
     seen = (find_seen(positions, total, causal=causal, device=tokens.device) & known[:, None])[:, None]
     found = []
@@ -25,4 +26,6 @@ def measure_naively(model: PartModel, tensors: tuple[Tensor, ...], *, causal: bo
     read = torch.stack(found, 1)[known]
     network = model.network
     natural = network.center(read) if model.is_of_items else model.family.natural(network.head(read)[..., 0])
-    return -model.family.log_prob(natural, tensors[0][known]).mean()
+    observed = batch.items if model.is_of_items else batch.values
+    assert observed is not None
+    return -model.family.log_prob(natural, observed[known]).mean()

@@ -9,12 +9,8 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from attngeo.commands.app import COMMANDS
-from attngeo.commands.efa import COMMANDS as EFA
-from attngeo.commands.tabular import COMMANDS as TABULAR
 
 # Results of the census, with their meaning.
 VERDICTS = {
@@ -45,17 +41,7 @@ def generate(name: str, run: Run | None = None) -> str:
             return _census()
         case "families":
             return _output(run, "families", "--format", "markdown")
-        case "reference":
-            groups = {"tabular": TABULAR, "efa": EFA}
-            names = [[name] for name in COMMANDS if name not in groups]
-            for group, commands in groups.items():
-                names += [[group], *([group, name] for name in _names(commands))]
-            return "\n\n".join([_help(run), *(_help(run, *name) for name in names)])
     raise ValueError(f"no generated part is named {name!r}")
-
-
-def _names(commands: Mapping[str, Sequence[Callable[..., None]]]) -> list[str]:
-    return [function.__name__.replace("_", "-") for functions in commands.values() for function in functions]
 
 
 def readmes() -> list[Path]:
@@ -92,16 +78,12 @@ def _census() -> str:
     return "\n".join(lines)
 
 
-def _help(run: Run, *command: str) -> str:
-    return f"### `{' '.join(['attngeo', *command])}`\n\n```text\n{_output(run, *command, '--help', columns=100)}\n```"
-
-
 def _block(run: Run, *command: str) -> str:
     return f"```text\n{_output(run, *command)}\n```"
 
 
-def _output(run: Run, *command: str, columns: int = 80) -> str:
-    done = run(*command, COLUMNS=str(columns))
+def _output(run: Run, *command: str) -> str:
+    done = run(*command, COLUMNS="80")
     done.check_returncode()
     return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from attngeo.pretrain.text.sources import open_text
+from attngeo.pretrain.sources import open_text
 
 
 def write_file(path: Path, content: bytes | str | dict[str, list[Any]]) -> Path:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attngeo.embeddings.embedding import Embedding
-from attngeo.embeddings.words import is_word
+from attngeo.embeddings.embedding import Embedding, is_word
 from support.checkpoints import write_single
 
 TEXT = (

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.launch import launch
 from support.messages import refuses
 from torch import Tensor, nn
 
 from attngeo.errors import InterruptedTrainingError, TrainingError, UnknownOptionError, UsageError
 from attngeo.progress import Progress
-from attngeo.training import History, TensorBatches, TrainingOptions, train
-from attngeo.training.best import BestWeights
-from attngeo.training.checkpoints import FILE
+from attngeo.training import History, TensorBatches, TrainingOptions, loop, train
+from attngeo.training.loop import BestWeights
+from attngeo.training.state import FILE
 
 ROWS, COLUMNS = 50, 3
 
 
 class Regression(nn.Module):
-    """Least squares; with dropout, so that its training draws random numbers."""
+    """Least squares; with dropout, so that its training draws random numbers.
+
+    steps_left: at this step, Ctrl-C arrives.
+    """
 
     def __init__(self, dropout: float = 0.0, seed: int = 0) -> None:
         super().__init__()
         start = torch.randn(COLUMNS, generator=torch.Generator().manual_seed(seed))
         self.weight = nn.Parameter(start)
         self.dropout = nn.Dropout(dropout)
+        self.steps_left = -1
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.training:
+            self.steps_left -= 1
+        if self.steps_left == 0:
+            raise KeyboardInterrupt
         error = self.dropout(x) @ self.weight - y
         return error.square().sum(), torch.tensor(float(len(y)))
 
@@ -79,8 +84,6 @@ def test_an_epoch_has_each_example_once_in_another_order_than_the_epoch_before()
     assert len(batches) == 3
     assert orders[0] == orders[2] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
-    rest = torch.cat([batch[0] for batch in batches.epoch(1, start=2)]).tolist()
-    assert rest == orders[1][8:]
     kept = torch.cat([batch[0] for batch in TensorBatches((torch.arange(10),), 4).epoch(5)]).tolist()
     assert kept == list(range(10))
 
@@ -95,19 +98,41 @@ def test_the_seed_decides_the_numbers_and_those_of_the_caller_stay() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 6, 7, 8, 20])
-def test_an_interrupted_training_resumes_as_if_nothing_had_happened(steps: int, tmp_path: Path) -> None:
-    """Seven batches in an epoch: in its middle, after its last batch, and in another one."""
+@pytest.mark.parametrize("steps", [1, 4, 8, 14, 15, 20])
+def test_an_interrupted_training_resumes_after_its_last_whole_epoch(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven batches in an epoch: what is lost is computed again, and all numbers are those of no interrupt."""
+    monkeypatch.setattr(loop, "PAUSE", 0)
     whole, parts = Regression(0.5), Regression(0.5)
     expected = fit(whole, epochs=4, learning_rate=0.3, patience=2)
-    with refuses(InterruptedTrainingError, 4):
-        countdown = iter([False] * (steps - 1))
-        fit(parts, tmp_path, epochs=4, learning_rate=0.3, patience=2, asked_to_stop=lambda: next(countdown, True))
-    again = Regression(0.5, seed=9)
-    found = fit(again, tmp_path, epochs=4, learning_rate=0.3, patience=2)
+    parts.steps_left = steps
+    with refuses(InterruptedTrainingError, f"epoch {(steps - 1) // 7 + 1} of 4", "resume"):
+        fit(parts, tmp_path, epochs=4, learning_rate=0.3, patience=2)
+    assert (tmp_path / FILE).is_file() == (steps > 7)
+    again, epochs = Regression(0.5, seed=0 if steps <= 7 else 9), list[int]()
+    history = fit(
+        again, tmp_path, epochs=4, learning_rate=0.3, patience=2, progress=lambda step: epochs.append(step.done)
+    )
+    assert epochs[0] == (steps - 1) // 7 + 1
     assert torch.equal(again.weight, whole.weight)
     for name in ("train", "validation", "best_epoch"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_array_equal(getattr(history, name), getattr(expected, name))
+
+
+def test_a_training_that_a_kill_ends_has_saved_the_epochs_before(tmp_path: Path) -> None:
+    """At the latest after 50 times the time that the last save took: the first epoch is always saved."""
+    model = Regression()
+
+    def fail(_: Progress) -> None:
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(model, tmp_path, epochs=3, progress=fail)
+    assert (tmp_path / FILE).is_file()
+    epochs: list[int] = []
+    fit(Regression(seed=4), tmp_path, epochs=3, progress=lambda step: epochs.append(step.done))
+    assert epochs == [2, 3]
 
 
 def test_training_stops_without_improvement_and_keeps_the_best_weights() -> None:
@@ -204,34 +229,19 @@ def test_weights_that_the_last_step_broke_are_refused() -> None:
         train(Kinked(), TensorBatches(draw_data(), ROWS), epochs=1)
 
 
-def test_who_asks_a_training_without_a_folder_to_stop_is_told_that_nothing_is_kept() -> None:
-    with refuses(InterruptedTrainingError, "epoch 1 of 3", "no folder"):
-        fit(Regression(), epochs=3, asked_to_stop=lambda: True)
-
-
-def test_a_signal_saves_the_state_and_a_second_one_ends_at_once(tmp_path: Path) -> None:
-    said: list[Progress] = []
-
-    def interrupt(_: Progress) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    def interrupt_once(each: Progress) -> None:
-        said.append(each)
-        if len(said) == 1:
-            interrupt(each)
-
-    with refuses(InterruptedTrainingError, "epoch 2 of 5"):
-        fit(Regression(), tmp_path, epochs=5, progress=interrupt_once)
-    assert [(each.done, each.total, each.unit) for each in said] == [(1, 5, "steps")] * 2  # a bar stays where it was
-    assert (tmp_path / FILE).is_file()
+def test_an_interrupt_without_a_folder_goes_to_the_caller() -> None:
+    model = Regression()
+    model.steps_left = 3
     with pytest.raises(KeyboardInterrupt):
-        fit(Regression(), epochs=5, progress=interrupt)
+        fit(model, epochs=5)
 
 
 def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:
     x, y = draw_data()
+    model = Regression()
+    model.steps_left = 9
     with refuses(InterruptedTrainingError):
-        train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="a", asked_to_stop=lambda: True)
+        train(model, TensorBatches((x, y), 8), folder=tmp_path, identity="a")
     with refuses(TrainingError, "another model or data", tmp_path):
         train(Regression(), TensorBatches((x, y), 8), folder=tmp_path, identity="b")
     with refuses(TrainingError, "options", tmp_path):
@@ -254,28 +264,3 @@ def test_bad_options_are_refused(options: dict[str, Any], facts: list[object]) -
 def test_an_unknown_option_is_refused_with_a_suggestion() -> None:
     with refuses(UnknownOptionError, "epoch", "epochs"):
         fit(Regression(), epoch=3)
-
-
-@pytest.mark.slow
-def test_two_processes_train_the_same_model_as_one(tmp_path: Path) -> None:
-    """Batches of 7 examples, the last one of 1: a process has fewer than the other, or none."""
-    script = tmp_path / "training_script.py"
-    script.write_text(
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from training.test_loop import Regression, draw_data\n"
-        "from attngeo.training import TensorBatches, train\n"
-        "import torch\n"
-        "model = Regression().double()\n"
-        "data, held_out = ([part.double() for part in draw_data(rows, seed=rows)] for rows in (50, 20))\n"
-        "train(model, TensorBatches(data, 7, seed=1), epochs=5, learning_rate=0.1, device='cpu',\n"
-        "      validation=TensorBatches(held_out, 20))\n"
-        "import os; torch.save(model.weight.detach(), sys.argv[2] + os.environ.get('RANK', '0'))\n"
-    )
-    ends = []
-    for processes in (1, 2):
-        launch(processes, script, Path(__file__).parents[1], f"{processes}-", folder=tmp_path)
-        ends += [torch.load(tmp_path / f"{processes}-{rank}") for rank in range(processes)]
-    one, *two = ends
-    assert len(two) == 2
-    for each in two:
-        torch.testing.assert_close(each, one)

@@ -1,0 +1,369 @@
+"""PyTorch state dicts (.bin, .pt, .pth): a checked table of contents, and reads of single tensors or rows.
+
+Why not torch.load? With `weights_only` it still calls what the file names, such as bytearray(10¹²), and with `mmap` it
+trusts the sizes that the pickle states: a record that is compressed, or shorter than its tensor, gives other bytes as
+weights. This reader calls nothing: stand-ins record where each tensor is, every number is checked against the records
+of the file, and a read takes exactly the bytes of the rows. Tests compare it with torch.load. In a file from before
+PyTorch 1.6, torch.load ignores the byte order, and takes memory as it is for a storage that the file does not list.
+
+Formats: https://docs.pytorch.org/docs/stable/notes/serialization.html,
+https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT and, for the older one, `_legacy_save` of
+https://github.com/pytorch/pytorch/blob/main/torch/serialization.py
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import struct
+import zipfile
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.checkpoints.pickles import Record, SavedStorage, SavedTensor, TorchUnpickler, broken, count_spanned
+from attngeo.checkpoints.sources import ByteSource, Extent
+from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
+from attngeo.errors import (
+    AttnGeoError,
+    CheckpointError,
+    CorruptCheckpointError,
+    UnsafeCheckpointError,
+    UnsupportedModelError,
+    first_line,
+)
+
+# What is read before any tensor.
+SMALL_RECORDS = ("data.pkl", "byteorder")
+# Bytes of the list of records, and of a record that is read as a whole; 300 bytes a tensor are usual for both.
+LONGEST = 100_000_000
+ZIP, LOCAL_HEADER = b"PK\x03\x04", 30
+# Bytes that torch.save adds to a header so that the numbers are aligned; with other settings, it adds more.
+PADDING = 128
+# Bytes of the first requests to a remote file: the header of the first record, and the list of a hundred.
+HEAD, TAIL = 1000, 10_000
+ENCRYPTED = 0x1
+# The last entry of an archive: mark, two numbers of disks, two of records, size and place of their list, comment.
+END = struct.Struct("<4s4H2IH")
+LONG_END = 76
+# A file from before PyTorch 1.6 begins with the pickle of a magic number, in one of the protocols that torch.load
+# reads. Four pickles follow: version, machine, state dict and list of storages; then each storage: count and numbers.
+OLD_MARKS = tuple(b"\x80%c\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." % protocol for protocol in (2, 3))
+OLD_VERSION, OLD_COUNT = 1001, 8
+# Bytes that are read first for the pickles; if they end later, ten times as many, up to LONGEST.
+OLD_BLOCK = 100_000
+
+
+class _Part(NamedTuple):
+    """Rows of a tensor: the numbers of a record from `first` to the last one that the rows need."""
+
+    record: str
+    dtype: torch.dtype
+    first: int
+    numbers: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def start(self) -> int:
+        """The first byte in the record."""
+        return self.first * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes in the record."""
+        return self.numbers * self.dtype.itemsize
+
+
+class TorchFile:
+    """An open state dict; `tensors` is its table of contents.
+
+    Raises UnsafeCheckpointError for a pickle that names more than tensors and plain values, CorruptCheckpointError for
+    a file that is broken or holds no tensors.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self._where, self._source = source.where, source
+        try:
+            tail = min(TAIL, source.size)
+            with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
+                is_old = bytes(source.read(0, min(len(OLD_MARKS[0]), source.size), "mark").numpy()) in OLD_MARKS
+                self._records = _OldRecords(source) if is_old else _Records(source)
+            state = self._records.load_state()
+            if not isinstance(state, dict) or isinstance(state, Record):
+                raise CorruptCheckpointError(
+                    f"{self._where}: holds a {type(state).__name__}, expected a state dict of name → tensor"
+                )
+            self._saved = {
+                name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, SavedTensor)
+            }
+            if not self._saved:
+                raise CorruptCheckpointError(f"{self._where}: holds no tensors, expected a state dict of name → tensor")
+            for storage in {saved.storage for saved in self._saved.values() if saved.storage}:
+                self._check_record(storage)
+        except BaseException:
+            self.close()
+            raise
+        self.tensors = {name: _describe(name, saved) for name, saved in self._saved.items()}
+
+    def _check_record(self, storage: SavedStorage) -> None:
+        """Raise CorruptCheckpointError unless the record exists and is as long as the pickle says."""
+        size = self._records.size(storage.record)
+        if size is None:
+            raise broken(self._where, f"it has no record {storage.record[:80]!r}")
+        if size != storage.nbytes:
+            raise broken(self._where, f"{storage.record[:80]!r} has {size:,} bytes, expected {storage.nbytes:,}")
+
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        """The tensor, or the given rows of its first dimension, in the file's dtype and in new memory.
+
+        Raises CorruptCheckpointError for a tensor without values of its own, UnsupportedModelError for a dtype that
+        torch cannot compute with.
+        """
+        part = self._find_part(name, rows)
+        if part.numbers == 0:
+            return torch.empty(part.shape, dtype=part.dtype)
+        if math.prod(part.shape) > part.numbers:
+            raise CorruptCheckpointError(
+                f"{self._where}: {name} is {list(part.shape)}, but has only {part.numbers:,} numbers, which are "
+                "repeated; save it again after .contiguous()"
+            )
+        numbers = self._source.read(self._records.find(part.record) + part.start, part.nbytes, name).view(part.dtype)
+        return numbers.as_strided(part.shape, part.strides).contiguous()
+
+    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
+        """The bytes of the file that `read` needs for these rows of these tensors."""
+        parts = (self._find_part(name, rows) for name, rows in reads.items())
+        located = (self._records.locate(part.record, part.start, part.nbytes) for part in parts if part.numbers)
+        return [extent for extents in located for extent in extents]
+
+    def _find_part(self, name: str, rows: slice) -> _Part:
+        storage, dtype, offset, shape, strides = self._saved[name]
+        if storage is None:
+            raise CorruptCheckpointError(
+                f"{self._where}: {name} is on the meta device and has no values; save the model with its weights"
+            )
+        if dtype not in DTYPE_NAMES:
+            raise UnsupportedModelError(f"{self._where}: {name} is stored as {dtype}, which cannot be read")
+        if shape:
+            first, last, _ = rows.indices(shape[0])
+            offset, shape = offset + first * strides[0], (max(last - first, 0), *shape[1:])
+        count = 0 if 0 in shape else count_spanned(shape, strides)
+        return _Part(storage.record, dtype, offset, count, shape, strides)
+
+    def close(self) -> None:
+        """Close the file. A later `read` fails."""
+        self._source.close()
+
+
+def _describe(name: str, saved: SavedTensor) -> TensorInfo:
+    nbytes = math.prod(saved.shape) * saved.dtype.itemsize
+    if saved.storage is not None:  # a tensor may repeat its numbers
+        nbytes = min(nbytes, saved.storage.nbytes)
+    return TensorInfo(name, DTYPE_NAMES.get(saved.dtype, str(saved.dtype)), saved.shape, nbytes)
+
+
+class _Records:
+    """The records of an archive by name, without the folder that all of them are in.
+
+    Raises CorruptCheckpointError if the file is no zip file, or if a record is compressed, encrypted or listed twice.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self._records = source, _list_records(source)
+        # The bytes that are added to the header of the first record are about as many as in each other header.
+        first = min((record.header_offset for record in self._records.values()), default=0)
+        header = bytes(source.read(first, min(LOCAL_HEADER, source.size - first), "first record").numpy())
+        self._padding = max(PADDING, 2 * int.from_bytes(header[28:30], "little"))
+
+    def load_state(self) -> Any:
+        """The object that the pickle of the file describes. Raises UnsafeCheckpointError or CorruptCheckpointError."""
+        where = self._source.where
+        with self._hold(SMALL_RECORDS):
+            if self.size("data.pkl") is None:
+                raise broken(where, "it has no record data.pkl")
+            if self.size("constants.pkl") is not None:
+                raise UnsafeCheckpointError(f"{where}: refused: it is a TorchScript program; use safetensors weights")
+            if self.size("byteorder") is not None and self._read("byteorder") != b"little":
+                raise broken(where, "its numbers are not little-endian; save it again")
+            return TorchUnpickler(io.BytesIO(self._read("data.pkl")), where).load_safely()
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a record, None if there is no such record."""
+        return self._records[name].file_size if name in self._records else None
+
+    def _read(self, name: str) -> bytes:
+        """The content of a record. Raises CorruptCheckpointError if it is longer than LONGEST."""
+        size = self._records[name].file_size
+        if size > LONGEST:
+            raise broken(self._source.where, f"{name} has {size:,} bytes, expected at most {LONGEST:,}")
+        return bytes(self._source.read(self.find(name), size, name).numpy())
+
+    def find(self, name: str) -> int:
+        """The place in the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
+        record = self._records[name]
+        header = bytes(self._source.read(record.header_offset, LOCAL_HEADER, name).numpy())
+        length, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+        stated = bytes(self._source.read(record.header_offset + LOCAL_HEADER, length, name).numpy())
+        start = record.header_offset + LOCAL_HEADER + length + extra
+        stored = header[:4] == ZIP and header[8:10] == b"\0\0"
+        if not stored or stated != record.orig_filename.encode() or start + record.file_size > self._source.size:
+            raise broken(self._source.where, f"record {record.orig_filename[:80]!r} differs from the list of records")
+        return start
+
+    def _hold(self, names: Collection[str]) -> AbstractContextManager[None]:
+        """Inside the block, these records are read soon; those that are missing are not."""
+        present = [name for name in names if (size := self.size(name)) is not None and size <= LONGEST]
+        located = (self.locate(name, 0, self._records[name].file_size) for name in present)
+        return self._source.hold(extent for extents in located for extent in extents)
+
+    def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
+        """The header of a record and a part of its content, some more because the length of the header is not known."""
+        record = self._records[name]
+        header = LOCAL_HEADER + len(record.orig_filename.encode())
+        return (
+            Extent(record.header_offset, header + self._padding),
+            Extent(record.header_offset + header + start, count + self._padding),
+        )
+
+
+class _OldRecords:
+    """The storages of a file from before PyTorch 1.6, by the names that they would have as records of a newer one."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self._places = source, dict[str, tuple[int, SavedStorage]]()
+
+    def load_state(self) -> Any:
+        """The object that the pickle of the file describes. Finds the storages, too. Raises as `_Records`."""
+        most = min(self._source.size, LONGEST)
+        size = min(OLD_BLOCK, most)
+        while True:
+            block = self._source.read(0, size, "list of tensors")
+            try:
+                return self._parse(io.BytesIO(bytes(block.numpy())))
+            except CheckpointError:
+                if size == most:
+                    raise
+                size = min(10 * size, most)
+
+    def _parse(self, content: io.BytesIO) -> Any:
+        """The state dict of the pickles in the first bytes of the file."""
+        where = self._source.where
+        content.seek(len(OLD_MARKS[0]))
+        unpicklers = [TorchUnpickler(content, where) for _ in range(4)]
+        version, system, state, keys = [unpickler.load_safely() for unpickler in unpicklers]
+        if version != OLD_VERSION:
+            raise broken(where, f"its version of the format is {version!r:.40}, expected {OLD_VERSION}")
+        if not isinstance(system, dict) or system.get("little_endian") is not True:
+            raise broken(where, "its numbers are not little-endian; save it again")
+        storages = unpicklers[2].storages
+        listed = [f"data/{key}" for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+        if sorted(listed) != sorted(storages):
+            raise broken(where, "its list of storages is not that of its tensors")
+        at = content.tell()
+        for name in listed:
+            self._places[name] = at + OLD_COUNT, storages[name]
+            at += OLD_COUNT + storages[name].nbytes
+        if at > self._source.size:
+            raise broken(where, f"it has {self._source.size:,} bytes, expected {at:,}")
+        return state
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a storage, None if there is no such storage."""
+        return self._places[name][1].nbytes if name in self._places else None
+
+    def find(self, name: str) -> int:
+        """The place in the file at which a storage starts. Raises CorruptCheckpointError if its own count differs."""
+        start, storage = self._places[name]
+        count = int.from_bytes(bytes(self._source.read(start - OLD_COUNT, OLD_COUNT, name).numpy()), "little")
+        if count * storage.dtype.itemsize != storage.nbytes:
+            expected = storage.nbytes // storage.dtype.itemsize
+            raise broken(self._source.where, f"{name[:80]!r} has {count:,} numbers, not {expected:,}")
+        return start
+
+    def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
+        """The count of a storage, and a part of its content."""
+        at = self._places[name][0]
+        return Extent(at - OLD_COUNT, OLD_COUNT), Extent(at + start, count)
+
+
+def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
+    """The records by name; raises as `_Records`."""
+    where = source.where
+    with _SourceReader(source) as file:
+        if file.read(len(ZIP)) != ZIP:
+            raise CorruptCheckpointError(
+                f"{where}: not a PyTorch file: it is damaged, or was saved before PyTorch 0.1.10; save it again as "
+                "safetensors"
+            )
+        try:
+            with zipfile.ZipFile(file) as archive:
+                listed = archive.infolist()
+            file.seek(-END.size, os.SEEK_END)
+            _check_end(END.unpack(file.read(END.size)), len(listed), file.tell() - END.size)
+        except AttnGeoError:  # of the source
+            raise
+        except Exception as error:  # a forged directory can raise anything
+            raise CorruptCheckpointError(
+                f"{where}: not a whole zip file ({first_line(error)}); download it again"
+            ) from None
+    folder = listed[0].orig_filename.partition("/")[0] + "/" if listed else ""
+    records = {record.orig_filename.removeprefix(folder): record for record in listed}
+    if len({name.lower() for name in records}) < len(listed):
+        raise CorruptCheckpointError(f"{where}: a record is listed twice; download it again")
+    for name, record in records.items():
+        if not record.orig_filename.startswith(folder):
+            raise CorruptCheckpointError(f"{where}: record {name[:80]!r} is not in {folder[:80]!r}; download it again")
+        if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+            raise CorruptCheckpointError(
+                f"{where}: record {name[:80]!r} is compressed, expected records as torch.save stores them; read it "
+                "with torch.load(weights_only=True) and save it again"
+            )
+        if record.flag_bits & ENCRYPTED:
+            raise CorruptCheckpointError(f"{where}: record {name[:80]!r} is encrypted; save it again")
+    return records
+
+
+def _check_end(end: tuple[Any, ...], records: int, at: int) -> None:
+    """Raise BadZipFile unless the end of an archive, which is at byte `at`, fits the list of records in front of it.
+
+    zipfile reads more than torch.save writes, such as lists that state another place or number of records.
+    """
+    mark, disk, first_disk, on_disk, total, nbytes, start, comment = end
+    # An entry for long archives may be between; it has the numbers if these are the largest that they can be.
+    is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF
+    if mark != b"PK\x05\x06" or disk or first_disk or on_disk != total or comment:
+        raise zipfile.BadZipFile("its last entry is not that of one whole archive")
+    if not is_long and (total != records or at - start - nbytes not in (0, LONG_END)):
+        raise zipfile.BadZipFile(f"it states {total:,} records, and has {records:,}")
+
+
+class _SourceReader(io.RawIOBase):
+    """A ByteSource as a file that is never read far: zipfile reads as many bytes as a forged directory states."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self._at = source, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
+        if self._at < 0:
+            raise OSError("a place in front of the file")
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(self._source.size - self._at, 0)
+        size = left if size is None or size < 0 else min(size, left)
+        if size > LONGEST:
+            raise zipfile.BadZipFile(f"its list of records states {size:,} bytes")
+        self._at += size
+        return bytes(self._source.read(self._at - size, size, "list of records").numpy())

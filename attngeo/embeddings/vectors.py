@@ -1,0 +1,457 @@
+"""Files of word vectors: text and word2vec's binary format, plain, .gz, or one file of a .zip.
+
+Text is a word and its numbers on each line: GloVe, fastText's .vec and word2vec's text format. fastText and word2vec
+begin with a line of two integers: the number of vectors and their width. The binary format begins with that line, too;
+then come for each word the word, a space and its float32 numbers.
+
+gensim's readers are not used. That of text takes seven times as long (19 s against 2.5 s for 100,000 vectors of 300
+numbers), stops at the first bad line without its number, and does not read words that contain spaces (GloVe 840B has
+some); that of the binary format is no faster, reports neither progress nor the number of the broken vector, needs a
+path (no member of a .zip), and takes hours for gigabytes that are not word vectors. smart_open is not used: it does not
+read .zip, tells .gz by the name of the file only, and reports no progress.
+Source of the binary format: https://github.com/tmikolov/word2vec/blob/master/word2vec.c
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import lzma
+import re
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+
+from attngeo.bounds import require_memory
+from attngeo.embeddings.embedding import Embedding
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+
+Values = np.ndarray[Any, np.dtype[np.float32]]
+
+CHUNK = 1 << 22
+SNIFFED = 1 << 16
+LONGEST_LINE = 1 << 24
+GZIP, ZIP, PICKLE, FASTTEXT = b"\x1f\x8b", b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"
+# What gzip, zipfile and their decompressors raise for files that are damaged, encrypted or of an unknown kind.
+BROKEN = (EOFError, RuntimeError, ValueError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error)
+MEMBERS_SHOWN = 6
+
+# The matrix grows by this share of its size, so that little of its memory is unused at the end.
+STEP = 1 / 32
+LEAST_STEP_BYTES = 1 << 22
+NUMBERS_SHOWN = 20
+# A file is refused once it has as many lines or vectors that are left out, and more of them than are kept: the rest of
+# it would take long.
+MOST_LEFT_OUT = 100_000
+
+HEADER = re.compile(rb"\s*(\d{1,12})\s+(\d{1,6})\s*")
+# So few lines take as long at once as one by one.
+FEW = 64
+# Bytes that texts do not have, and float32 numbers nearly always have.
+CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+LONGEST_WORD = 4096
+# Bytes of numbers in a text. A float32 vector has a sixteenth of them, and a text that was damaged has most.
+NUMERALS = re.compile(rb"[0-9.eE+\s-]+")
+MOST_NUMERALS = 0.6
+SAMPLE, LEAST_BYTES = 4096, 12
+
+
+def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:
+    """The table of a file. member: the file of a .zip, required if it has several. ref: its name, for messages.
+
+    Raises ModelNotFoundError, UsageError, UnsupportedModelError for another format, CorruptCheckpointError.
+    """
+    magic = read_magic(path, ref)
+    if magic.startswith(PICKLE):
+        raise UnsupportedModelError(
+            f"{ref}: a pickle, which could run code, is not read; load it with gensim and save its vectors with "
+            "save_word2vec_format"
+        )
+    if magic == FASTTEXT:
+        raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; use its .vec file")
+    with open_stream(path, member, ref, progress) as stream:
+        return _read_text(stream) if _is_text(stream.head) else _read_binary(stream)
+
+
+def read_magic(path: Path, ref: str) -> bytes:
+    """The first four bytes, which tell the format. Raises ModelNotFoundError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except OSError as error:
+        raise ModelNotFoundError(f"{ref}: cannot be read ({error.strerror})") from None
+
+
+class Stream:
+    """A decompressed stream.
+
+    ref: the name of the file in messages. head: the first bytes, with two whole lines unless they are longer than
+    LONGEST_LINE; `chunks` returns them again.
+    """
+
+    def __init__(
+        self, ref: str, file: IO[bytes], raw: IO[bytes], size: int, report: ProgressCallback, what: str
+    ) -> None:
+        self.ref, self._file, self._raw, self._size, self._report, self._what = ref, file, raw, size, report, what
+        self.head = b""
+        while self.head.count(b"\n") < 2 and len(self.head) < LONGEST_LINE and (more := self._read(SNIFFED)):
+            self.head += more
+        self._pending = self.head
+
+    def chunks(self) -> Iterator[bytes]:
+        """The whole stream, in chunks of some megabytes. Reports the bytes of the file that are read.
+
+        Raises CorruptCheckpointError if the file is damaged.
+        """
+        while chunk := self._pending or self._read(CHUNK):
+            self._pending = b""
+            self._report(Progress("read", self._what, min(self._raw.tell(), self._size), self._size))
+            yield chunk
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return self._file.read(count)
+        except (*BROKEN, OSError) as error:
+            raise CorruptCheckpointError(
+                f"{self.ref}: damaged or cut off ({str(error) or type(error).__name__}); download it again"
+            ) from None
+
+
+@contextmanager
+def open_stream(
+    path: Path,
+    member: str | None,
+    ref: str,
+    report: ProgressCallback = ignore_progress,
+    what: str = "reading vectors",
+) -> Iterator[Stream]:
+    """The content of `path`. member: the file of a .zip, required if it has several. what: the step that is reported.
+
+    Raises ModelNotFoundError, UsageError, CorruptCheckpointError.
+    """
+    with ExitStack() as stack:
+        try:
+            raw = stack.enter_context(path.open("rb"))
+            magic = raw.read(4)
+            raw.seek(0)
+            file: Any = raw  # what the three libraries return has no common type
+            if magic.startswith(GZIP):
+                file = stack.enter_context(gzip.open(raw))
+            elif magic == ZIP:
+                file = _open_member(stack.enter_context(zipfile.ZipFile(raw)), member, ref, stack)
+        except BROKEN as error:
+            raise CorruptCheckpointError(f"{ref}: not a whole .zip file ({error}); download it again") from None
+        except OSError as error:
+            raise ModelNotFoundError(f"{ref}: cannot be opened ({error.strerror})") from None
+        if member is not None and magic != ZIP:
+            raise ModelNotFoundError(f"{ref}: {path} is not a .zip file, so it has no {member}")
+        yield Stream(ref, io.BufferedReader(file, CHUNK), raw, path.stat().st_size, report, what)
+
+
+def _open_member(archive: zipfile.ZipFile, member: str | None, ref: str, stack: ExitStack) -> IO[bytes]:
+    names = [info.filename for info in archive.infolist() if not info.is_dir() and "__MACOSX" not in info.filename]
+    shown = ", ".join(names[:MEMBERS_SHOWN])
+    if member is None and not names:
+        raise CorruptCheckpointError(f"{ref}: the .zip file is empty, expected one file of word vectors")
+    if member is None and len(names) > 1:
+        raise UsageError(f"{ref}: the .zip file has {len(names)} files ({shown}); name one, such as {ref}/{names[0]}")
+    if member is not None and member not in names:
+        raise ModelNotFoundError(f"{ref}: the .zip file has no {member}, it has: {shown}")
+    return stack.enter_context(archive.open(names[0] if member is None else member))
+
+
+class LeftOut:
+    """How many lines or vectors are left out for one reason, and the first numbers of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[int] = []
+
+    def add(self, number: int) -> None:
+        """Count one."""
+        self.count += 1
+        if len(self.first) < NUMBERS_SHOWN:
+            self.first.append(number)
+
+    def list_first(self) -> str:
+        """The first numbers, and a mark if there are more."""
+        return ", ".join(map(str, self.first)) + (", …" if self.count > NUMBERS_SHOWN else "")
+
+
+class RowCollector:
+    """Words with a float32 vector of one width each. Keeps the first vector of a repeated word, as word2vec does.
+
+    ref: the name of the file in messages. width: the numbers in a vector. unit: what a message counts, such as "line".
+    """
+
+    def __init__(self, ref: str, width: int, unit: str) -> None:
+        self.ref, self.width, self.unit = ref, width, unit
+        self._row_of: dict[str, int] = {}
+        self._matrix = np.empty((0, width), np.float32)
+        self._left_out: dict[str, LeftOut] = {}
+
+    def add(self, words: Sequence[bytes], values: Values, numbers: Sequence[int]) -> None:
+        """Add rows: `values` [len(words), width], and the number of the line or vector that each one comes from.
+
+        Words that are not UTF-8 or came before are left out, and so are vectors that are not finite.
+        """
+        finite: Any = np.isfinite(values).all(1).tolist()
+        kept = []
+        for i, written in enumerate(words):
+            try:
+                word = written.decode("utf-8")
+            except UnicodeDecodeError:
+                self.leave_out("not in UTF-8", numbers[i])
+                continue
+            if not finite[i]:
+                self.leave_out("with NaN or Inf", numbers[i])
+            elif word in self._row_of:
+                self.leave_out("with a repeated word", numbers[i])
+            else:
+                self._row_of[word] = len(self._row_of)
+                kept.append(i)
+        end = len(self._row_of)
+        if end > len(self._matrix):
+            least = LEAST_STEP_BYTES // (4 * self.width)
+            longer = max(end, len(self._matrix) + max(least, int(len(self._matrix) * STEP)))
+            require_memory(4 * longer * self.width, f"{self.ref}: the table of vectors")
+            # In place: the system moves the pages of a large matrix instead of copying them.
+            self._matrix.resize((longer, self.width), refcheck=False)
+        self._matrix[end - len(kept) : end] = values if len(kept) == len(words) else values[kept]
+
+    def leave_out(self, why: str, number: int) -> None:
+        """Count a line or vector that is left out. Raises CorruptCheckpointError if there are too many."""
+        reason = self._left_out.setdefault(why, LeftOut())
+        reason.add(number)
+        if reason.count > MOST_LEFT_OUT and reason.count > len(self._row_of):
+            raise self._refuse()
+
+    def _refuse(self) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"{self.ref}: {self._describe_left_out() or 'it has no vectors'}, {len(self._row_of):,} kept; "
+            f"expected a word and {self.width} numbers each"
+        )
+
+    def finish(self, *more_notes: str) -> Embedding:
+        """The table of all rows, with a note of what was left out.
+
+        Raises CorruptCheckpointError unless more rows were kept than left out.
+        """
+        count, note = len(self._row_of), self._describe_left_out()
+        if count <= self._count_left_out():
+            raise self._refuse()
+        self._matrix.resize((count, self.width), refcheck=False)
+        notes = (note, *more_notes) if note else more_notes
+        return Embedding.from_words(self.ref, self._matrix, list(self._row_of), notes)
+
+    def _count_left_out(self) -> int:
+        return sum(reason.count for reason in self._left_out.values())
+
+    def _describe_left_out(self) -> str:
+        """How many lines or vectors were left out, why, and the first numbers; "" if there are none."""
+        total = self._count_left_out()
+        parts = [
+            f"{reason.count:,} {why} ({self.unit} {reason.list_first()})" for why, reason in self._left_out.items()
+        ]
+        units = self.unit if total == 1 else f"{self.unit}s"
+        return f"{total:,} {units} left out: {', '.join(parts)}" if total else ""
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether these first bytes are a word and numbers, on the first line or after a header."""
+    lines = head.split(b"\n")[:2]
+    line = lines[-1] if HEADER.fullmatch(lines[0]) and len(lines) > 1 else lines[0]
+    values = line.split()[1:]
+    if not values or CONTROL.search(line):
+        return False
+    try:
+        float(values[-1])
+    except ValueError:
+        return False
+    return True
+
+
+def _read_text(stream: Stream) -> Embedding:
+    """The vectors of a text file. Lines of another width or without numbers are left out, and a note lists them.
+
+    Raises CorruptCheckpointError if the file has fewer lines than its first line announces, or hardly any vectors.
+    """
+    announced, width = _measure_text(stream)
+    rows, number = RowCollector(stream.ref, width, "line"), 0
+    skip = 0 if announced is None else 1
+    for block in _split_blocks(stream):
+        numbers = range(number + 1, number + len(block) + 1)
+        number += len(block)
+        first = skip if numbers.start == 1 else 0
+        _add_lines(rows, block[first:], numbers[first:])
+    count = number - skip
+    if announced is None or count == announced:
+        return rows.finish()
+    if count < announced:
+        raise _cut_off(stream.ref, count, announced)
+    return rows.finish(f"{count:,} vectors, although the first line announces {announced:,}")
+
+
+def _cut_off(ref: str, count: int, announced: int) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{ref}: it ends after {count:,} vectors, its first line announces {announced:,}; download it again"
+    )
+
+
+def _measure_text(stream: Stream) -> tuple[int | None, int]:
+    """The number of vectors that a header announces (None without a header), and their width."""
+    lines = stream.head.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    if header := HEADER.fullmatch(lines[0]):
+        if 0 in (int(header[1]), int(header[2])):
+            raise CorruptCheckpointError(f"{stream.ref}: line 1 announces {lines[0].decode()!r}, no vectors at all")
+        return int(header[1]), int(header[2])
+    # The most frequent width, because the first word may contain a space. The head may end inside a line.
+    complete = lines[:-1] or lines
+    widths = Counter(len(line.split()) - 1 for line in complete[:100] if line.strip())
+    width = widths.most_common(1)[0][0]
+    if not width:
+        raise CorruptCheckpointError(f"{stream.ref}: its lines are single words, expected a word and its numbers each")
+    return None, width
+
+
+def _split_blocks(stream: Stream) -> Iterator[list[bytes]]:
+    """The lines of the stream, in blocks of some megabytes."""
+    rest, first = b"", True
+    for chunk in stream.chunks():
+        *lines, rest = (rest + (chunk.removeprefix(codecs.BOM_UTF8) if first else chunk)).split(b"\n")
+        first = False
+        if len(rest) > LONGEST_LINE:
+            raise CorruptCheckpointError(f"{stream.ref}: no word vectors: a line has over {LONGEST_LINE:,} bytes")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
+    """Add lines: at once those that stand together and are a word and numbers with single spaces between them."""
+    run: list[tuple[bytes, bytes, int]] = []
+    for number, line in zip(numbers, lines, strict=True):
+        word, _, text = line.strip(b"\r\n ").replace(b"\t", b" ").partition(b" ")
+        if word and text.count(b" ") == rows.width - 1:
+            run.append((word, text, number))
+        elif word or line.strip():
+            _add_run(rows, run)
+            run = []
+            _add_line(rows, line, number)
+    _add_run(rows, run)
+
+
+def _add_run(rows: RowCollector, run: list[tuple[bytes, bytes, int]]) -> None:
+    """Add lines at once: word, numbers as text and number of each; if one has other text, halve them until few."""
+    if len(run) <= FEW:
+        for word, text, number in run:
+            _add_line(rows, word + b" " + text, number)
+        return
+    words, texts, numbers = zip(*run, strict=True)
+    try:
+        values = _parse(texts, rows.width)
+    except ValueError:
+        half = len(run) // 2
+        _add_run(rows, run[:half])
+        _add_run(rows, run[half:])
+    else:
+        rows.add(words, values, numbers)
+
+
+def _parse(texts: Sequence[bytes], width: int) -> Values:
+    """The numbers of many lines, [len(texts), width]. Raises ValueError if one of them is not a number."""
+    with np.errstate(over="ignore"):  # numbers beyond float32 become Inf, and their rows are left out
+        frame = pd.read_csv(
+            io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False
+        )  # fmt: skip
+    if frame.shape != (len(texts), width):
+        raise ValueError("ragged")
+    return frame.to_numpy()
+
+
+def _add_line(rows: RowCollector, line: bytes, number: int) -> None:
+    """Add a line that has spaces in its word, or count it as left out. Ignores empty lines."""
+    parts = line.rsplit(None, rows.width)
+    if not parts:
+        return
+    try:
+        if b"_" in b"".join(parts[1:]):  # Python takes it for a digit separator
+            raise ValueError("not a number")
+        with np.errstate(over="ignore"):
+            values = np.array([[float(part) for part in parts[1:]]], np.float32)
+    except ValueError:
+        rows.leave_out("with text in place of a number", number)
+        return
+    if len(parts) == rows.width + 1:
+        rows.add([parts[0].strip()], values, [number])
+    else:
+        rows.leave_out(f"with fewer than {rows.width} numbers", number)
+
+
+def _read_binary(stream: Stream) -> Embedding:
+    """The vectors of a word2vec binary file. Raises CorruptCheckpointError if it ends early or is of another format."""
+    announced, width, start = _measure_binary(stream)
+    rows, size, record = RowCollector(stream.ref, width, "vector"), 4 * width, 0
+    chunks = stream.chunks()
+    buffer = next(chunks)[start:]
+    while True:
+        words, vectors, first, offset = [], [], record + 1, 0
+        while record < announced:
+            space = buffer.find(b" ", offset, offset + LONGEST_WORD)
+            end = space + 1 + size
+            if space < 0 or end > len(buffer):
+                break
+            words.append(buffer[offset:space].lstrip(b"\n"))
+            vectors.append(buffer[space + 1 : end])
+            offset, record = end, record + 1
+        joined = b"".join(vectors)
+        _refuse_text(joined[:SAMPLE], stream.ref)
+        values = np.frombuffer(joined, "<f4").astype(np.float32, copy=False)
+        rows.add(words, values.reshape(len(words), width), range(first, record + 1))
+        if record < announced and len(buffer) - offset > LONGEST_WORD + size:
+            raise CorruptCheckpointError(f"{stream.ref}: vector {record + 1:,} has no word; download it again")
+        if record == announced:
+            break
+        chunk = next(chunks, b"")
+        if not chunk:
+            break
+        buffer = buffer[offset:] + chunk
+    if record < announced:
+        raise _cut_off(stream.ref, record, announced)
+    if (buffer[offset:] + next(chunks, b"")).strip():
+        return rows.finish(f"only {announced:,} vectors, as the first line announces; the file has more behind them")
+    return rows.finish()
+
+
+def _measure_binary(stream: Stream) -> tuple[int, int, int]:
+    """The number of vectors that the first line announces, their width, and the place of the first one."""
+    line, _, _ = stream.head.partition(b"\n")
+    header = HEADER.fullmatch(line)
+    if not stream.head:
+        raise CorruptCheckpointError(
+            f"{stream.ref}: the file is empty, expected a word and its numbers on each line; download it again"
+        )
+    if header is None or not int(header[1]) or not int(header[2]):
+        raise CorruptCheckpointError(
+            f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "
+            "the number of vectors and their width"
+        )
+    return int(header[1]), int(header[2]), len(line) + 1
+
+
+def _refuse_text(vectors: bytes, ref: str) -> None:
+    """Raise CorruptCheckpointError if the bytes of vectors are those of a text."""
+    if len(vectors) >= LEAST_BYTES and len(NUMERALS.sub(b"", vectors)) < (1 - MOST_NUMERALS) * len(vectors):
+        raise CorruptCheckpointError(
+            f"{ref}: a text after its first line, but its second line is not a word and numbers; download it again"
+        )

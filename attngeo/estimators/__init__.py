@@ -1,0 +1,32 @@
+"""Models that are fitted to tables and sequences of a user, as estimators of scikit-learn.
+
+    AttentionClassifier           attention for tables of categories
+    fit_together(...)             several of these, trained as a batch of models
+    ExponentialFamilyAttention    attention for sequences, baskets, ratings and places
+
+Names are imported when they are first used, so that the options of commands cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attngeo import import_when_used
+
+if TYPE_CHECKING:
+    from attngeo.estimators.efa.estimator import ExponentialFamilyAttention as ExponentialFamilyAttention
+    from attngeo.estimators.tabular.classifier import AttentionClassifier as AttentionClassifier
+    from attngeo.estimators.tabular.classifier import fit_together as fit_together
+
+_HOMES = {
+    "AttentionClassifier": "tabular.classifier", "ExponentialFamilyAttention": "efa.estimator",
+    "fit_together": "tabular.classifier",
+}  # fmt: skip
+__all__ = list(_HOMES)
+
+
+__getattr__ = import_when_used(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

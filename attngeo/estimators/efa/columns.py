@@ -1,0 +1,216 @@
+"""The columns of a tidy table: which part of the model they ask for; as codes, ranks and numbers; what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from attngeo.bounds import list_names, printable
+from attngeo.errors import TableError, UsageError
+from attngeo.estimators.efa.families import LARGEST
+from attngeo.estimators.efa.options import EfaOptions
+from attngeo.estimators.shared.files import sort_values
+from attngeo.estimators.shared.saving import PLAIN
+
+# What messages call the tables of a fit, and one that a fitted model reads.
+TRAINING, HELD_OUT, TEST, TABLE = "the training table", "the validation table", "the test table", "the table"
+# Whole numbers below these are exact in float64, and fit into int64.
+LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
+# Options of attention, of factor models, of factor models of places, and of values.
+OF_ATTENTION, OF_FACTORS = ("layers", "heads"), ("neighbours", "distance")
+OF_PLACES, OF_VALUES = ("coordinates", "neighbours", "distance"), ("coordinates", "lags", "item_vectors")
+DEFAULT = EfaOptions()
+
+
+def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
+    """The part that is asked for, or else that of which the table has a column; and whether it needs items.
+
+    columns: of the training table. Raises TableError if it lacks one, or one that the options name, and UsageError for
+    an option without an effect.
+    """
+    part: str = options.part
+    if part == "auto":
+        has_values = options.value in columns and options.value != options.item
+        part = "values" if has_values or options.value != DEFAULT.value else "items"
+    modelled = options.value if part == "values" else options.item
+    require_columns(columns, [modelled], TRAINING)
+    has_items = options.item_vectors and options.item in columns
+    others = {"position": options.position} | ({"item": options.item} if part == "values" and has_items else {})
+    for name, column in others.items():
+        if column == modelled:
+            raise UsageError(f"{name} is {column!r}, which is the column that is predicted; name another one")
+    if part == "items":
+        _refuse(options, "a model of items", OF_VALUES)
+        if options.family != DEFAULT.family:
+            raise UsageError(
+                f"family is {options.family}, which values have, but the model is of items; name the column of values "
+                "by the option value"
+            )
+    if options.model == "efa":
+        _refuse(options, "attention", OF_FACTORS)
+    else:
+        _refuse(options, "a factor model", ("lags", *OF_ATTENTION))
+        if has_items:
+            _refuse(options, "a factor model of items", OF_PLACES, "turn item_vectors off for a model of places")
+    if part == "values" and not has_items and not options.coordinates:
+        raise TableError(
+            f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model of "
+            "values; name the columns by options such as item"
+        )
+    if part == "values" and options.item_vectors and options.item != DEFAULT.item:
+        require_columns(columns, [options.item], TRAINING)
+    return part, part == "items" or has_items
+
+
+def _refuse(options: EfaOptions, what: str, names: Sequence[str], advice: str = "leave it out") -> None:
+    """Raise UsageError if one of these options is given, which change nothing."""
+    for name in names:
+        if getattr(options, name) != getattr(DEFAULT, name):
+            raise UsageError(f"{name} has no effect on {what}; {advice}")
+
+
+def require_frame(data: Any, source: str = TABLE) -> None:
+    """Raise UsageError unless it is a DataFrame."""
+    if not isinstance(data, pd.DataFrame):
+        raise UsageError(f"{source} is a {type(data).__name__}, expected a DataFrame; read a file with pandas first")
+
+
+def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> None:
+    """Raise TableError unless the table has rows, and these columns once each."""
+    if not len(frame):
+        raise TableError(f"{source} has no rows, expected some")
+    require_columns(list(frame.columns), names, source)
+
+
+def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -> None:
+    """Raise TableError unless a table has these columns once each."""
+    for name in names:
+        count = columns.count(name)
+        if count != 1:
+            have = list_names(columns)
+            what = f"{count} columns {name!r:.60}" if count else f"no column {name!r:.60}"
+            near = [] if count else get_close_matches(name, map(str, columns), 1)
+            by = "as in training" if source == TABLE else "by options such as sequence and item"
+            advice = f"did you mean {printable(near[0])}?" if near else f"name the columns {by}"
+            raise TableError(f"{source}: {what}, expected one; it has {have}; {advice}")
+
+
+def require_values(column: pd.Series[Any], source: str) -> None:
+    """Raise TableError for a missing value."""
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise TableError(
+            f"{source}: row {int(missing.argmax()) + 1} has no {column.name}, expected one in each row; leave it out"
+        )
+
+
+def refuse_kind(column: Any, value: Any, source: str) -> TableError:
+    """The error for a value that cannot be told from others, such as a list, or that no saved model keeps."""
+    kind = type(value).__name__
+    return TableError(f"{source}: column {column!r} has a {kind}, expected texts or numbers; convert it")
+
+
+def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the sequence of each row, and the names of all sequences, as they come first. Raises TableError."""
+    require_values(column, source)
+    try:
+        codes, labels = pd.factorize(column)
+    except TypeError:
+        raise refuse_kind(column.name, column.iloc[0], source) from None
+    return codes, np.asarray(labels)
+
+
+def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missing: np.ndarray) -> np.ndarray:
+    """The ranks of the positions of rows. Raises TableError for one that a sequence has twice, but for missing rows.
+
+    codes: of the sequences of rows. missing: which rows may share a position with other missing ones.
+    """
+    positions = _read_positions(column, source)
+    twice = pd.DataFrame({"sequence": codes, "position": positions}).duplicated()
+    if missing.any():
+        twice &= ~pd.Series(missing).groupby([codes, positions]).transform("all")
+    if twice.any():
+        at = int(np.flatnonzero(twice)[0])
+        raise TableError(
+            f"{source}: row {at + 1} has the {column.name} {show_name(column.iloc[at])} of an "
+            "earlier row of its sequence, expected another one; name a column that numbers them"
+        )
+    return positions
+
+
+def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
+    """The ranks of positions, equal ones together: of numbers with all their digits, or of dates of any year."""
+    require_values(column, source)
+    values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
+    if column.dtype.kind == "c":
+        raise TableError(f"{source}: column {column.name!r} has complex numbers, expected real ones, or dates")
+    if not (pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "mM"):  # texts, or days of Parquet
+        values = pd.to_numeric(column, errors="coerce")
+        if values.isna().any():
+            dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+            values = dates if dates.isna().sum() < values.isna().sum() else values
+    wrong = values.isna().to_numpy() | (values.abs() == np.inf if values.dtype.kind == "f" else False)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise TableError(
+            f"{source}: row {at + 1} has {show_name(column.iloc[at])} in column {column.name!r}, "
+            "expected a finite number, or a date such as 2020-01-31; leave the row out"
+        )
+    return values.rank(method="dense").to_numpy(np.int64)
+
+
+def learn_items(tables: Mapping[str, pd.DataFrame], column: str) -> list[Any]:
+    """The items of tables, sorted. tables: by what messages call them.
+
+    Raises TableError for an item that is missing, or that a saved model could not keep.
+    """
+    items: set[Any] = set()
+    for source, table in tables.items():
+        check_columns(table, [column], source)
+        require_values(table[column], source)
+        try:
+            new = set(table[column].unique().tolist()) - items
+        except TypeError:
+            raise refuse_kind(column, table[column].iloc[0], source) from None
+        for item in new:
+            if not isinstance(item.item() if isinstance(item, np.generic) else item, PLAIN):
+                raise refuse_kind(column, item, source)
+        items |= new
+    return sort_values(items)
+
+
+def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
+    """A column as finite numbers whose squares are finite, checked for the kept rows. Raises TableError."""
+    if frame[name].dtype.kind in "mM" or isinstance(frame[name].dtype, pd.PeriodDtype):
+        raise TableError(f"{source}: column {name!r} has dates or times, expected numbers; convert it, or name another")
+    if frame[name].dtype.kind == "c":
+        raise TableError(f"{source}: column {name!r} has complex numbers, expected real ones; convert it")
+    numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    wrong = kept[~(np.abs(numbers[kept]) <= LARGEST)]
+    if len(wrong):
+        at = int(wrong.min())
+        value = show_name(frame[name].iloc[at])
+        raise TableError(
+            f"{source}: row {at + 1} has {value} in column {name!r}, expected a finite number of at most "
+            f"{LARGEST:g} in size; leave the row out, or scale the column"
+        )
+    return numbers
+
+
+def show_name(value: Any) -> str:
+    """A value of a table for messages, as Python writes it."""
+    return f"{value.item() if isinstance(value, np.generic) else value!r:.60}"
+
+
+def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
+    """A column of whole numbers, of which some are missing, as such; others in the kind that their values have."""
+    known = column.dropna()
+    if pd.api.types.is_float_dtype(column.dtype):
+        is_whole = bool(((known % 1 == 0) & (known.abs() < LARGEST_EXACT)).all())
+    else:
+        is_whole = column.dtype == object and all(type(item) is int and abs(item) < LARGEST_INT for item in known)
+    return column.astype("Int64") if is_whole and len(known) < len(column) else column.infer_objects()

@@ -1,0 +1,544 @@
+"""Exponential family attention on tidy tables: fitted, then asked for probabilities, means, samples and weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from attngeo.choices import whole
+from attngeo.devices import usable_device
+from attngeo.errors import TableError, UsageError
+from attngeo.estimators.efa.baselines import Measured, measure_rows
+from attngeo.estimators.efa.columns import (
+    HELD_OUT,
+    TABLE,
+    TEST,
+    TRAINING,
+    choose_part,
+    keep_whole,
+    learn_items,
+    require_frame,
+)
+from attngeo.estimators.efa.families import ExponentialFamily, parse_family
+from attngeo.estimators.efa.model import DataShape, PartModel, describe_data, make_model
+from attngeo.estimators.efa.networks import Batch
+from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.estimators.efa.prediction import (
+    batch_similar,
+    draw_items,
+    draw_values,
+    find_best,
+    read_all,
+    read_weights,
+    split_sequences,
+)
+from attngeo.estimators.efa.saving import read_efa, write_efa
+from attngeo.estimators.efa.sequences import POSITION, Sequences, TableReader
+from attngeo.estimators.efa.views import tabulate_embeddings, tabulate_weights
+from attngeo.options import options_of
+from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.training import History, TensorBatches, TrainingOptions, draw_generator, seeded, train
+from attngeo.training.state import remove_state
+
+NOT_FITTED = "the model is not fitted; call fit first"
+# Parameters of the estimator that have another name among the options of commands.
+OPTION_NAMES = {"n_layers": "layers", "n_heads": "heads", "max_epochs": "epochs", "random_state": "seed"}
+
+
+class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
+    """The items of sequences, or the values of their items, each predicted from the others (section 2 of the paper).
+
+    A row of a table is an observation: the sequence that it belongs to, its position there (without one, the rows of a
+    sequence are a set, or for direction "uni" in order), an item, a value, coordinates, values at earlier times. With
+    direction "bi", a position is predicted from all others, and the sum of log p is a pseudo-likelihood; with "uni",
+    from those before it, and the sum is the likelihood.
+
+        model = ExponentialFamilyAttention(family="poisson").fit(ratings)
+        model.log_prob(ratings)
+
+    Args:
+        sequence, position, item, value, coordinates, lags: names of columns. lags: the value at earlier times, the
+            latest first; not of another row of the sequence.
+        short: "error" or "keep", for a sequence of one row, which no other row predicts.
+        part: "items" or "values"; "auto" models values if the table has them.
+        family: of values: a text such as "gaussian", "poisson:1" or "binomial:10", or an `ExponentialFamily`.
+        model: "efa", or "fm" for the latent factor model.
+        order: whether each position has a vector; None: if a column orders the rows, or with direction "uni".
+        width, n_layers, n_heads: numbers of an embedding, and sizes of the attention.
+        item_vectors: whether tokens of values have a vector of their item.
+        standardise: scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean.
+        neighbours, distance: of a factor model of places: the nearest ones that it adds up (None: all), by "haversine"
+            (latitude and longitude) or "euclidean" distance.
+        architecture: an `Architecture`; None for the default one.
+        max_epochs, learning_rate, weight_decay, batch_size: of AdamW; a batch is of sequences.
+        validation_fraction, patience: the fraction of sequences that are held out without validation data, and the
+            epochs without a lower loss on them after which training stops; 0 never stops.
+        precision: "fp32" or "bf16", of the products.
+        random_state: seed, or a generator of numpy.
+        device: auto, cpu, cuda, cuda:N or mps.
+
+    Attributes:
+        model_: the torch model. part_: "items" or "values". items_: in the order of their numbers.
+        history_: losses of each epoch. options_: the parameters as `EfaOptions`.
+
+    Raises UsageError for parameters out of range, when it is fitted.
+
+    Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 2.
+
+    >>> import pandas as pd
+    >>> baskets = pd.DataFrame({"sequence": [1, 1, 1, 2, 2], "item": ["milk", "bread", "tea", "tea", "milk"]})
+    >>> model = ExponentialFamilyAttention(max_epochs=2, validation_fraction=0, width=4).fit(baskets)
+    >>> model.log_prob(baskets).shape
+    (5,)
+    """
+
+    options_: EfaOptions
+    architecture_: Architecture
+    model_: PartModel
+    items_: list[Any]
+    history_: History
+    _shape: DataShape
+    # The sequences that trained, that were held out, and of the test table, by these names.
+    _tables: dict[str, Sequences]
+
+    def __init__(
+        self,
+        *,
+        sequence: str = "sequence",
+        position: str | None = None,
+        item: str = "item",
+        value: str = "value",
+        coordinates: Any = None,
+        lags: Any = None,
+        short: str = "error",
+        part: str = "auto",
+        family: str | ExponentialFamily = "gaussian",
+        model: str = "efa",
+        direction: str = "bi",
+        order: bool | None = None,
+        width: int = 32,
+        n_layers: int = 2,
+        n_heads: int = 2,
+        item_vectors: bool = True,
+        standardise: bool = True,
+        neighbours: int | None = None,
+        distance: str = "haversine",
+        architecture: Architecture | None = None,
+        max_epochs: int = 200,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        batch_size: int = 32,
+        validation_fraction: float = 0.2,
+        patience: int | None = 10,
+        precision: str = "fp32",
+        random_state: int | np.random.RandomState | None = 0,
+        device: str = "auto",
+    ) -> None:
+        self.sequence = sequence
+        self.position = position
+        self.item = item
+        self.value = value
+        self.coordinates = coordinates
+        self.lags = lags
+        self.short = short
+        self.part = part
+        self.family = family
+        self.model = model
+        self.direction = direction
+        self.order = order
+        self.width = width
+        self.n_layers = n_layers
+        self.n_heads = n_heads
+        self.item_vectors = item_vectors
+        self.standardise = standardise
+        self.neighbours = neighbours
+        self.distance = distance
+        self.architecture = architecture
+        self.max_epochs = max_epochs
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.precision = precision
+        self.random_state = random_state
+        self.device = device
+
+    @classmethod
+    def from_options(
+        cls, options: EfaOptions, architecture: Architecture | None = None, family: ExponentialFamily | None = None
+    ) -> Self:
+        """An estimator with the options of a command. family: in place of the one that the options name."""
+        names = {option: name for name, option in OPTION_NAMES.items()}
+        parameters: dict[str, Any] = {names.get(name, name): getattr(options, name) for name in options_of(EfaOptions)}
+        return cls(**parameters | {"architecture": architecture, "family": family or options.family})
+
+    def fit(
+        self,
+        data: pd.DataFrame,
+        y: None = None,
+        *,
+        validation: pd.DataFrame | None = None,
+        test: pd.DataFrame | None = None,
+        folder: str | Path | None = None,
+        progress: ProgressCallback = ignore_progress,
+    ) -> Self:
+        """Train on a table. It ends with the weights of the lowest loss on the validation data.
+
+        y: for scikit-learn; the table has all that is modelled. validation: another table; without it,
+        `validation_fraction` of the sequences are held out. test: a table that the model is for, which is refused
+        before the training if its rows cannot be used; nothing is learned from it. folder: keeps the state of an
+        unfinished training, which a second call resumes. Raises TableError for tables that cannot be used, UsageError
+        for parameters that do not fit them, and what `attngeo.training.train` raises; a model that was fitted before
+        stays as it was.
+        """
+        del y
+        tables = {TRAINING: data, HELD_OUT: validation, TEST: test}
+        draft = copy(self)
+        draft._fit({source: table for source, table in tables.items() if table is not None}, folder, progress)
+        self.__dict__ = draft.__dict__
+        if folder is not None:
+            remove_state(Path(folder))
+        return self
+
+    def _fit(self, tables: dict[str, pd.DataFrame], folder: str | Path | None, progress: ProgressCallback) -> None:
+        for source, table in tables.items():
+            require_frame(table, source)
+        self.options_, self.architecture_ = self._make_options(), self.architecture or Architecture()
+        options, family = self.options_, self._make_family()
+        columns = list(tables[TRAINING].columns)
+        part, uses_items = choose_part(options, columns)
+        learned = {source: table for source, table in tables.items() if source != TEST}
+        self.items_ = learn_items(learned, options.item) if uses_items else []
+        # Tables without the positions that training rows have may be in another order.
+        position = options.position or (POSITION if POSITION in columns else None)
+        matters = options.gives_vectors(position) or options.causal
+        self._shape = DataShape(part=part, items=len(self.items_), position=position if matters else None)
+        sequences = {source: self._reader.read(table, source=source) for source, table in learned.items()}
+        names = {TRAINING: "train", HELD_OUT: "validation", TEST: "test"}
+        if HELD_OUT not in tables and options.validation_fraction:
+            sequences[TRAINING], sequences[HELD_OUT] = hold_out(sequences[TRAINING], options)
+            names[HELD_OUT] = "held-out"
+        architecture, read = self.architecture_, list(sequences.values())
+        self._shape = describe_data(options, architecture, family, self._shape, read)
+        with seeded(draw_generator(options.seed).initial_seed()):
+            self.model_ = make_model(options, architecture, family, self._shape)
+        if TEST in tables:
+            sequences[TEST] = self._reader.read(tables[TEST], source=TEST)
+        for source, rows in sequences.items():
+            self.model_.check(rows, options.value, source if source in tables else TRAINING)
+        self.history_ = train_model(self.model_, read, options, architecture, folder=folder, progress=progress)
+        self._tables = {names[source]: rows for source, rows in sequences.items()}
+
+    def _make_options(self) -> EfaOptions:
+        """The parameters as options of commands. Raises UsageError."""
+        parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "architecture"}
+        if isinstance(self.family, ExponentialFamily):
+            parameters["family"] = self.family.text
+        if self.random_state is None or isinstance(self.random_state, np.random.RandomState):
+            parameters["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return EfaOptions(**{OPTION_NAMES.get(name, name): value for name, value in parameters.items()})
+
+    def _make_family(self) -> ExponentialFamily:
+        """A family of its own for the model. Raises UsageError."""
+        if isinstance(self.family, ExponentialFamily):
+            return deepcopy(self.family)
+        return parse_family(self.family)
+
+    @property
+    def part_(self) -> str:
+        """What is modelled: "items" or "values"."""
+        self._require_fit()
+        return self._shape.part
+
+    def log_prob(self, data: pd.DataFrame) -> pd.Series[float]:
+        """Log p of each row given the others, constants of the family included."""
+        return self._log_prob(data, fill=False)
+
+    def log_prob_of_known(self, data: pd.DataFrame) -> pd.Series[float]:
+        """The same for a table whose rows may lack what is modelled, as in `predict`; NaN for those that lack it."""
+        return self._log_prob(data, fill=True)
+
+    def _log_prob(self, data: pd.DataFrame, *, fill: bool) -> pd.Series[float]:
+        sequences = self._read(data, fill=fill)
+        log_prob = read_all(self.model_, sequences, self.model_.log_prob, self.options_)
+        spread = sequences.scatter(log_prob, len(data), sequences.known & sequences.asked)
+        return pd.Series(spread, index=data.index, name="log_prob")
+
+    def score(self, data: pd.DataFrame, y: None = None) -> float:
+        """The mean of `log_prob`. y: for scikit-learn."""
+        del y
+        return float(self.log_prob(data).mean())
+
+    def measure(self, data: pd.DataFrame, train: pd.DataFrame) -> Measured:
+        """How probable the rows of a table are, beside what is known without a context from training rows."""
+        self._require_fit()
+        read = [self._reader.read(table) for table in (data, train)]
+        return measure_rows(self.model_, read[0], read[1], self.options_)
+
+    def measure_fit(self, **tables: pd.DataFrame) -> dict[str, Measured]:
+        """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation"), of
+        those given as "test", and of further tables by name. Raises UsageError for a model that was loaded, and so
+        has no rows.
+        """
+        self._require_fit()
+        if not hasattr(self, "_tables"):
+            raise UsageError("the model has no training rows; call fit, or measure with a training table")
+        train = self._tables["train"]
+        read = self._tables | {name: self._reader.read(table, source=name) for name, table in tables.items()}
+        return {name: measure_rows(self.model_, table, train, self.options_) for name, table in read.items()}
+
+    def predict(self, data: pd.DataFrame) -> pd.DataFrame:
+        """What each row is expected to be, given the others.
+
+        Values: the column mean. Items: the most likely item, and its probability. A row whose value or item is missing
+        is predicted from the rows that have one; no row is predicted from it. It keeps its place in the sequence. Such
+        rows may have the same position; without a column of positions, each one at the end of a sequence is asked for
+        as the next. A factor model of places, which adds up all others, predicts nothing else in a sequence with a
+        missing value.
+        """
+        if self.part_ == "values":
+            return pd.DataFrame({"mean": self._predict_means(data)}, index=data.index)
+        best = self._predict_means(data, best=True)
+        items = [None if np.isnan(number) else self.items_[int(number)] for number in best[:, 1]]
+        best_items = keep_whole(pd.Series(items, index=data.index, dtype=object))
+        return pd.DataFrame({"item": best_items, "probability": best[:, 0]})
+
+    def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
+        """The probability of each item at each row, given the others: [rows, items]. Missing items as in `predict`."""
+        if self.part_ != "items":
+            raise UsageError("the model is of values, which have no probability of each item; use predict")
+        return pd.DataFrame(self._predict_means(data), index=data.index, columns=self.items_)
+
+    def _predict_means(self, data: pd.DataFrame, *, best: bool = False) -> np.ndarray:
+        """The mean of each row given the others, [rows, …]; NaN for rows that are not predicted."""
+        sequences = self._read(data, fill=True)
+
+        def read(batch: Batch) -> Tensor:
+            means = self.model_.mean(batch)
+            return find_best(means) if best else means
+
+        return sequences.scatter(read_all(self.model_, sequences, read, self.options_), len(data), sequences.asked)
+
+    def sample(
+        self,
+        sequences: int = 1,
+        length: int | None = None,
+        *,
+        given: pd.DataFrame | None = None,
+        sweeps: int = 20,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Sequences drawn from the model: one position after the other with direction "uni".
+
+        With "bi", each position is drawn given the others, in a number of sweeps over all of them (Gibbs sampling).
+
+        sequences, length: of items. given: for values, the table of sequences whose values are drawn; its own values
+        are not read. Raises UsageError if what the part needs is missing.
+        """
+        whole("sweeps", sweeps, 1)
+        seed = draw_generator(whole("seed", seed, 0), 1).initial_seed()
+        if self.part_ == "items":
+            if given is not None:
+                raise UsageError("the model is of items, which are drawn without a table; leave out given")
+            usual = self._shape.trained or self._shape.longest
+            return self._sample_items(sequences, usual if length is None else length, sweeps, seed)
+        if given is None:
+            raise UsageError("the model is of values, expected a table of sequences whose values are drawn (given)")
+        require_frame(given)
+        if sequences != 1 or length is not None:
+            raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
+        return self._sample_values(given, sweeps, seed)
+
+    def _sample_items(self, sequences: int, length: int, sweeps: int, seed: int) -> pd.DataFrame:
+        sequences, length = whole("sequences", sequences, 1), whole("length", length, 1, self._shape.longest)
+        model = self.model_.cpu().eval()
+        drawn = draw_items(model, sequences, length, causal=self.options_.causal, sweeps=sweeps, seed=seed)
+        names, places = np.indices(drawn.shape)
+        return pd.DataFrame(
+            {
+                self.options_.sequence: names.ravel(), self.options_.position or POSITION: places.ravel(),
+                self.options_.item: [self.items_[item] for item in drawn.ravel()],
+            }
+        )  # fmt: skip
+
+    def _sample_values(self, given: pd.DataFrame, sweeps: int, seed: int) -> pd.DataFrame:
+        model, name = self.model_.cpu().eval(), self.options_.value
+        sequences = self._reader.read(given.assign(**{name: 0.0}))
+        model.check(sequences, None, TABLE)
+        drawn = draw_values(model, model.batch(sequences), causal=self.options_.causal, sweeps=sweeps, seed=seed)
+        spread = sequences.scatter(drawn[sequences.at], len(given), sequences.known)
+        values: pd.Series[Any] = pd.Series(spread, index=given.index)
+        return given.assign(**{name: values.astype("int64") if model.family.is_of_counts else values})
+
+    def attention_weights(self, data: pd.DataFrame) -> pd.DataFrame:
+        """How much each row, when it is masked, attends to each row of its sequence.
+
+        Columns: sequence, layer, head, row and other (numbers of rows of the table, from 0), position, other_position,
+        lag (0, or which of the earlier times), weight, and item and other_item if the table has a column of items.
+        Raises UsageError for a factor model.
+        """
+        sequences = self._read(data)
+        model, causal = self.model_.cpu().eval(), self.options_.causal
+        shape = model.attention.shape
+        costs = shape.layers * shape.heads * (1 + model.shape.lags) * sequences.lengths**2
+        parts = []
+        for chunk in split_sequences(sequences, costs):
+            weights = read_weights(model.attention, model.embed(model.batch(chunk)), causal=causal)
+            parts.append(tabulate_weights(chunk, weights.numpy(), causal=causal))
+        rows = pd.concat(parts, ignore_index=True)
+        if self.options_.item in data:
+            items = data[self.options_.item].to_numpy()
+            rows = rows.assign(item=items[rows["row"]], other_item=items[rows["other"]])
+        return rows
+
+    def embeddings(self) -> dict[str, pd.DataFrame]:
+        """The vectors of the items: context and center, and query, key and value of the first layer.
+
+        Each is a DataFrame [items, numbers]; the latter three have the heads one after the other. A factor model has
+        the first two only. Raises UsageError if the model has no items.
+        """
+        self._require_fit()
+        return tabulate_embeddings(self.model_, self.items_)
+
+    def with_item_names(self, names: Mapping[Any, str]) -> Self:
+        """A copy whose items have these names; the others, and those that would share one, stay as they are.
+
+        Tables for the copy have the names in their column of items. It has no training rows.
+        """
+        self._require_fit()
+        renamed = copy(self)
+        renamed.__dict__.pop("_tables", None)
+        pairs = [(item, names.get(item, item)) for item in self.items_]
+        # Items are also found by their texts, so no name may be the text of another item.
+        texts = Counter(text for pair in pairs for text in set(map(str, pair)))
+        renamed.items_ = [item if texts[str(name)] > 1 else name for item, name in pairs]
+        return renamed
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a folder, which is created; `load` and `attngeo score` read it.
+
+        Raises OutputError, and TableError for items that JSON lacks.
+        """
+        self._require_fit()
+        write_efa(
+            Path(folder), self.options_, self.architecture_, self.model_, self.items_, epochs=len(self.history_.train)
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path, family: ExponentialFamily | None = None) -> Self:
+        """The model that `save` wrote. family: of a model whose family is not one of attngeo.
+
+        Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version or of a family
+        that is not given, CorruptCheckpointError if its files are broken or contradict each other, and
+        NotEnoughMemoryError.
+        """
+        saved, model = read_efa(Path(folder), family)
+        options = saved.options.replace(device=usable_device(saved.options.device))
+        loaded = cls.from_options(options, saved.architecture, family)
+        loaded.options_, loaded.architecture_ = options, saved.architecture
+        loaded.items_, loaded._shape, loaded.model_ = saved.items, model.shape, model.eval()
+        loaded.history_ = History(np.full(saved.epochs, np.nan), *(np.empty(0) for _ in range(2)))
+        return loaded
+
+    def _require_fit(self) -> None:
+        """Raise UsageError if there is no model."""
+        if not hasattr(self, "model_"):
+            raise UsageError(NOT_FITTED)
+
+    def _read(self, data: pd.DataFrame, *, fill: bool = False) -> Sequences:
+        """The sequences of a table, whose values the model can have; parameters as those of `TableReader.read`."""
+        self._require_fit()
+        sequences = self._reader.read(data, fill=fill)
+        self.model_.check(sequences, self.options_.value, TABLE)
+        return sequences
+
+    @property
+    def _reader(self) -> TableReader:
+        options, shape = self.options_, self._shape
+        position = options.position or shape.position
+        has_vectors = options.gives_vectors(position)
+        return TableReader(
+            options.replace(position=position), self.items_ or None, shape.part == "values",
+            shape.longest if has_vectors else 0,
+            is_ordered=has_vectors or options.causal or not self.items_, of_places=bool(shape.places),
+        )  # fmt: skip
+
+
+def hold_out(sequences: Sequences, options: EfaOptions) -> list[Sequences]:
+    """Training sequences, and a random fraction that is held out. Raises TableError if one of them has none."""
+    total = len(sequences)
+    count = round(options.validation_fraction * total)
+    if not 0 < count < total:
+        raise TableError(
+            f"{total} sequences, of which a fraction of {options.validation_fraction:g} cannot be held out; "
+            "give more, or a validation table, or set validation_fraction to 0"
+        )
+    order = torch.randperm(total, generator=draw_generator(options.seed, 2)).numpy()
+    return [sequences.take(np.sort(some)) for some in (order[count:], order[:count])]
+
+
+class SequenceBatches(TensorBatches):
+    """Batches of sequences in a random order, each as long as its longest one."""
+
+    def __init__(self, model: PartModel, sequences: Sequences, size: int, seed: int) -> None:
+        super().__init__((torch.arange(len(sequences)),), size, seed)
+        self._model, self._sequences = model, sequences
+
+    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
+        """The batches of an epoch, from 0."""
+        for (which,) in super().epoch(number):
+            yield (self._model.batch(self._sequences.take(which.numpy())),)
+
+
+@dataclass(frozen=True)
+class HeldOutBatches:
+    """Batches of sequences of about one length, so that a long one is read with few others, and without an order."""
+
+    model: PartModel
+    sequences: Sequences
+    options: EfaOptions
+
+    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
+        """The same batches in each epoch."""
+        del number
+        return ((batch,) for _, batch in batch_similar(self.model, self.sequences, self.options))
+
+
+def train_model(
+    model: PartModel,
+    tables: list[Sequences],
+    options: EfaOptions,
+    architecture: Architecture,
+    *,
+    folder: str | Path | None,
+    progress: ProgressCallback,
+) -> History:
+    """Train on the first table, and end with the weights of the lowest loss on the second one, if there is one.
+
+    folder, progress, and what it raises: as in `attngeo.training.train`.
+    """
+    batches = SequenceBatches(model, tables[0], options.batch_size, options.seed)
+    held_out = HeldOutBatches(model, tables[1], options) if len(tables) > 1 else None
+    own = {name: getattr(options, name) for name in options_of(TrainingOptions)}
+    digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
+    for table in tables:
+        digest.update(table.starts.tobytes())
+        for name, tensor in table.tensors():
+            digest.update(name.encode() + tensor.numpy().tobytes())
+    return train(
+        model, batches, options=TrainingOptions(**own | {"patience": options.patience or None}), validation=held_out,
+        folder=folder, progress=progress, identity=digest.hexdigest(),
+    )  # fmt: skip

@@ -1,0 +1,477 @@
+"""Exponential families of one observation, with their natural parameter.
+
+    p(y | η) = h(y)·exp(η·t(y) − A(η))
+
+η: the natural parameter. t: the sufficient statistic. A: the log-partition. h: the base measure. Each family is a short
+class of these, a subclass of `ExponentialFamily`. Its mean and its samples are those of torch's distribution.
+
+Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 2.2 and equation (3); the forms are those of any textbook,
+for example Wainwright and Jordan 2008, table 3.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, distributions, nn
+from torch.distributions import Distribution, constraints
+from torch.nn import functional
+
+from attngeo.choices import real, whole
+from attngeo.errors import UsageError
+
+# Squares of numbers up to this one are finite in single precision, and so are sums of many of them.
+LARGEST = 1e18
+# The smallest distance from 0 of a natural parameter that must be negative.
+LEAST = 1e-30
+# The most levels of an ordinal family: each value has a logit for each.
+MOST_LEVELS = 100_000
+
+
+class ExponentialFamily(nn.Module):
+    """A family whose values are numbers. Tensors of values and natural parameters have one shape, or are broadcast.
+
+    A family states `log_partition`, `log_base` and `distribution`; `support`, `sufficient` and `natural` if they are
+    not those below.
+    """
+
+    # What the values are, for messages; and torch's constraint of them.
+    values = "numbers"
+    support: Any = constraints.real
+    # Whether log p is computed in double precision: η·t(y) and A(η) of large counts nearly cancel.
+    needs_double = False
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """A(η)."""
+        raise NotImplementedError
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """The logarithm of h(y)."""
+        raise NotImplementedError
+
+    def distribution(self, natural: Tensor) -> Distribution:  # noqa: ARG002 - the signature of families
+        """Torch's distribution of the values, for their mean and for samples."""
+        raise UsageError(f"the family {self.text} draws no values; define its method distribution")
+
+    @property
+    def text(self) -> str:
+        """What options and saved models call the family: a text that `parse_family` reads, or the name of its class."""
+        return type(self).__name__
+
+    @property
+    def is_of_counts(self) -> bool:
+        """Whether its values are whole numbers."""
+        return bool(self.support.is_discrete)
+
+    def sufficient(self, value: Tensor) -> Tensor:
+        """t(y); y itself by default."""
+        return value
+
+    def supports(self, value: Tensor) -> Tensor:
+        """Whether each value is one that the family can give, boolean."""
+        allowed: Tensor = self.support.check(value)
+        return value.isfinite() & allowed
+
+    def natural(self, raw: Tensor) -> Tensor:
+        """A natural parameter from any real number, as a network gives it."""
+        return raw
+
+    def mean(self, natural: Tensor) -> Tensor:
+        """The mean of the values."""
+        mean: Tensor = self.distribution(natural).mean
+        return mean
+
+    def sample(self, natural: Tensor) -> Tensor:
+        """One value for each natural parameter, by torch's random numbers."""
+        return self.distribution(natural).sample()  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
+
+    def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
+        """The logarithm of p(y | η), constants included."""
+        return self.log_likelihood(natural, value) + self.log_base(value)
+
+    def log_likelihood(self, natural: Tensor, value: Tensor) -> Tensor:
+        """η·t(y) − A(η): the part of log p(y | η) that depends on η, which the paper's numbers are made of."""
+        return natural * self.sufficient(value) - self.log_partition(natural)
+
+
+class Gaussian(ExponentialFamily):
+    """Normal with one variance for all observations; η is mean / variance, and the network gives the mean.
+
+    variance: positive, or None for one that is learned and starts at 1.
+    """
+
+    def __init__(self, variance: float | None = 1.0) -> None:
+        super().__init__()
+        self.log_variance = nn.Parameter(torch.zeros(())) if variance is None else None
+        self._variance = 1.0 if variance is None else _check_positive("variance", variance)
+
+    @property
+    def text(self) -> str:
+        """What options call it."""
+        return "gaussian" if self.log_variance is not None else f"gaussian:{self._variance!r}"
+
+    def variance_as(self, like: Tensor) -> Tensor:
+        """The variance, a scalar of the precision and on the device of another tensor."""
+        if self.log_variance is not None:
+            return self.log_variance.to(like.dtype).exp()
+        return torch.tensor(self._variance, dtype=like.dtype, device=like.device)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """A(η) = variance·η² / 2."""
+        return self.variance_as(natural) * natural.square() / 2
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """The density of a normal with mean 0."""
+        return self._log_density(value)
+
+    def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
+        """The logarithm of p(y | η), from y − mean: η·t(y) and A(η) are too large where the mean is."""
+        return self._log_density(value - self.mean(natural))
+
+    def _log_density(self, distance: Tensor) -> Tensor:
+        """Of a number at a distance from the mean."""
+        variance = self.variance_as(distance)
+        return -(distance.square() / variance + math.log(2 * math.pi) + variance.log()) / 2
+
+    def natural(self, raw: Tensor) -> Tensor:
+        """Mean / variance."""
+        return raw / self.variance_as(raw)
+
+    def distribution(self, natural: Tensor) -> Distribution:
+        """Normal; the mean is variance·η."""
+        variance = self.variance_as(natural)
+        return distributions.Normal(natural * variance, variance.sqrt(), validate_args=False)
+
+
+class Poisson(ExponentialFamily):
+    """Counts; η is the logarithm of the rate.
+
+    least: of the rate. The network gives r and the rate is least + exp(r): with 1, the second parameterisation of the
+    paper's section 6.2.2. The first one is that of counts from 1, as `Shifted(Poisson(), 1)`.
+    """
+
+    values, support, needs_double = "whole numbers from 0", constraints.nonnegative_integer, True
+
+    def __init__(self, least: float = 0.0) -> None:
+        super().__init__()
+        self.least = real("least", least, 0, LARGEST)
+
+    @property
+    def text(self) -> str:
+        """What options call it."""
+        return f"poisson:{self.least!r}" if self.least else "poisson"
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """A(η) = exp(η)."""
+        return natural.exp()
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """−log y!"""
+        return -(value + 1).lgamma()
+
+    def natural(self, raw: Tensor) -> Tensor:
+        """log(least + exp(raw))."""
+        return raw if not self.least else torch.logaddexp(raw, torch.full_like(raw, math.log(self.least)))
+
+    def distribution(self, natural: Tensor) -> Distribution:
+        """Poisson."""
+        return distributions.Poisson(natural.exp(), validate_args=False)
+
+
+class Binomial(ExponentialFamily):
+    """Successes of a number of trials; η is the logit of a success.
+
+    total_count: the number of trials.
+    """
+
+    needs_double = True
+
+    def __init__(self, total_count: int) -> None:
+        super().__init__()
+        self.total_count = whole("total_count", total_count, 1, int(LARGEST))
+        self.values = f"whole numbers from 0 to {total_count}"
+        self.support = constraints.integer_interval(0, self.total_count)  # type: ignore[no-untyped-call]
+
+    @property
+    def text(self) -> str:
+        """What options call it."""
+        return f"binomial:{self.total_count}"
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """A(η) = n·log(1 + exp(η))."""
+        return self.total_count * functional.softplus(natural)
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """The logarithm of the binomial coefficient."""
+        n = self.total_count
+        return math.lgamma(n + 1) - (value + 1).lgamma() - (n - value + 1).lgamma()
+
+    def distribution(self, natural: Tensor) -> Distribution:
+        """Binomial."""
+        return distributions.Binomial(self.total_count, logits=natural, validate_args=False)
+
+
+class Bernoulli(Binomial):
+    """0 or 1; η is the logit of 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    @property
+    def text(self) -> str:
+        """What options call it."""
+        return "bernoulli"
+
+
+class NegativeBinomial(ExponentialFamily):
+    """Failures before a number of successes; η = log(1 − p) for a probability p of success, so it is negative.
+
+    total_count: the number of successes; positive, not necessarily whole.
+    """
+
+    values, support, needs_double = "whole numbers from 0", constraints.nonnegative_integer, True
+
+    def __init__(self, total_count: float) -> None:
+        super().__init__()
+        self.total_count = _check_positive("total_count", total_count)
+
+    @property
+    def text(self) -> str:
+        """What options call it."""
+        return f"negative-binomial:{self.total_count!r}"
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """A(η) = −n·log(1 − exp(η))."""
+        return -self.total_count * (-natural.expm1()).log()
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """The logarithm of the number of orders."""
+        n = self.total_count
+        return (value + n).lgamma() - (value + 1).lgamma() - math.lgamma(n)
+
+    def natural(self, raw: Tensor) -> Tensor:
+        """−softplus(−raw): the logarithm of a probability whose logit is raw."""
+        return -functional.softplus(-raw) - LEAST
+
+    def mean(self, natural: Tensor) -> Tensor:
+        """n·(1 − p) / p, without the logit of torch's distribution, which loses digits of large means."""
+        return self.total_count / (-natural).expm1()
+
+    def distribution(self, natural: Tensor) -> Distribution:
+        """Negative binomial. What torch calls a success is a failure here."""
+        logits = -(-natural).expm1().log()
+        return distributions.NegativeBinomial(self.total_count, logits=logits, validate_args=False)
+
+
+class Gamma(ExponentialFamily):
+    """Positive numbers with a known concentration (shape); η is −rate, so it is negative.
+
+    concentration: positive.
+    """
+
+    values, support, needs_double = "positive numbers", constraints.positive, True
+
+    def __init__(self, concentration: float) -> None:
+        super().__init__()
+        self.concentration = _check_positive("concentration", concentration)
+
+    @property
+    def text(self) -> str:
+        """What options call it."""
+        return f"gamma:{self.concentration!r}"
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """A(η) = −α·log(−η)."""
+        return -self.concentration * (-natural).log()
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """(α − 1)·log y − log Γ(α)."""
+        return (self.concentration - 1) * value.log() - math.lgamma(self.concentration)
+
+    def natural(self, raw: Tensor) -> Tensor:
+        """−α·exp(−raw): the network gives the logarithm of the mean."""
+        return -self.concentration * (-raw).exp()
+
+    def distribution(self, natural: Tensor) -> Distribution:
+        """Gamma."""
+        return distributions.Gamma(torch.full_like(natural, self.concentration), -natural, validate_args=False)
+
+
+class Categorical(ExponentialFamily):
+    """One of D categories, numbered from 0; η are D logits, the last dimension of `natural`."""
+
+    values, support = "numbers of categories from 0", constraints.nonnegative_integer
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """A(η) = log Σ exp(η)."""
+        return natural.logsumexp(-1)
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros(value.shape, device=value.device)
+
+    def log_likelihood(self, natural: Tensor, value: Tensor) -> Tensor:
+        """The logarithm of the probability of each value's category."""
+        shape = np.broadcast_shapes(natural.shape[:-1], value.shape)
+        chances = natural.log_softmax(-1).expand(*shape, -1)
+        return chances.gather(-1, value.long().expand(shape)[..., None])[..., 0]
+
+    def mean(self, natural: Tensor) -> Tensor:
+        """The probability of each category, [..., D]."""
+        return natural.softmax(-1)
+
+    def distribution(self, natural: Tensor) -> Distribution:
+        """Categorical."""
+        return distributions.Categorical(logits=natural, validate_args=False)
+
+
+class Ordinal(ExponentialFamily):
+    """One of a number of ordered levels, numbered from 0: p(y | η) ∝ exp(η·y + b_y).
+
+    The logit of each level against the one below it is η plus a constant: the adjacent-category model, which is the
+    ordinal model of an exponential family. levels: from 2 to 100,000. The weights b of the levels are learned, and
+    start at 0.
+    """
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.levels = whole("levels", levels, 2, MOST_LEVELS)
+        self.values = f"whole numbers from 0 to {levels - 1}"
+        self.support = constraints.integer_interval(0, self.levels - 1)  # type: ignore[no-untyped-call]
+        self.weights = nn.Parameter(torch.zeros(levels))
+
+    @property
+    def text(self) -> str:
+        """What options call it."""
+        return f"ordinal:{self.levels}"
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """A(η) = log Σ_k exp(η·k + b_k)."""
+        return self._logits(natural).logsumexp(-1)
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """b_y."""
+        return self.weights[value.long()].to(torch.promote_types(value.dtype, torch.float32))
+
+    def mean(self, natural: Tensor) -> Tensor:
+        """The mean level."""
+        return self._logits(natural).softmax(-1) @ torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
+
+    def sample(self, natural: Tensor) -> Tensor:
+        """Levels, as numbers of the kind of the natural parameter."""
+        return super().sample(natural).to(natural.dtype)
+
+    def distribution(self, natural: Tensor) -> Distribution:
+        """Categorical."""
+        return distributions.Categorical(logits=self._logits(natural), validate_args=False)
+
+    def _logits(self, natural: Tensor) -> Tensor:
+        levels = torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
+        return natural[..., None] * levels + self.weights.to(natural.dtype)
+
+
+class Shifted(ExponentialFamily):
+    """Values that start at another number: y − shift is of the family. For example, ratings from 1 that are counts."""
+
+    def __init__(self, family: ExponentialFamily, shift: float) -> None:
+        super().__init__()
+        self.family, self.shift = family, shift
+        self.needs_double, self.support = family.needs_double, family.support
+        is_open = family.values.endswith("from 0")
+        self.values = f"{family.values[:-1]}{shift:g}" if is_open else f"{family.values} plus {shift:g}"
+
+    @property
+    def text(self) -> str:
+        """What options call it."""
+        is_known = isinstance(self.family, Poisson) and self.shift == 1
+        return self.family.text.replace("poisson", "poisson-from-1") if is_known else super().text
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """That of the family."""
+        return self.family.log_partition(natural)
+
+    def log_base(self, value: Tensor) -> Tensor:
+        """That of the family at y − shift."""
+        return self.family.log_base(value - self.shift)
+
+    def sufficient(self, value: Tensor) -> Tensor:
+        """That of the family at y − shift."""
+        return self.family.sufficient(value - self.shift)
+
+    def supports(self, value: Tensor) -> Tensor:
+        """Whether y − shift is a value of the family."""
+        return self.family.supports(value - self.shift)
+
+    def natural(self, raw: Tensor) -> Tensor:
+        """That of the family."""
+        return self.family.natural(raw)
+
+    def mean(self, natural: Tensor) -> Tensor:
+        """The mean of the family plus the shift."""
+        return self.family.mean(natural) + self.shift
+
+    def sample(self, natural: Tensor) -> Tensor:
+        """Values of the family plus the shift."""
+        return self.family.sample(natural) + self.shift
+
+
+class FamilyName(NamedTuple):
+    """A family by name. make: called with its number, or without. parameter: what the number is; "" for none."""
+
+    make: Callable[..., ExponentialFamily]
+    parameter: str = ""
+    convert: Callable[[str], float] = float
+    required: bool = True
+
+
+FAMILIES: dict[str, FamilyName] = {
+    "gaussian": FamilyName(lambda variance=None: Gaussian(variance), "VARIANCE", required=False),
+    "poisson": FamilyName(Poisson, "LEAST", required=False),
+    "poisson-from-1": FamilyName(lambda least=0.0: Shifted(Poisson(least), 1), "LEAST", required=False),
+    "bernoulli": FamilyName(Bernoulli),
+    "binomial": FamilyName(Binomial, "TOTAL_COUNT", int),
+    "negative-binomial": FamilyName(NegativeBinomial, "TOTAL_COUNT"),
+    "gamma": FamilyName(Gamma, "CONCENTRATION"),
+    "ordinal": FamilyName(Ordinal, "LEVELS", int),
+}
+
+
+def parse_family(text: str) -> ExponentialFamily:
+    """The family of a text such as "poisson", "gaussian:2" or "binomial:10". Raises UsageError.
+
+    The number is the variance of a Gaussian (without it, the variance is learned), the least rate of a Poisson, the
+    total count of a binomial or negative binomial, the concentration of a gamma, or the number of levels.
+
+    >>> parse_family("binomial:10").total_count
+    10
+    """
+    name, colon, number = str(text).partition(":")
+    family = FAMILIES.get(name)
+    if family is None:
+        known = ", ".join(_show(name, family) for name, family in FAMILIES.items())
+        raise UsageError(f"family is {text!r:.60}, expected one of: {known}")
+    if not number and not colon and not (family.required and family.parameter):
+        return family.make()
+    if not number or not family.parameter:
+        raise UsageError(f"family is {text!r:.60}, expected {_show(name, family)}")
+    try:
+        parameter = family.convert(number)
+    except ValueError:
+        kind = "whole number" if family.convert is int else "number"
+        raise UsageError(f"family is {text!r:.60}, expected a {kind} after the colon") from None
+    return family.make(parameter)
+
+
+def _show(name: str, family: FamilyName) -> str:
+    number = f":{family.parameter}" if family.required else f"[:{family.parameter}]"
+    return name + (number if family.parameter else "")
+
+
+def _check_positive(name: str, value: float) -> float:
+    if not 1 / LARGEST <= value <= LARGEST:
+        raise UsageError(f"{name} is {value!r}, expected a positive number from {1 / LARGEST:g} to {LARGEST:g}")
+    return float(value)

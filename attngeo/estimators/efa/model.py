@@ -1,0 +1,382 @@
+"""A model of one part, made from options and what the training data are: a network, a family, and the loss of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attngeo.bounds import require_memory
+from attngeo.errors import TableError, UsageError
+from attngeo.estimators.efa.attention import AttentionShape, MaskedAttention, measure_lengths
+from attngeo.estimators.efa.columns import TABLE, TRAINING
+from attngeo.estimators.efa.families import Categorical, ExponentialFamily, Gaussian
+from attngeo.estimators.efa.networks import (
+    Batch,
+    ItemAttention,
+    ItemFactors,
+    SpatialFactors,
+    Tokens,
+    ValueAttention,
+    ValueFactors,
+    ValueShape,
+    start_like_keras,
+)
+from attngeo.estimators.efa.options import LEVELS, Architecture, EfaOptions
+from attngeo.estimators.efa.sequences import Sequences, check_levels, check_support
+
+NO_ATTENTION = "a factor model has no attention; fit one with model efa"
+# Positions of a batch that may be padding.
+PADDED = 2**12
+# Where a network's number for a mean is looked for, from 0.
+FARTHEST = 30.0
+# Coordinates of one place in two tables differ by less than this share of the largest one in their column.
+SAME_PLACE = 1e-6
+# Deviations of numbers as shares of their mean: of equal ones, whose mean is rounded, and of such whose differences
+# single precision rounds by a hundredth or more.
+ROUNDING, TOO_CLOSE = 2.0**-48, 2.0**-17
+# The largest value that may have a vector of its own.
+MOST_LEVELS = 100_000
+# Radius of the Earth in km.
+RADIUS = 6371.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataShape:
+    """What a model has to know of its data; JSON can say all of it.
+
+    part: "items" or "values". items: how many. longest: positions that a sequence may have. trained: positions of the
+    longest sequence that was read. coordinates, lags: how many. levels: values from 0, for one vector for each.
+    value_scale, place_scale: mean and deviation of values, and of each coordinate. variance: of values, at which a
+    learned one starts. raw_start: what is added to the number that the network gives a family other than the Gaussian,
+    which begins near 0. places: coordinates of the positions, for the spatial factor model. position: the column of
+    positions that training rows have, if their order matters.
+    """
+
+    part: str
+    items: int = 0
+    longest: int = 0
+    trained: int = 0
+    coordinates: int = 0
+    lags: int = 0
+    levels: int = 0
+    value_scale: tuple[float, float] = (0.0, 1.0)
+    variance: float = 1.0
+    raw_start: float = 0.0
+    place_scale: tuple[tuple[float, float], ...] = ()
+    places: tuple[tuple[float, ...], ...] = ()
+    position: str | None = None
+
+
+class PartModel(nn.Module):
+    """A network with the family of what it predicts: `model(batch)` is (−Σ log p, number of observations)."""
+
+    def __init__(self, network: nn.Module, family: ExponentialFamily, shape: DataShape) -> None:
+        super().__init__()
+        self.network, self.family, self.shape = network, family, shape
+        self.is_of_items = shape.part == "items"
+        self._places: Tensor
+        self.register_buffer("_places", torch.tensor(shape.place_scale).reshape(-1, 2).T, persistent=False)
+
+    def check(self, sequences: Sequences, value: str | None, source: str) -> None:
+        """Raise TableError for values that the family cannot give, or the embedding cannot take, or other places.
+
+        value, source: their column, or None if the values are not read; and their table.
+        """
+        if self.shape.places:
+            _check_places(sequences, self.shape.places)
+        if not self.is_of_items and value is not None:
+            check_support(self.family, sequences, value, source)
+            if isinstance(self.network, ValueAttention) and self.network.shape.value == "levels":
+                check_levels(sequences, value, source)
+
+    def batch(self, sequences: Sequences) -> Batch:
+        """What the network reads of these sequences."""
+        if self.is_of_items:
+            return sequences.batch("items")
+        counts = {"items": self.shape.items, "coordinates": self.shape.coordinates, "lagged": self.shape.lags}
+        return sequences.batch("values", *(name for name, count in counts.items() if count))
+
+    def natural(self, batch: Batch) -> Tensor:
+        """The natural parameter at each position, [B, I]; for items, their logits, [B, I, D]."""
+        return self._read_natural(self.network(self._scale(batch)))
+
+    def natural_at(self, position: int, batch: Batch) -> Tensor:
+        """The same at one position, [B] or [B, D]; by one pass."""
+        if not isinstance(self.network, ItemAttention | ValueAttention):
+            return self.natural(batch)[:, position]
+        tokens = self.embed(batch)
+        read = self.attention.read_one(*tokens[:3], position, causal=self.network.causal)
+        return self._read_natural(self.network.decode(read))
+
+    def mean(self, batch: Batch) -> Tensor:
+        """The mean of the family at each position, [B, I]; for items, their probabilities, [B, I, D]."""
+        return self.family.mean(self.natural(batch))
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        """Log p at each position, [B, I]; 0 at unknown ones."""
+        known, observed = batch.known, batch.items if self.is_of_items else batch.values
+        assert observed is not None
+        natural = self.natural(batch)
+        log_prob = torch.zeros(known.shape, dtype=natural.dtype, device=known.device)
+        chosen, observed = natural[known], observed[known]
+        if self.family.needs_double and chosen.device.type != "mps":  # which has no double precision
+            chosen, observed = chosen.double(), observed.double()
+        return log_prob.masked_scatter(known, self.family.log_prob(chosen, observed).to(log_prob.dtype))
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum of −log p, and the number of observations."""
+        total = -torch.stack([self.log_prob(part).sum() for part in split_lengths(batch)]).sum()
+        return total, batch.known.sum().float()
+
+    @property
+    def attention(self) -> MaskedAttention:
+        """The layers of attention. Raises UsageError for a factor model."""
+        attention = getattr(self.network, "attention", None)
+        if not isinstance(attention, MaskedAttention):
+            raise UsageError(NO_ATTENTION)
+        return attention
+
+    def embed(self, batch: Batch) -> Tokens:
+        """The input of the layers of attention. Raises UsageError for a factor model."""
+        if not isinstance(self.network, ItemAttention | ValueAttention):
+            raise UsageError(NO_ATTENTION)
+        return self.network.embed(self._scale(batch))
+
+    def _scale(self, batch: Batch) -> Batch:
+        """What the network is given: values and coordinates near 1."""
+        if self.is_of_items:
+            return batch
+        mean, deviation = self.shape.value_scale
+
+        def scale(name: str, part: Tensor) -> Tensor:
+            if name in ("values", "lagged"):
+                return (part - mean) / deviation
+            return (part - self._places[0]) / self._places[1] if name == "coordinates" else part
+
+        return batch.apply(scale)
+
+    def _read_natural(self, raw: Tensor) -> Tensor:
+        """Natural parameters from the numbers of the network, which products in half precision may have given.
+
+        A number of a value is the mean of a Gaussian in the units of the values, or counts from where it starts.
+        """
+        raw = raw.float() if raw.dtype in (torch.bfloat16, torch.float16) else raw
+        if self.is_of_items:
+            return raw
+        mean, deviation = self.shape.value_scale
+        is_gaussian = isinstance(self.family, Gaussian)
+        return self.family.natural(raw * deviation + mean if is_gaussian else raw + self.shape.raw_start)
+
+
+def split_lengths(batch: Batch) -> Iterator[Batch]:
+    """A batch; sequences less than half as long as the longest one apart, if there is much padding."""
+    if batch.known.numel() <= PADDED:  # without a look at the numbers, for which a GPU would be waited for
+        yield batch
+        return
+    measured, order = measure_lengths(batch.present).sort(descending=True, stable=True)
+    lengths = measured.tolist()
+    while lengths:
+        longest, count = lengths[0], len(lengths)
+        shorter = [at for at in range(count) if 2 * lengths[at] < longest]
+        if shorter and (count - shorter[0]) * (longest - lengths[shorter[0]]) > PADDED:
+            count = shorter[0]
+        yield _cut(batch, order[:count], longest)
+        lengths, order = lengths[count:], order[count:]
+
+
+def _cut(batch: Batch, rows: Tensor, length: int) -> Batch:
+    """Some sequences of a batch, up to a length."""
+    return batch.apply(lambda name, part: part[rows, :, :length] if name == "lagged" else part[rows, :length])
+
+
+def describe_data(
+    options: EfaOptions, architecture: Architecture, family: ExponentialFamily, known: DataShape,
+    tables: Sequence[Sequences],
+) -> DataShape:  # fmt: skip
+    """What a model has to know of training data (the first) and validation data. Raises TableError, UsageError.
+
+    known: the part, the number of items and the column of positions.
+    """
+    train = tables[0]
+    trained = max(int(table.lengths.max()) for table in tables)
+    if architecture.longest is not None and trained > architecture.longest:
+        raise UsageError(f"longest is {architecture.longest}, but a sequence has {trained} positions; shorten it")
+    shape: dict[str, Any] = {
+        "part": known.part, "items": known.items, "position": known.position, "trained": trained,
+        "longest": architecture.longest or trained,
+    }  # fmt: skip
+    if known.part == "items":
+        return DataShape(**shape)
+    assert train.values is not None
+    if options.model == "fm" and not known.items:
+        shape["places"] = _list_places(train)
+        for table in tables:
+            _check_places(table, shape["places"])
+    has_levels = architecture.embedding in LEVELS
+    if has_levels:
+        largest = max(int(table.values.max().clamp(min=0)) for table in tables if table.values is not None)
+        if largest > MOST_LEVELS:
+            raise UsageError(
+                f"embedding is {architecture.embedding}, one vector for each whole number, but values go up to "
+                f"{largest:,}, expected at most {MOST_LEVELS:,}; choose network"
+            )
+        shape["levels"] = largest + 1
+    scale = _measure_scales(train.values[train.known][:, None], [options.value])[0]
+    is_scaled, names = options.standardise and options.model == "efa", options.coordinate_names
+    if is_scaled and not has_levels:
+        shape["value_scale"] = scale
+    if is_scaled:
+        shape["raw_start"] = _find_raw(family, scale[0])
+    shape["place_scale"] = ((0.0, 1.0),) * len(names)
+    if options.standardise and train.coordinates is not None:
+        shape["place_scale"] = tuple(_measure_scales(train.coordinates[train.known], names))
+    return DataShape(**shape, coordinates=len(names), lags=len(options.lag_names), variance=scale[1] ** 2)
+
+
+def _list_places(sequences: Sequences) -> tuple[tuple[float, ...], ...]:
+    """The coordinates of the positions of the first sequence."""
+    if sequences.coordinates is None:
+        raise UsageError("a factor model of values requires items or coordinates; name their columns")
+    return tuple(tuple(map(float, place)) for place in sequences.coordinates[: sequences.starts[1]])
+
+
+def _measure_scales(numbers: Tensor, columns: Sequence[str]) -> list[tuple[float, float]]:
+    """Mean and deviation of each of n numbers, [rows, n]; a deviation of 0 counts as 1.
+
+    Sums are around a mean: squares of large numbers are not subtracted. Raises TableError for numbers that are too
+    close to each other for single precision, in which models compute.
+    """
+    numbers = numbers.double()
+    around = numbers.mean(0)
+    moved = numbers - around
+    mean, square = moved.sum(0) / len(numbers), moved.square().sum(0) / len(numbers)
+    deviations = (square - mean.square()).clamp(min=0).sqrt()
+    scales = []
+    for name, center, deviation in zip(columns, (around + mean).tolist(), deviations.tolist(), strict=True):
+        is_constant = deviation <= ROUNDING * abs(center)
+        if not is_constant and deviation < TOO_CLOSE * abs(center):
+            raise TableError(
+                f"{TRAINING}: column {name!r} has a mean of {center:g} and a deviation of {deviation:g}, which single "
+                "precision cannot tell apart; subtract a constant from the column, in all tables"
+            )
+        scales.append((center, 1.0 if is_constant else deviation))
+    return scales
+
+
+def _find_raw(family: ExponentialFamily, mean: float) -> float:
+    """The number of a network for which the family has a mean; 0 if none has, and for a Gaussian, which has units."""
+
+    def above(raw: float) -> float:
+        return float(family.mean(family.natural(torch.tensor(raw, dtype=torch.float64))).detach()) - mean
+
+    if isinstance(family, Gaussian) or not above(-FARTHEST) < 0 < above(FARTHEST):
+        return 0.0
+    from scipy.optimize import brentq
+
+    return float(brentq(above, -FARTHEST, FARTHEST))
+
+
+def _check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -> None:
+    """Raise TableError unless each sequence has all these places, in this order: whose neighbours are known."""
+    wanted = torch.tensor(places, dtype=torch.float64)
+    stated = sequences.coordinates
+    near = SAME_PLACE * wanted.abs().amax(0)  # in single precision they differ by less
+    if (
+        stated is None
+        or (sequences.lengths != len(places)).any()
+        or not (sequences.present.all() and bool(((stated.reshape(-1, *wanted.shape) - wanted).abs() <= near).all()))
+    ):
+        raise TableError(
+            f"{TABLE}: a factor model of places requires its {len(places)} places in each sequence, in one order; give "
+            "all rows, with a column that orders them"
+        )
+
+
+def make_model(
+    options: EfaOptions, architecture: Architecture, family: ExponentialFamily, shape: DataShape
+) -> PartModel:
+    """A model whose parameters follow from torch's random numbers. Raises UsageError for sizes that do not fit.
+
+    family: of values, a part of the model; that of items is categorical.
+    """
+    network = _make_network(options, architecture, shape)
+    if shape.part == "items":
+        family = Categorical()
+    elif isinstance(family, Gaussian) and family.log_variance is not None:
+        nn.init.constant_(family.log_variance, math.log(shape.variance))
+    model = PartModel(network, family, shape)
+    if architecture.init == "keras":
+        start_like_keras(model.network)
+    return model
+
+
+def _make_network(options: EfaOptions, architecture: Architecture, shape: DataShape) -> nn.Module:
+    causal = options.causal
+    positions = shape.longest if options.gives_vectors(options.position or shape.position) else 0
+    pooling: dict[str, Any] = {"causal": causal, "pooling": architecture.pooling, "start": architecture.start}
+    if shape.part == "items":
+        if options.model == "fm":
+            return ItemFactors(shape.items, options.width, **pooling)
+        layers = _shape_attention(options, architecture, options.width)
+        return ItemAttention(shape.items, layers, positions=positions, causal=causal)
+    if options.model == "efa":
+        tokens = ValueShape(
+            items=shape.items, item_size=options.width, both=architecture.both, coordinates=shape.coordinates,
+            coordinate_size=options.width, lags=shape.lags, lag_size=options.width, value=architecture.embedding,
+            levels=shape.levels, value_size=options.width, positions=positions, join=architecture.join,
+            width=options.width, head=architecture.head_units if architecture.readout == "network" else None,
+        )  # fmt: skip
+        return ValueAttention(tokens, _shape_attention(options, architecture, tokens.attended), causal=causal)
+    if shape.items:
+        return ValueFactors(shape.items, options.width, **pooling)
+    if causal:
+        raise UsageError("direction is 'uni', expected 'bi' for a factor model of places, which have no order")
+    places = np.array(shape.places)
+    # In double precision: the differences in each coordinate, and what is computed from them.
+    require_memory(8 * (4 + shape.coordinates) * len(places) ** 2, f"the distances of {len(places):,} places")
+    distances = measure_distances(places, options.distance)
+    return SpatialFactors(torch.as_tensor(distances), shape.coordinates, options.width, neighbours=options.neighbours)
+
+
+def _shape_attention(options: EfaOptions, architecture: Architecture, width: int) -> AttentionShape:
+    """The layers. width: of the vectors that they get, which a value as a number makes one larger than its parts."""
+    size = architecture.head_size
+    if size is None and options.width % options.heads == 0:
+        size = width // options.heads
+    return AttentionShape(
+        width=width, layers=options.layers, heads=options.heads, head_size=size, kind=architecture.kind,
+        scale=architecture.scale, residual=architecture.residual, bias=True, norm=architecture.norm,
+        feed_forward=architecture.feed_forward,
+    )  # fmt: skip
+
+
+def measure_distances(places: np.ndarray, kind: str) -> np.ndarray:
+    """Distances between places, [I, I]; places: [I, dimensions].
+
+    kind: "euclidean"; or "haversine" for great-circle distances in km on a sphere of radius 6,371 km, whose places have
+    latitude and longitude in degrees. Raises TableError for degrees that no place has, UsageError for other dimensions.
+    """
+    if kind == "euclidean":
+        straight: np.ndarray = np.sqrt(((places[:, None] - places) ** 2).sum(-1))
+        return straight
+    if places.shape[1] != 2:
+        raise UsageError(f"{places.shape[1]} coordinates, expected latitude and longitude; or set distance euclidean")
+    for name, degrees, most in zip(("latitude", "longitude"), places.T, (90, 360), strict=True):
+        if np.abs(degrees).max() > most:
+            wrong = degrees[np.abs(degrees).argmax()]
+            raise TableError(
+                f"a place has the {name} {wrong:g}, expected degrees from -{most} to {most}; name the columns of "
+                "latitude and longitude in this order, or set distance to euclidean"
+            )
+    latitude, longitude = np.radians(places).T
+    between = [angles[:, None] - angles for angles in (latitude, longitude)]
+    cosines = np.cos(latitude)[:, None] * np.cos(latitude)
+    half: Any = np.sin(between[0] / 2) ** 2 + cosines * np.sin(between[1] / 2) ** 2
+    distances: np.ndarray = 2 * RADIUS * np.arcsin(np.sqrt(half))
+    return distances

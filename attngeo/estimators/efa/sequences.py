@@ -1,0 +1,354 @@
+"""Tidy tables as tensors: one row of a table is an item of a sequence, its value, or both.
+
+Shapes: N sequences with P places in all, one sequence after the other; padded, N sequences of up to I positions. A
+place without a row, which is 0 in all numbers, is a gap between positions, or padding at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attngeo.errors import TableError
+from attngeo.estimators.efa.columns import (
+    TABLE,
+    check_columns,
+    code_sequences,
+    rank_positions,
+    read_numbers,
+    require_frame,
+    require_values,
+    show_name,
+)
+from attngeo.estimators.efa.families import ExponentialFamily
+from attngeo.estimators.efa.networks import Batch
+from attngeo.estimators.efa.options import EfaOptions
+
+POSITION = "position"
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The rows of a table, by sequence, without padding: one long sequence does not make the others larger.
+
+    names: of the sequences, [N]. starts: the first place of each, and the number of places, [N + 1]. rows: the row of
+    the table at each place, [P], or −1. known: whether what is modelled is known there, so that other places see it,
+    [P]. asked: which places are predicted, [P]. items: their numbers, [P]. values: [P]. coordinates: [P, dimensions].
+    lagged: values at earlier times, the latest first, [P, lags]. None is what the table lacks.
+    """
+
+    names: np.ndarray
+    starts: np.ndarray
+    rows: np.ndarray
+    known: Tensor
+    asked: Tensor
+    items: Tensor | None = None
+    values: Tensor | None = None
+    coordinates: Tensor | None = None
+    lagged: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of places of each sequence, [N]."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def present(self) -> Tensor:
+        """Where there is a row, [P]."""
+        return torch.as_tensor(self.rows >= 0)
+
+    @cached_property
+    def at(self) -> tuple[Tensor, Tensor]:
+        """The sequence and the position of each place, [P] each."""
+        sequence = np.repeat(np.arange(len(self)), self.lengths)
+        return torch.as_tensor(sequence), torch.as_tensor(np.arange(len(self.rows)) - self.starts[sequence])
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of places that there are, by their names."""
+        for part in fields(self):
+            tensor = getattr(self, part.name)
+            if isinstance(tensor, Tensor):
+                yield part.name, tensor
+
+    def take(self, which: np.ndarray) -> Self:
+        """Some of the sequences."""
+        at = self.find_places(which)
+        starts = np.concatenate([[0], self.lengths[which].cumsum()])
+        places = torch.as_tensor(at)
+        parts: dict[str, Any] = {name: tensor[places] for name, tensor in self.tensors()}
+        return type(self)(self.names[which], starts, self.rows[at], **parts)
+
+    def find_places(self, which: np.ndarray) -> np.ndarray:
+        """The places of some of the sequences, one after the other."""
+        lengths = self.lengths[which]
+        before = lengths.cumsum() - lengths
+        places: np.ndarray = np.repeat(self.starts[which] - before, lengths) + np.arange(lengths.sum())
+        return places
+
+    def pad(self, numbers: Tensor) -> Tensor:
+        """Numbers of places, [P, …], as those of positions, [N, I, …]; 0 at those that a sequence does not have."""
+        wide = numbers.new_zeros(len(self), int(self.lengths.max(initial=1)), *numbers.shape[1:])
+        wide[self.at] = numbers
+        return wide
+
+    def batch(self, *names: str) -> Batch:
+        """These parts, padded to the longest sequence; numbers in single precision."""
+        padded: dict[str, Tensor] = {}
+        for name in ("known", *names):
+            tensor = self.pad(getattr(self, name))
+            padded[name] = tensor.float() if tensor.is_floating_point() else tensor
+        if "lagged" in padded:
+            padded["lagged"] = padded["lagged"].transpose(1, 2)
+        return Batch(**padded, present=padded["known"] if self.is_complete else self.pad(self.present))
+
+    @cached_property
+    def is_complete(self) -> bool:
+        """Whether what is modelled is known at each place with a row."""
+        return bool(self.known.equal(self.present))
+
+    def scatter(self, numbers: Tensor, rows: int, where: Tensor) -> np.ndarray:
+        """Numbers at some places, [P, …], as those of each row of the table, [rows, …]; NaN for the others."""
+        chosen = where.numpy()
+        spread = np.full((rows, *numbers.shape[1:]), np.nan)
+        spread[self.rows[chosen]] = numbers.double().numpy()[chosen]
+        return spread
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """How tables are read: the columns, and what they must have.
+
+    items: the known items in the order of their numbers; None if the table needs none. Those of other kinds are found
+    by their texts. has_values: whether values are modelled. longest: most positions, 0 for any. is_ordered: whether
+    positions matter. If not, a column called position that cannot be read is ignored, unless the options name it.
+    of_places: whether each sequence has all places, whose values a factor model adds up.
+    """
+
+    options: EfaOptions
+    items: Sequence[Any] | None = None
+    has_values: bool = False
+    longest: int = 0
+    is_ordered: bool = True
+    of_places: bool = False
+    numbers: dict[Any, int] = field(init=False)
+    texts: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", {item: at for at, item in enumerate(self.items or ())})
+        object.__setattr__(self, "texts", {str(item): at for at, item in enumerate(self.items or ())})
+
+    @property
+    def modelled(self) -> str:
+        """The column of what is modelled."""
+        return self.options.value if self.has_values else self.options.item
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that a table must have."""
+        options = self.options
+        names = [options.sequence, *options.coordinate_names, *options.lag_names]
+        names += [options.item] if self.items is not None else []
+        names += [options.value] if self.has_values else []
+        names += [options.position] if options.position is not None else []
+        return names
+
+    def read(self, frame: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> Sequences:
+        """The sequences of a table. Raises TableError that names the row, from 1, and what to do.
+
+        fill: whether rows may lack what is modelled. They are predicted from those that have it, and no row is
+        predicted from them. Those of one position are alternatives: each has a copy of its sequence, without the other
+        ones.
+        """
+        require_frame(frame, source)
+        check_columns(frame, self.needed, source)
+        codes, labels = code_sequences(frame[self.options.sequence], source)
+        missing = frame[self.modelled].isna().to_numpy() if fill else np.zeros(len(frame), bool)
+        asked = self._find_asked(codes, labels, missing, source)
+        where = self._place_rows(frame, codes, labels, missing, source)
+        rows, sequence, copies = _copy_for_alternatives(codes, where, missing)
+        lengths = np.zeros(len(copies), np.int64)
+        np.maximum.at(lengths, sequence, where[rows] + 1)
+        starts = np.concatenate([[0], lengths.cumsum()])
+        place = starts[sequence] + where[rows]
+        known = np.flatnonzero(~missing)
+
+        def spread(numbers: np.ndarray) -> Tensor:
+            at_places = np.zeros((starts[-1], *numbers.shape[1:]), numbers.dtype)
+            at_places[place] = numbers[rows]
+            return torch.as_tensor(at_places)
+
+        def read_columns(names: Sequence[str], kept: np.ndarray) -> np.ndarray:
+            return np.stack([read_numbers(frame, name, kept=kept, source=source) for name in names], 1)
+
+        row_of = np.full(starts[-1], -1)
+        row_of[place] = rows
+        every, options = np.arange(len(frame)), self.options
+        items = self._read_items(frame, every if self.has_values else known, source) if self.items is not None else None
+        values = np.where(missing, 0, read_columns([options.value], known)[:, 0]) if self.has_values else None
+        return Sequences(
+            labels[copies], starts, row_of, spread(~missing), spread(asked),
+            items=spread(items) if items is not None else None,
+            values=spread(values) if values is not None else None,
+            coordinates=spread(read_columns(options.coordinate_names, every)) if options.coordinates else None,
+            lagged=spread(read_columns(options.lag_names, every)) if options.lags else None,
+        )  # fmt: skip
+
+    def _find_asked(self, codes: np.ndarray, labels: np.ndarray, missing: np.ndarray, source: str) -> np.ndarray:
+        """Which rows are predicted: missing ones, and those that another known row predicts. Raises TableError.
+
+        A factor model of places predicts only the missing row of a sequence that has one.
+        """
+        sizes = np.bincount(codes)
+        known = np.bincount(codes[~missing], minlength=len(sizes))
+        if self.of_places:
+            gaps = sizes - known
+            if (gaps > 1).any():
+                at = codes[missing][(gaps > 1)[codes[missing]]][0]
+                raise TableError(
+                    f"{source}: sequence {show_name(labels[at])} has {gaps[at]} missing values, expected at most one: "
+                    "a factor model of places adds up all others; leave such sequences out, or fit one with model efa"
+                )
+            complete: np.ndarray = missing | (gaps[codes] == 0)
+            return complete
+        if self.options.may_be_alone:
+            return np.ones(len(codes), bool)
+        advice = "leave it out, or set short of fit or predict to keep"
+        if (known == 0).any():
+            raise TableError(
+                f"{source}: sequence {show_name(labels[(known == 0).argmax()])} has no row with {self.modelled}, so no "
+                f"row predicts another; {advice}"
+            )
+        alone = np.flatnonzero(sizes == 1)
+        if len(alone):
+            more = len(alone) - 1
+            others = f", and so {'has 1 other' if more == 1 else f'have {more:,} others'}" if more else ""
+            raise TableError(
+                f"{source}: sequence {show_name(labels[alone[0]])} has one row, which no other row predicts{others}; "
+                f"{advice}"
+            )
+        has_others: np.ndarray = missing | (known[codes] > 1)
+        return has_others
+
+    def _place_rows(
+        self, frame: pd.DataFrame, codes: np.ndarray, labels: np.ndarray, missing: np.ndarray, source: str
+    ) -> np.ndarray:
+        """The position of each row in its sequence, from 0, [rows]. Raises TableError.
+
+        Missing rows may have one position. Without a column of positions, those at the end of a sequence all have the
+        first position after the rows that are there.
+        """
+        ranks = self._rank_rows(frame, codes, source, missing)
+        if ranks is None:
+            where: np.ndarray = pd.Series(codes).groupby(codes).cumcount().to_numpy()
+            if missing.any():
+                last = pd.Series(np.where(missing, -1, where)).groupby(codes).transform("max").to_numpy()
+                ranks = np.minimum(where, last + 1)
+        if ranks is not None:
+            where = pd.Series(ranks).groupby(codes).rank(method="dense").to_numpy(np.int64) - 1
+        at = where.argmax()
+        if self.longest and where[at] >= self.longest:
+            advice = "; rows that are asked for may share a position" if missing.any() else ""
+            raise TableError(
+                f"{source}: sequence {show_name(labels[codes[at]])} has {where[at] + 1} positions, expected at most "
+                f"{self.longest}; shorten it, or fit to longer sequences{advice}"
+            )
+        return where
+
+    def _rank_rows(self, frame: pd.DataFrame, codes: np.ndarray, source: str, missing: np.ndarray) -> np.ndarray | None:
+        """The ranks of the positions of rows; None if the table has none, and its order counts.
+
+        codes: of the sequences of rows. Positions of a sequence must differ, but those of missing rows need not differ
+        from each other.
+        """
+        name = self.options.position
+        if name is not None:
+            return rank_positions(frame[name], codes, source, missing)
+        if POSITION not in frame.columns:
+            return None
+        try:
+            return rank_positions(frame[POSITION], codes, source, missing)
+        except TableError:
+            if self.is_ordered:
+                raise
+            return None
+
+    def _read_items(self, frame: pd.DataFrame, kept: np.ndarray, source: str) -> np.ndarray:
+        """The numbers of the items of rows; 0 for rows that are not kept, whose items are not read."""
+        items = frame[self.options.item]
+        codes = items.map(self.numbers)
+        if codes.isna().any():  # the kind of a column of a text file depends on all of its cells
+            codes = codes.fillna(items.astype(str).map(self.texts))
+        unseen = kept[codes.isna().to_numpy()[kept]]
+        if len(unseen):
+            at = int(unseen.min())
+            if items.isna().iloc[at]:
+                require_values(items, source)
+            item, known = show_name(items.iloc[at]), show_name(next(iter(self.numbers)))
+            raise TableError(
+                f"{source}: row {at + 1} has the item {item}, which no training row has, expected one of "
+                f"{len(self.numbers):,} items such as {known}; leave it out, or fit again with it"
+            )
+        return codes.fillna(0).to_numpy().astype(np.int64)
+
+
+def _copy_for_alternatives(
+    codes: np.ndarray, where: np.ndarray, missing: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, and the number of the copy of a sequence that each is in, [R] each; and the sequence of each copy.
+
+    A sequence has as many copies as there are missing rows at one position; each has all rows that are not missing.
+    codes, where: the sequence and the position of each row.
+    """
+    rows = np.arange(len(codes))
+    copies = np.ones(codes.max() + 1, np.int64)
+    if not missing.any():
+        return rows, codes, np.arange(len(copies))
+    number = np.zeros(len(codes), np.int64)
+    number[missing] = pd.Series(rows[missing]).groupby([codes[missing], where[missing]]).cumcount()
+    np.maximum.at(copies, codes, number + 1)
+    times = np.where(missing, 1, copies[codes])
+    rows = np.repeat(rows, times)
+    copy = np.where(missing[rows], number[rows], np.arange(len(rows)) - np.repeat(times.cumsum() - times, times))
+    return rows, (copies.cumsum() - copies)[codes[rows]] + copy, np.repeat(np.arange(len(copies)), copies)
+
+
+def check_support(family: ExponentialFamily, sequences: Sequences, column: str, source: str) -> None:
+    """Raise TableError for the first row whose value the family cannot give."""
+    assert sequences.values is not None
+    wrong = ~family.supports(sequences.values) & sequences.known
+    if wrong.any():
+        at, value = _find_first(sequences, sequences.values, wrong)
+        advice = "leave the row out" if source == TABLE else "choose another family"
+        raise TableError(f"{source}: row {at + 1} has {column} {value:g}, expected {family.values}; {advice}")
+
+
+def check_levels(sequences: Sequences, column: str, source: str) -> None:
+    """Raise TableError for the first row whose value, or one at an earlier time, has no vector of its own."""
+    assert sequences.values is not None
+    earlier = [] if sequences.lagged is None else sequences.lagged.unbind(1)
+    for what, values in ((column, sequences.values), *(("an earlier value", lagged) for lagged in earlier)):
+        wrong = ((values < 0) | (values != values.floor())) & sequences.present
+        if wrong.any():
+            at, value = _find_first(sequences, values, wrong)
+            advice = "choose network, or truncated, which drops fractions" if source != TABLE else "leave the row out"
+            raise TableError(
+                f"{source}: row {at + 1} has {what} {value:g}, expected a whole number from 0 for the embedding "
+                f"levels; {advice}"
+            )
+
+
+def _find_first(sequences: Sequences, values: Tensor, wrong: Tensor) -> tuple[int, float]:
+    """The first row at these places, from 0, and its value."""
+    rows = sequences.rows[wrong.numpy()]
+    first = int(rows.argmin())
+    return int(rows[first]), float(values[wrong][first])

@@ -1,0 +1,165 @@
+"""The files of a model fitted to a table: `config.json` and `model.safetensors`, checked when they are read.
+
+Nothing in them can run code, and no memory is taken for sizes that the file of the tensors does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from attngeo.bounds import check_small, printable, read_small_text
+from attngeo.errors import (
+    CorruptCheckpointError,
+    ModelNotFoundError,
+    OutputError,
+    TableError,
+    UnsupportedModelError,
+    UsageError,
+    first_line,
+)
+from attngeo.schemas import Table, describe_error
+from attngeo.tables.files import atomic_write
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+ADVICE = "fit and save the model again"
+# What JSON gives back as it was.
+PLAIN = (str, int, float, bool)
+Plain = bool | int | float | str
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class SavedModel(Table):
+    """The keys of the configuration of any saved model."""
+
+    model_type: str
+    format: int
+    attngeo_version: str
+    epochs: Count
+
+
+Schema = TypeVar("Schema", bound=SavedModel)
+
+
+def list_plain(values: Iterable[Any], where: str) -> list[Any]:
+    """Values as a saved model keeps them; those of NumPy as those of Python.
+
+    where: begins a message, such as "column 'size' has a". Raises TableError for a value that JSON lacks.
+    """
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    for value in plain:
+        if not isinstance(value, PLAIN):
+            raise TableError(f"{where} {type(value).__name__}, which a saved model cannot keep; use texts or numbers")
+    return plain
+
+
+def write_model(folder: Path, about: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write the configuration and the tensors of a model to a folder, which is created.
+
+    Raises OutputError, and TableError for a text that no file can keep. Nothing is written if JSON lacks a value of the
+    configuration.
+    """
+    try:
+        text = (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise TableError(
+            f"a text has {error.object[error.start : error.end]!r}, which is no character and a saved model cannot "
+            "keep; replace it"
+        ) from None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    with atomic_write(folder / WEIGHTS) as path:
+        path.write_bytes(save(tensors, metadata={"format": "pt"}))  # save_file makes a file that others cannot read
+    with atomic_write(folder / CONFIG) as path:
+        path.write_bytes(text)
+
+
+def read_config(folder: Path, schema: type[Schema], model_type: str, file_format: int, made_by: str) -> Schema:
+    """The configuration of a saved model of a type.
+
+    made_by: the command that writes such folders. Raises ModelNotFoundError if there is none, UnsupportedModelError if
+    it is of another type or format, and CorruptCheckpointError if it cannot be read or has not the keys of the schema.
+    """
+    path = folder / CONFIG
+    try:
+        text = read_small_text(path)
+        about = json.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelNotFoundError(f"{folder} has no {CONFIG}, expected a folder that {made_by} wrote") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
+    if not isinstance(about, dict) or about.get("model_type") != model_type:
+        stated = about.get("model_type") if isinstance(about, dict) else type(about).__name__
+        raise UnsupportedModelError(f"{path}: model_type is {stated!r:.60}, expected {model_type!r}")
+    if about.get("format") != file_format:
+        raise UnsupportedModelError(
+            f"{path}: format {about.get('format')!r:.20} of attngeo {about.get('attngeo_version')!r:.20}, expected "
+            f"{file_format}; fit it again, or install that version"
+        )
+    try:
+        return schema.model_validate_json(text)
+    except ValidationError as error:
+        # A mistyped key makes the right one missing as well; the mistyped one says more.
+        problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+        raise CorruptCheckpointError(f"{path}: {describe_error(problem)}; {ADVICE}") from None
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{path}: {error}") from None
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a saved model; their numbers are read when they are needed. Raises CorruptCheckpointError."""
+    path = folder / WEIGHTS
+    try:
+        check_small(path, sys.maxsize)  # a file that is no regular one may never end
+        return load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
+
+
+def check_tensors(folder: Path, tensors: Mapping[str, Tensor], plan: Callable[[], Mapping[str, Tensor]]) -> None:
+    """Raise CorruptCheckpointError unless tensors are the planned ones: names, shapes, types, and finite numbers.
+
+    plan: makes them where `torch.device("meta")` is, which takes no memory.
+    """
+    path = folder / WEIGHTS
+    try:
+        with torch.device("meta"):
+            wanted = plan()
+    except (UsageError, TableError) as error:
+        raise CorruptCheckpointError(f"{folder / CONFIG}: {first_line(error)}; {ADVICE}") from None
+    except (RuntimeError, TypeError, OverflowError) as error:  # torch has no class for sizes that no tensor can have
+        raise CorruptCheckpointError(f"{folder / CONFIG}: too large a size ({first_line(error)}); {ADVICE}") from None
+    for name, empty in wanted.items():
+        stored = tensors.get(name)
+        if (
+            stored is None
+            or stored.shape != empty.shape
+            or stored.dtype != empty.dtype
+            or not bool(stored.isfinite().all())
+        ):
+            got = "missing" if stored is None else f"{_show_kind(stored)}{list(stored.shape)}"
+            raise CorruptCheckpointError(
+                f"{path}: {name} is {got}, expected finite numbers {_show_kind(empty)}{list(empty.shape)}; {ADVICE}"
+            )
+    for name in tensors.keys() - wanted.keys():
+        raise CorruptCheckpointError(
+            f"{path}: {printable(f'{name:.60}')} is unknown, expected {len(wanted)} tensors such as "
+            f"{next(iter(wanted))}; {ADVICE}"
+        )
+
+
+def _show_kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,183 @@
+"""The baselines of appendix E: scikit-learn's classifiers on one-hot columns, chosen by 5-fold cross-validation.
+
+    model = fit_baseline("gb", train_x, train_y, seed=4951)
+    model.predict(test_x)
+
+The search gives the model that `GridSearchCV` gives, with fewer fits: the first 50 trees of a forest or a boosting of
+200 are those of one of 50, and parameters without an effect are not searched.
+
+Source: Wibisono and Wang 2023 (arXiv 2307.04057), appendix E, and the code that made its Table 1 for what the text
+leaves open: folds are shuffled and stratified, the MLP's initial learning rate is 0.01.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sklearn import config_context
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import ParameterGrid, StratifiedKFold
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import OneHotEncoder
+
+from attngeo.errors import DataError
+
+FOLDS = 5
+# The number of trees; those of fewer are the first ones.
+STAGES = "n_estimators"
+# What scikit-learn warns of if classes have few rows.
+RARE_CLASSES = "The (least populated class|number of unique classes)"
+Grid = Mapping[str, tuple[Any, ...]]
+# Called with the fits that are finished and their total.
+ReportFits = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method. make: seed → its classifier with default parameters. grid: the values to choose from.
+
+    without_effect: parameters of the grid that change nothing. stages: classifier, rows → its predictions if it had
+    1, 2, … of its `n_estimators`; None if these are not stages. sparse: the classifier is faster with a sparse matrix.
+    """
+
+    make: Callable[[int], Any]
+    grid: Grid = field(default_factory=dict)
+    without_effect: tuple[str, ...] = ()
+    stages: Callable[[Any, Any], Iterator[np.ndarray]] | None = None
+    sparse: bool = False
+
+
+@dataclass(frozen=True)
+class FittedBaseline:
+    """A baseline fitted to a table. classifier: of one-hot columns. parameters: those that were chosen."""
+
+    encoder: OneHotEncoder
+    classifier: Any
+    parameters: dict[str, Any]
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """The class of each row of categories: [rows]. A category that is unknown counts as the first of its column."""
+        return np.asarray(self.classifier.predict(self._encode(x)))
+
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        """The probability of each class, in the order of `classifier.classes_`: [rows, classes]."""
+        return np.asarray(self.classifier.predict_proba(self._encode(x)))
+
+    def _encode(self, x: np.ndarray) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Found unknown categories", UserWarning)
+            return self.encoder.transform(x)
+
+
+def stages_of_forest(forest: Any, x: np.ndarray) -> Iterator[np.ndarray]:
+    """The predictions of the first 1, 2, … trees of a random forest, averaged as `predict` does."""
+    x = x.astype(np.float32)
+    total = np.zeros((len(x), len(forest.classes_)))
+    for count, tree in enumerate(forest.estimators_, 1):
+        total += tree.predict_proba(x, check_input=False)
+        yield forest.classes_.take(np.argmax(total / count, axis=1))
+
+
+def stages_of_boosting(boosting: Any, x: Any) -> Iterator[np.ndarray]:
+    """The predictions after 1, 2, … stages of gradient boosting."""
+    yield from boosting.staged_predict(x)
+
+
+BASELINES: dict[str, Baseline] = {
+    "lr": Baseline(lambda seed: LogisticRegression(random_state=seed, max_iter=2000)),
+    "rf": Baseline(
+        lambda seed: RandomForestClassifier(random_state=seed),
+        {"criterion": ("gini", "entropy"), "n_estimators": (50, 100, 200), "max_depth": (1, 3, None)},
+        stages=stages_of_forest,
+    ),
+    "gb": Baseline(
+        lambda seed: GradientBoostingClassifier(random_state=seed),
+        {"learning_rate": (0.01, 0.1, 1), "n_estimators": (50, 100, 200), "max_depth": (1, 3, 5)},
+        stages=stages_of_boosting,
+        sparse=True,  # its trees pass over the ones of a column, not over all of its rows: a third less time
+    ),
+    "mlp": Baseline(
+        lambda seed: MLPClassifier(random_state=seed, max_iter=2000, learning_rate_init=0.01),
+        {
+            "hidden_layer_sizes": ((50,), (100,), (100, 50)), "alpha": (0.0001, 0.001, 0.01),
+            "learning_rate": ("constant", "adaptive"),
+        },
+        without_effect=("learning_rate",),  # of the solver adam
+    ),
+}  # fmt: skip
+
+
+def fit_baseline(
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    seed: int,
+    grid: Grid | None = None,
+    report: ReportFits | None = None,
+) -> FittedBaseline:
+    """The method that `BASELINES` has under a name, fitted to a table with the parameters that score best.
+
+    x: categories, [rows, columns]. y: classes, [rows]. seed: of folds and of classifiers. grid: values to choose from
+    in place of those of appendix E. Raises DataError if there is one class only, or if each has fewer rows than folds.
+    """
+    baseline = BASELINES[name]
+    grid = baseline.grid if grid is None else grid
+    rows = np.unique(y, return_counts=True)[1]
+    if len(rows) < 2 or (grid and rows.max() < FOLDS):
+        raise DataError(
+            f"the response has {len(rows)} classes of at most {rows.max(initial=0)} rows, expected at least 2 classes, "
+            f"and {FOLDS} rows of one of them for cross-validation; give a larger table"
+        )
+    encoder = OneHotEncoder(drop="first", handle_unknown="ignore", sparse_output=baseline.sparse).fit(x)
+    # Both checks would be made for each of some hundred thousand trees.
+    with config_context(skip_parameter_validation=True, assume_finite=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", RARE_CLASSES, UserWarning)
+        encoded = encoder.transform(x)
+        chosen = _search(baseline, grid, encoded, y, seed, report) if grid else {}
+        classifier = baseline.make(seed).set_params(**chosen).fit(encoded, y)
+    return FittedBaseline(encoder, classifier, chosen)
+
+
+def _search(
+    baseline: Baseline, grid: Grid, x: Any, y: np.ndarray, seed: int, report: ReportFits | None
+) -> dict[str, Any]:
+    """The first of the candidates with the highest mean accuracy over the folds, in the order of `ParameterGrid`."""
+    folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x, y))
+    fitted = {name: values for name, values in grid.items() if name not in baseline.without_effect}
+    counts = fitted.get(STAGES, ()) if baseline.stages is not None else ()
+    models = list(ParameterGrid(fitted | ({STAGES: (max(counts),)} if counts else {})))
+    accuracies: dict[tuple[Any, ...], list[float]] = {}
+    for done, parameters in enumerate(models, 1):
+        for fit, score in folds:
+            model = baseline.make(seed).set_params(**parameters).fit(x[fit], y[fit])
+            for changed, predicted in _predict_stages(baseline, model, x[score], counts):
+                key = _key(parameters | changed, fitted)
+                accuracies.setdefault(key, []).append(float(np.mean(predicted == y[score])))
+        if report is not None:
+            report(done, len(models))
+    candidates = list(ParameterGrid(grid))
+    means = np.average(np.array([accuracies[_key(candidate, fitted)] for candidate in candidates]), axis=1)
+    return dict(candidates[int(np.argmax(means))])
+
+
+def _predict_stages(
+    baseline: Baseline, model: Any, x: Any, counts: tuple[int, ...]
+) -> Iterator[tuple[dict[str, int], np.ndarray]]:
+    """The predictions at each of these numbers of stages, with that number; without stages, those of the model."""
+    if not counts or baseline.stages is None:
+        yield {}, model.predict(x)
+        return
+    for count, predicted in enumerate(baseline.stages(model, x), 1):
+        if count in counts:
+            yield {STAGES: count}, predicted
+
+
+def _key(parameters: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
+    """What tells one candidate from the others: its values of the parameters that have an effect."""
+    return tuple(parameters[name] for name in sorted(names))

@@ -1,0 +1,460 @@
+"""The classifier of scikit-learn's kind: attention over the cells of a row, trained to fill in any masked cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import train_test_split
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from attngeo.bounds import list_names
+from attngeo.devices import pick_device, usable_device
+from attngeo.errors import TableError, UsageError
+from attngeo.estimators.tabular.coding import (
+    TableCoding,
+    TrainingRows,
+    is_frame,
+    learn_table,
+    read_labels,
+    read_table,
+    read_training_rows,
+)
+from attngeo.estimators.tabular.network import CellLayout, TableAttention
+from attngeo.estimators.tabular.options import ClassifierOptions
+from attngeo.estimators.tabular.saving import read_classifier, write_classifier
+from attngeo.estimators.tabular.training import FittedTable, FittingPlan, fit_plans
+from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.training import TrainingOptions, make_optimizer
+
+# Rows that are read at once.
+CHUNK = 4096
+
+
+class AttentionClassifier(
+    ClassifierMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """Bidirectional attention for tables of categories.
+
+    A row with its response is a sentence: its columns are positions, its categories are words. In training, each cell
+    is masked once in an epoch and predicted from the others. So the model is one of the joint distribution, and fills
+    in any missing cell. One block of attention, as in the published run (appendix E).
+
+    Missing values (NaN, None) are [MASK]. A row whose label is missing is trained on without it. A numeric column with
+    fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows.
+
+    Args:
+        n_heads, head_size: heads of attention and the size of each; a cell is a vector of n_heads·head_size numbers.
+        feed_forward: hidden units of the feed-forward layer.
+        dropout: probability in the attention and feed-forward outputs.
+        vocabulary: "column": each column has categories of its own; "shared": columns share the vectors of their
+            categories by number, as in the paper, for columns that have the same levels.
+        n_bins: bins of a numeric column.
+        unseen: what a value is at prediction that no training row has: "error", or "mask" for a missing one.
+        max_epochs, batch_size, learning_rate: of Adam. A batch is of masked copies of rows.
+        validation_fraction, patience: the fraction of rows that are held out, and the epochs without a lower loss on
+            them after which training stops. 0 and None: train all epochs on all rows.
+        random_state: seed, or a generator of numpy, of the start, the batches, the dropout and the held-out rows.
+        device: where to train: auto, cpu, cuda, cuda:N or mps.
+
+    Attributes:
+        classes_: labels, in the order of `predict_proba`.
+        columns_: names of the columns, the response last. coding_: their categories.
+        feature_encodings_: the vector of each column, [K, d]: what positional encodings are in a sentence. Columns
+            with close ones play similar roles.
+        category_encodings_: the vector of each category, a DataFrame.
+        train_loss_, validation_loss_: mean cross-entropy of masked cells in each epoch. n_iter_: epochs.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+
+    Raises TableError (a ValueError) for tables that cannot be used, UsageError for arguments out of range.
+
+    Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.
+
+    >>> import numpy as np
+    >>> x = np.array([["red", "small"], ["red", "large"], ["blue", "small"], ["blue", "large"]] * 20)
+    >>> y = x[:, 0] == "red"
+    >>> model = AttentionClassifier(max_epochs=20, random_state=0).fit(x, y)
+    >>> model.predict([["red", "large"], ["blue", "small"]])
+    array([ True, False])
+    >>> model.impute([["red", "small"]], y=[True]).tolist()
+    [['red', 'small']]
+    """
+
+    # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
+    missing_texts: tuple[str, ...] | None = None
+    coding_: TableCoding
+    network_: TableAttention
+    train_loss_: np.ndarray
+    validation_loss_: np.ndarray
+    # The seed of a model, the data sets that it was trained on so far, and the optimizer for the next one.
+    _seed: int
+    _data_sets: int
+    _optimizer: torch.optim.Optimizer | None
+
+    def __init__(
+        self,
+        *,
+        n_heads: int = 5,
+        head_size: int = 4,
+        feed_forward: int = 5,
+        dropout: float = 0.1,
+        vocabulary: str = "column",
+        n_bins: int = 10,
+        unseen: str = "error",
+        max_epochs: int = 200,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        validation_fraction: float = 0.0,
+        patience: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.n_heads = n_heads
+        self.head_size = head_size
+        self.feed_forward = feed_forward
+        self.dropout = dropout
+        self.vocabulary = vocabulary
+        self.n_bins = n_bins
+        self.unseen = unseen
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.random_state = random_state
+        self.device = device
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn's checks may give to the estimator."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+        """Train on rows X ([rows, columns]) and their labels y ([rows]); missing ones are NaN or None.
+
+        sample_weight: weight of each row in the loss and in the edges of bins, [rows]. If the training fails or is
+        interrupted, the estimator stays as it was.
+        """
+        fit_together([self], [(X, y, sample_weight)])
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        epochs: int = 1,
+    ) -> Self:
+        """Train further, for one epoch or more, on rows with the columns, categories and classes of the first call.
+
+        classes: all labels, at the first call, if they are not all in y. Later rows may have no label, and values that
+        the first ones have not are errors or missing, as `unseen` says. If it fails or is interrupted, the model stays
+        as it was.
+        """
+        draft = self._draft()
+        options = draft._check_options()
+        training = TrainingOptions(epochs=epochs, learning_rate=options.learning_rate, device=options.device)
+        if hasattr(self, "network_"):
+            validate_data(draft, X, skip_check_array=True, reset=False)
+            rows = read_training_rows(read_table(X), y, sample_weight, unlabelled=True)
+            network, optimizer = deepcopy((self.network_, self._optimizer))  # trained in place
+            plan = draft._plan(rows, options, training, draft._seed + draft._data_sets)
+        else:
+            rows = draft._learn(X, y, sample_weight, options, classes)
+            plan = draft._plan(rows, options, training, draft._seed)
+            network, optimizer = plan.new_network(), None
+        draft._optimizer = optimizer or make_optimizer(network, training)
+        draft._take(fit_plans([replace(plan, start=network, optimizer=draft._optimizer)])[0])
+        draft._data_sets += 1
+        self.__dict__ = draft.__dict__
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The most probable label of each row, [rows]."""
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The probability of each label given the row's cells, [rows, classes]."""
+        return self._read_response(X)[1]
+
+    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The vector of each row's masked response, from which its label is predicted, [rows, d]."""
+        return self._read_response(X)[0]
+
+    def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
+        """X with each missing cell replaced by its most probable value given the observed cells of its row.
+
+        y: labels of the rows, if they are known. In a column of bins, a value is the median of its bin. A value that
+        no training row has is masked with unseen="mask" as others are predicted, and stays. Gives a DataFrame for a
+        DataFrame, otherwise an array.
+        """
+        codes, frame, reader = self._code(X, y), read_table(X), self._reader()
+        columns = []
+        for at, coding in enumerate(self.coding_.columns[:-1]):
+            column = frame.iloc[:, at].astype(object)
+            rows = np.flatnonzero(column.isna())
+            if len(rows):
+                column.iloc[rows] = coding.decode(reader.read_cells(codes[rows], at)[1].argmax(1))
+            columns.append(column.infer_objects())
+        filled = pd.concat(columns, axis=1)
+        return filled if is_frame(X) else filled.to_numpy()
+
+    def predict_cell(self, X: Any, column: Hashable, y: Any = None) -> pd.DataFrame:  # noqa: N803
+        """The probability of each value of a column given the other cells, [rows, values], one column for each value.
+
+        y: labels of the rows, if they are known. A column of an array is named by its number.
+        """
+        codes, names = self._code(X, y), self.coding_.names
+        if column not in names:
+            raise UsageError(f"column is {column!r:.60}, expected one of: {list_names(names)}")
+        at = names.index(column)
+        values = self.coding_.columns[at].decode_all()
+        return pd.DataFrame(self._reader().read_cells(codes, at)[1], columns=pd.Index(values, dtype=object))
+
+    def attention(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
+        """The attention of each cell, when it is masked, on all cells: [rows, heads, K, K], the response last.
+
+        Each row of a matrix has the sum 1. y: labels of the rows; without them the response is [MASK].
+        """
+        codes = self._code(X, y)
+        return self._reader().read_attention(codes)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels, [classes]."""
+        return self._fitted_coding().response.labels()
+
+    @property
+    def columns_(self) -> list[Hashable]:
+        """Names of the columns, the response last."""
+        return [column.name for column in self._fitted_coding().columns]
+
+    @property
+    def feature_encodings_(self) -> np.ndarray:
+        """The vector of each column, the response last, [K, d]."""
+        self._fitted_coding()
+        return np.asarray(self.network_.weights["positions"][0].detach().cpu())
+
+    @property
+    def category_encodings_(self) -> pd.DataFrame:
+        """The vector of each category, [categories, d]; the index is (column, value)."""
+        coding, layout = self._fitted_coding(), self.network_.layout
+        index = [(column.name, value) for column in coding.columns for value in column.decode_all()]
+        words = [layout.to_words(torch.arange(size), torch.tensor(at)) for at, size in enumerate(coding.sizes)]
+        vectors = self.network_.weights["words"][0].detach().cpu()[torch.cat(words)]
+        return pd.DataFrame(vectors.numpy(), index=pd.MultiIndex.from_tuples(index, names=["column", "value"]))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.network_.width)
+
+    def _fitted_coding(self) -> TableCoding:
+        if not hasattr(self, "coding_"):  # not check_is_fitted, which looks at properties
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first")
+        return self.coding_
+
+    def _check_options(self) -> ClassifierOptions:
+        """The parameters, checked. Raises UsageError."""
+        return ClassifierOptions(**{name: value for name, value in self.get_params().items() if name != "random_state"})
+
+    def _reader(self) -> _TableReader:
+        return _TableReader(self.network_, self.device)
+
+    def _read_response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
+        codes = self._code(X)
+        return self._reader().read_cells(codes, codes.shape[1] - 1)
+
+    def _code(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
+        """Categories of rows to predict, [rows, K]; the response is missing without y."""
+        coding, frame = self._fitted_coding(), read_table(X)
+        validate_data(self, X, skip_check_array=True, reset=False)
+        return coding.encode(frame, None if y is None else read_labels(y, len(frame)), self._check_options().unseen)
+
+    def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
+        """Learn what the categories are, and return the training that `fit` does."""
+        options = self._check_options()
+        rows = self._learn(X, y, sample_weight, options, None)
+        self._data_sets = 1
+        training = TrainingOptions(
+            epochs=options.max_epochs,
+            learning_rate=options.learning_rate,
+            patience=options.patience,
+            device=options.device,
+        )
+        return self._plan(rows, options, training, self._seed, options.validation_fraction)
+
+    def _learn(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any,
+        options: ClassifierOptions,
+        classes: Any,
+    ) -> TrainingRows:
+        """Start a model of these rows."""
+        rows = read_training_rows(read_table(X), y, sample_weight)
+        coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
+        validate_data(self, X, skip_check_array=True, reset=True)
+        self.coding_ = coding
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._data_sets = 0
+        self._optimizer = None
+        return rows
+
+    def _plan(
+        self,
+        rows: TrainingRows,
+        options: ClassifierOptions,
+        training: TrainingOptions,
+        seed: int,
+        held_out: float = 0.0,
+    ) -> FittingPlan:
+        layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
+        codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, options.unseen))
+        weights = torch.from_numpy(rows.weights.astype(np.float32))
+        other = None
+        if held_out:
+            if len(codes) - math.ceil(held_out * len(codes)) < 1:
+                raise TableError(
+                    f"{len(codes)} rows, of which a fraction of {held_out:g} cannot be held out; give more, or set "
+                    "validation_fraction to less"
+                )
+            kept, out = train_test_split(np.arange(len(codes)), test_size=held_out, random_state=seed)
+            other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
+        return FittingPlan(
+            layout, codes, weights, held_out=other,
+            network={"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward},
+            dropout=options.dropout, batch_size=options.batch_size, seed=seed, options=training,
+        )  # fmt: skip
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a folder, which is created; `load` and `attngeo score` read it.
+
+        Raises OutputError, TableError for values that JSON lacks, and scikit-learn's NotFittedError.
+        """
+        check_is_fitted(self, "network_")
+        write_classifier(
+            Path(folder), self.get_params(), self.coding_, self.network_, seed=self._seed, data_sets=self._data_sets,
+            epochs=self.n_iter_, missing=self.missing_texts,
+        )  # fmt: skip
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The model that `save` wrote.
+
+        Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version,
+        CorruptCheckpointError if its files are broken or contradict each other, and NotEnoughMemoryError.
+        """
+        saved, coding, network = read_classifier(Path(folder))
+        model = cls(**dict(saved.parameters))
+        model.set_params(device=usable_device(model.device))
+        model.coding_, model.network_ = coding, network
+        model.n_iter_, model.missing_texts = saved.epochs, saved.missing
+        model._seed, model._data_sets, model._optimizer = saved.seed, saved.data_sets, None
+        model.train_loss_ = model.validation_loss_ = np.empty(0)
+        model.n_features_in_ = len(coding.names)
+        if all(isinstance(name, str) for name in coding.names):
+            model.feature_names_in_ = np.array(coding.names, dtype=object)
+        return model
+
+    def _draft(self) -> Self:
+        """A copy to fit, which replaces the estimator's attributes once it is finished."""
+        draft = type(self).__new__(type(self))
+        draft.__dict__ |= self.__dict__
+        return draft
+
+    def _take(self, fitted: FittedTable) -> None:
+        """Keep what a training gave."""
+        self.network_ = fitted.network
+        self.train_loss_, self.validation_loss_ = fitted.train, fitted.validation
+        self.n_iter_ = len(fitted.train)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the moments of the optimizer."""
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "_optimizer": None} if "_optimizer" in state else state
+
+
+def fit_together(
+    estimators: Sequence[AttentionClassifier],
+    tables: Sequence[tuple[Any, ...]],
+    progress: ProgressCallback = ignore_progress,
+) -> list[AttentionClassifier]:
+    """Fit each estimator to its table, (X, y) or (X, y, sample_weight). Returns the estimators.
+
+    Tables of one shape, with equal parameters but for random_state, are trained as one batch of models, which is
+    faster. Each model is the one that `fit` gives, but for the last digits of sums. If the training fails or is
+    interrupted, all stay as they were.
+    """
+    drafts = [estimator._draft() for estimator in estimators]
+    plans = [draft.prepare(*table) for draft, table in zip(drafts, tables, strict=True)]
+    for draft, fitted in zip(drafts, fit_plans(plans, progress), strict=True):
+        draft._take(fitted)
+    for estimator, draft in zip(estimators, drafts, strict=True):
+        estimator.__dict__ = draft.__dict__
+    return list(estimators)
+
+
+def _chunks(layout: CellLayout, codes: np.ndarray, column: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Slots ([1, B, K]) with this column masked, and its number ([1, B])."""
+    slots = layout.to_slots(torch.as_tensor(codes))
+    slots[:, column] = layout.mask_slots()[column]
+    for at in range(0, len(slots), CHUNK):
+        rows = slots[None, at : at + CHUNK]
+        yield rows, torch.full(rows.shape[:2], column)
+
+
+class _TableReader:
+    """Reads a network in double precision, so that what it says of a row depends on no other row.
+
+    device: where to compute; one without double precision is replaced by the CPU.
+    """
+
+    def __init__(self, network: TableAttention, device: str) -> None:
+        self._device = pick_device(device)
+        if self._device.type == "mps":
+            self._device = torch.device("cpu")
+        self._network = deepcopy(network).to(self._device, torch.float64)
+        self._layout = network.layout
+
+    @torch.no_grad()
+    def read_cells(self, codes: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
+        """The masked cell of each row: its vector ([rows, d]), and the probability of each category of its column.
+
+        codes: categories, [rows, K]; those of `column` are ignored. The probabilities are [rows, categories].
+        """
+        words = self._layout.to_words(torch.arange(self._layout.sizes[column]), torch.tensor(column))
+        vectors, probabilities = [], []
+        for rows, masked in _chunks(self._layout, codes, column):
+            vector, logits = self._network.read(rows.to(self._device), masked.to(self._device))
+            vectors.append(vector[0].cpu())
+            probabilities.append(logits[0].cpu()[:, words].softmax(1))
+        return torch.cat(vectors).numpy(), torch.cat(probabilities).numpy()
+
+    @torch.no_grad()
+    def read_attention(self, codes: np.ndarray) -> np.ndarray:
+        """The attention of each cell, when it is masked, on all cells: [rows, heads, K masked, K]."""
+        by_column = []
+        for column in range(self._layout.columns):
+            pairs = _chunks(self._layout, codes, column)
+            parts = [self._network.attend(rows.to(self._device), masked.to(self._device)) for rows, masked in pairs]
+            by_column.append(torch.cat(parts, 1)[0].cpu())
+        return torch.stack(by_column, 1).permute(0, 3, 1, 2).contiguous().numpy()

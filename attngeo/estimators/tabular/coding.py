@@ -1,0 +1,282 @@
+"""A caller's table as categories: which they are is learned from the training rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+from attngeo.bounds import list_names
+from attngeo.errors import TableError, first_line
+from attngeo.estimators.shared.files import sort_values
+from attngeo.estimators.tabular.network import MISSING
+from attngeo.estimators.tabular.options import Unseen
+
+# The name of the response if the labels have none.
+RESPONSE = "response"
+SHOWN = 3
+# What to do about values that no training row has.
+UNSEEN_CELL = 'leave the column out, or treat them as missing with unseen="mask" (--unseen mask)'
+UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows that have them"
+
+
+class TrainingRows(NamedTuple):
+    """Rows with a weight: their cells, labels (missing for an unlabelled row) and weights."""
+
+    frame: pd.DataFrame
+    labels: pd.Series[Any]
+    weights: np.ndarray
+
+
+def is_frame(table: Any) -> bool:
+    """Whether it is a DataFrame of pandas."""
+    return isinstance(table, pd.DataFrame)
+
+
+def read_table(table: Any) -> pd.DataFrame:
+    """The table as a DataFrame; columns of an array are numbered.
+
+    Raises TableError for a frame without rows or columns, or with equal names; ValueError and TypeError as scikit-learn
+    does for what is no table of finite or missing values.
+    """
+    if not is_frame(table):
+        return pd.DataFrame(check_array(_as_array(table), dtype=None, ensure_all_finite="allow-nan")).infer_objects()
+    if table.shape[0] == 0 or table.shape[1] == 0:
+        raise TableError(
+            f"the table has {table.shape[0]} rows and {table.shape[1]} columns, expected at least 1 of each"
+        )
+    frame: pd.DataFrame = table
+    twice = [name for name, count in Counter(table.columns).items() if count > 1]
+    if twice:
+        raise TableError(f"column {twice[0]!r} occurs more than once; rename one")
+    return frame
+
+
+def _as_array(values: Any) -> Any:
+    """A list as an array of objects if NumPy would write a missing value among texts as the text "nan"."""
+    if isinstance(values, list | tuple) and np.asarray(values).dtype.kind in "US":
+        return np.asarray(values, dtype=object)
+    return values
+
+
+def _number_rows(labels: Any) -> pd.Series[Any]:
+    return pd.Series(column_or_1d(np.asarray(_as_array(labels)), warn=True))
+
+
+def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Series[Any]:
+    """The response of each row; missing for an unlabelled one. unlabelled: whether all may be.
+
+    Raises TableError and ValueError for labels of another number, or that are no classes.
+    """
+    if labels is None:
+        raise TableError("requires y to be passed, but the target y is None")
+    series = labels if isinstance(labels, pd.Series) else _number_rows(labels)
+    if len(series) != rows:
+        raise TableError(f"y has {len(series)} labels, expected one for each of the {rows} rows")
+    series = series.reset_index(drop=True)
+    if pd.api.types.is_float_dtype(series.dtype) and np.isinf(series.to_numpy(np.float64, na_value=0)).any():
+        raise TableError("Input y contains infinity or a value too large for dtype('float64')")
+    known = series.dropna().infer_objects()
+    if known.empty and unlabelled:
+        return series
+    if known.empty:
+        raise TableError("y has no label, expected some rows with one")
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # about many classes; one for each row is an error later
+                check_classification_targets(known.to_numpy())
+        except ValueError as error:
+            raise TableError(
+                f"{first_line(error).rstrip('.')}; use texts or whole numbers, or cut numbers into classes, for "
+                "example with pandas.qcut"
+            ) from None
+    return series
+
+
+def read_training_rows(frame: pd.DataFrame, labels: Any, weights: Any, *, unlabelled: bool = False) -> TrainingRows:
+    """The rows of a frame whose weight is not zero, with their labels. Raises as `read_labels` and `read_weights`."""
+    series, numbers = read_labels(labels, len(frame), unlabelled=unlabelled), read_weights(weights, len(frame))
+    kept = numbers > 0
+    return TrainingRows(frame[kept], series[kept], numbers[kept])
+
+
+def read_weights(weights: Any, rows: int) -> np.ndarray:
+    """The weight of each row, float64, [rows]; 1 if None. Raises TableError, and ValueError if some are not finite."""
+    if weights is None:
+        return np.ones(rows)
+    weights = check_array(weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    if np.shape(weights) != (rows,):
+        raise TableError(f"sample_weight has shape {np.shape(weights)}, expected ({rows},): one for each row")
+    if (weights < 0).any() or not weights.any():
+        raise TableError("sample_weight has negative values or only zeros, expected some positive ones")
+    return np.asarray(weights)
+
+
+@dataclass(frozen=True)
+class ColumnCoding:
+    """How the values of a column become the categories 0, 1, … and back.
+
+    name: of the column. values: its categories, in order; of a column in bins, the median of the training values in
+    each bin. edges: the upper ends of all bins but the last one, which are inclusive; None for a column whose values
+    are the categories.
+    """
+
+    name: Hashable
+    values: tuple[Any, ...]
+    edges: tuple[float, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of categories; 1 if no training row has a value, so that the column can be masked."""
+        return max(len(self.values), 1)
+
+    def encode(self, column: pd.Series[Any], unseen: Unseen, advice: str = UNSEEN_CELL) -> np.ndarray:
+        """Categories of values, [rows]; MISSING for a missing one, and for an unseen one if it is to be masked.
+
+        Raises TableError for an unseen value otherwise, with the advice.
+        """
+        missing = column.isna().to_numpy()
+        if self.edges is not None:
+            numbers = _to_numbers(column)
+            return np.where(missing, MISSING, np.searchsorted(self.edges, np.where(missing, 0, numbers), side="left"))
+        codes = pd.Index(self.values, dtype=object).get_indexer(pd.Index(column.astype(object)))
+        if unseen == "error" and (codes[~missing] < 0).any():
+            new = list(dict.fromkeys(column[~missing][codes[~missing] < 0].tolist()))
+            shown = ", ".join(f"{value!r:.40}" for value in new[:SHOWN]) + (", …" if len(new) > SHOWN else "")
+            raise TableError(f"column {self.name!r:.60} has values that no training row has: {shown}; {advice}")
+        return np.where(missing, MISSING, codes)
+
+    def labels(self) -> np.ndarray:
+        """The values as an array of their own kind, [values]."""
+        return np.array(self.values)
+
+    def decode_all(self) -> list[Any]:
+        """The values of all categories."""
+        return list(self.decode(np.arange(self.size)))
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """Values of categories; NaN where no training row has a value."""
+        values = np.empty(max(len(self.values), 1), dtype=object)
+        values[:] = self.values or [np.nan]
+        return np.asarray(values[codes])
+
+
+def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bins: int) -> ColumnCoding:
+    """The coding of a column's training values.
+
+    A numeric column with fractions, or with more than `bins` values, is cut into bins of equal weight. The values of
+    any other one are its categories: in the order of its dtype, or sorted. Raises TableError for a kind of value that
+    has no categories.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        used = set(column.dropna().unique())
+        return ColumnCoding(name, tuple(value for value in column.dtype.categories if value in used))
+    if _is_number(column):
+        numbers, known = _to_numbers(column), column.notna().to_numpy()
+        numbers, weights = numbers[known], weights[known]
+        distinct = np.unique(numbers)
+        if len(distinct) > bins or (distinct != np.floor(distinct)).any():
+            return _cut(name, numbers, weights, bins)
+        if pd.api.types.is_integer_dtype(column.dtype):  # float64 has whole numbers up to 2**53 only
+            distinct = column.dropna().unique()
+        return ColumnCoding(name, tuple(sorted(map(int, distinct))))
+    if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
+        raise TableError(f"column {name!r} has dates, expected categories or numbers; convert it to numbers first")
+    try:
+        return ColumnCoding(name, tuple(sort_values(column.dropna().astype(object).unique())))
+    except TypeError:
+        raise TableError(f"column {name!r} has values that cannot be compared, expected texts or numbers") from None
+
+
+def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int) -> ColumnCoding:
+    """Bins whose edges are quantiles of the training values. Equal values are in one bin, so there may be fewer."""
+    shares = np.arange(1, bins) / bins
+    edges = np.unique(np.quantile(numbers, shares, weights=weights, method="inverted_cdf"))
+    edges = edges[edges < numbers.max()]  # the last bin has values
+    codes = np.searchsorted(edges, numbers, side="left")
+    medians = [float(np.median(numbers[codes == code])) for code in range(len(edges) + 1)]
+    return ColumnCoding(name, tuple(medians), tuple(edges.tolist()))
+
+
+def _is_number(column: pd.Series[Any]) -> bool:
+    return pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
+
+
+def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
+    """Numbers as float64, NaN where they are missing. Raises TableError for texts and infinite ones."""
+    try:
+        numbers = pd.to_numeric(column).to_numpy(np.float64, na_value=np.nan)
+    except (ValueError, TypeError):
+        raise TableError(f"column {column.name!r:.60} has texts, expected numbers as in training") from None
+    if np.isinf(numbers).any():
+        raise TableError(f"column {column.name!r} contains infinity, expected finite numbers or missing values")
+    return numbers
+
+
+@dataclass(frozen=True)
+class TableCoding:
+    """The codings of all columns: of the features, in the order of the table, then of the response."""
+
+    columns: tuple[ColumnCoding, ...]
+
+    @property
+    def names(self) -> list[Hashable]:
+        """The names of the features."""
+        return [column.name for column in self.columns[:-1]]
+
+    @property
+    def response(self) -> ColumnCoding:
+        """The coding of the labels."""
+        return self.columns[-1]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of categories of each column."""
+        return tuple(column.size for column in self.columns)
+
+    def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:
+        """Categories of cells and labels, [rows, K], of a table with these columns. Raises TableError."""
+        codes = np.full((len(frame), len(self.columns)), MISSING, dtype=np.int64)
+        for at, column in enumerate(self.columns[:-1]):
+            codes[:, at] = column.encode(frame.iloc[:, at], unseen)
+        if labels is not None:
+            codes[:, -1] = self.response.encode(labels, "error", UNSEEN_LABEL)
+        return codes
+
+
+def learn_table(
+    frame: pd.DataFrame, labels: pd.Series[Any], weights: np.ndarray, bins: int, classes: Sequence[Any] | None = None
+) -> TableCoding:
+    """The coding of a table's training rows. classes: all labels, if they may not all be there. Raises TableError."""
+    features = [learn_coding(name, frame.iloc[:, at], weights, bins) for at, name in enumerate(frame.columns)]
+    response = ColumnCoding(RESPONSE if labels.name is None else labels.name, _learn_classes(labels.dropna(), classes))
+    return TableCoding((*features, response))
+
+
+def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tuple[Any, ...]:
+    """The labels in order. Raises TableError if there is nothing to learn."""
+    if classes is not None:
+        values = np.unique(np.asarray(classes)).tolist()
+        if not set(labels) <= set(values):
+            raise TableError(f"y has labels that classes lacks; expected some of: {list_names(values)}")
+    elif isinstance(labels.dtype, pd.CategoricalDtype):
+        used = set(labels.unique())
+        values = [value for value in labels.dtype.categories if value in used]
+    else:
+        values = np.unique(labels.to_numpy()).tolist()
+    if len(values) < 2:
+        raise TableError(f"y has one class ({values[0]!r}), expected at least 2; choose a response that varies")
+    if len(values) == len(labels) > 2:
+        raise TableError(
+            f"y has {len(values)} classes in {len(labels)} labelled rows, one row for each; choose a response whose "
+            "labels occur several times, or cut it into classes"
+        )
+    return tuple(values)

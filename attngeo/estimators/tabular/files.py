@@ -1,0 +1,239 @@
+"""Tables in, tables out: attention and the baselines on a user's own files, and what a fitted model says of rows."""
+
+from __future__ import annotations
+
+import math
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
+
+from attngeo.bounds import list_names
+from attngeo.errors import TableError, UsageError
+from attngeo.estimators.shared.files import list_missing, list_texts, read_own_table
+from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
+from attngeo.estimators.tabular.coding import read_table
+from attngeo.estimators.tabular.network import MISSING
+from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, PredictOptions
+from attngeo.estimators.tabular.saving import describe_columns
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+
+CALIBRATION_BINS = 10
+MASK = "[MASK]"
+
+
+class SplitTable(NamedTuple):
+    """Features and responses of the training rows and of the test rows."""
+
+    train_x: pd.DataFrame
+    train_y: pd.Series[Any]
+    test_x: pd.DataFrame
+    test_y: pd.Series[Any]
+
+
+class FitReport(NamedTuple):
+    """The scores of each method on the test rows, and the attention classifier; None if it was not among them."""
+
+    rows: pd.DataFrame
+    model: AttentionClassifier | None
+
+
+def read_tables(path: str, options: FitOptions) -> SplitTable:
+    """The rows of a file that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
+    frame = read_own_table(path, options.missing)
+    if options.target is None:
+        raise UsageError(f"target is required: the column to predict, one of: {', '.join(frame.columns)}")
+    x, y = take_target(frame, options.target, path)
+    if options.test is not None:
+        test = read_own_table(options.test, options.missing, list_texts(frame))
+        test_x, test_y = take_target(test, options.target, options.test)
+        absent = [name for name in x.columns if name not in test_x.columns]
+        if absent:
+            raise TableError(f"{options.test}: no column {absent[0]!r}, which the training rows have")
+        return SplitTable(x, y, test_x[list(x.columns)], test_y)
+    labelled = y.notna().to_numpy().nonzero()[0]
+    if len(labelled) - math.ceil(options.test_size * len(labelled)) < 1:
+        raise TableError(
+            f"{path} has {len(labelled)} rows with a label in {options.target!r}, of which a fraction of "
+            f"{options.test_size:g} cannot be held out; give more, or a smaller --test-size"
+        )
+    train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
+    # A label that no training row has could not be predicted.
+    test_rows = held_out[y.iloc[held_out].isin(y.iloc[train].unique()).to_numpy()]
+    kept = np.delete(np.arange(len(frame)), test_rows)
+    return SplitTable(x.iloc[kept], y.iloc[kept], x.iloc[test_rows], y.iloc[test_rows])
+
+
+def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
+    """The features, and the response. Raises TableError if there is no such column, or no other one."""
+    if target not in frame.columns:
+        near = get_close_matches(target, list(frame.columns), 1)
+        advice = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(frame.columns)}"
+        raise TableError(f"{path}: no column {target!r}; {advice}")
+    if frame.shape[1] < 2:
+        raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
+    labels = frame[target]
+    if pd.api.types.is_float_dtype(labels.dtype) and labels.isna().any() and (labels.dropna() % 1 == 0).all():
+        labels = labels.astype("Int64")  # whole numbers, which pandas reads as others because some are missing
+    return frame.drop(columns=target), labels
+
+
+def fit_table(
+    tables: SplitTable, options: FitOptions, progress: ProgressCallback = ignore_progress, *, to_save: bool = False
+) -> FitReport:
+    """Fit each method to the training rows, and measure it on the test rows that have a label.
+
+    Rows: method, seed, train_rows, test_rows, accuracy, mse (of labels that are numbers or ordered), log_loss, and
+    calibration_error, the mean difference of confidence and accuracy in ten bins of confidence. Baselines see the same
+    categories, one-hot; a missing cell is a category of its own there. to_save: refuse what a saved model cannot keep.
+    Raises TableError and UsageError.
+    """
+    parameters = {name: getattr(options, name) for name in ClassifierOptions.model_fields}
+    model = AttentionClassifier(**parameters, random_state=options.seed)
+    model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
+    model.missing_texts = tuple(list_missing(options.missing))
+    if to_save:
+        describe_columns(model.coding_)
+    kind = tables.train_y.dtype
+    is_ordered = isinstance(kind, pd.CategoricalDtype) and bool(kind.ordered)
+    known = tables.test_y.notna()
+    test_x, test_y = tables.test_x[known], tables.test_y[known]
+    if not len(test_y):
+        raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
+    train = model.coding_.encode(tables.train_x, tables.train_y, "mask")
+    codes = model.coding_.encode(test_x, test_y, options.unseen)
+    rows = []
+    for name in options.method_names:
+        if name == OURS:
+            fit_together([model], [(tables.train_x, tables.train_y)], progress)
+            chances = model.predict_proba(test_x)
+        else:
+            chances = _predict_baseline(name, train, codes, model, options.seed, progress)
+        scores = measure_chances(model.classes_, codes[:, -1], chances, is_ordered=is_ordered)
+        sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
+        rows.append({"method": name, "seed": options.seed, **sizes, **scores})
+    return FitReport(pd.DataFrame(rows), model if OURS in options.method_names else None)
+
+
+def _predict_baseline(
+    name: str, train: np.ndarray, test: np.ndarray, model: AttentionClassifier, seed: int, progress: ProgressCallback
+) -> np.ndarray:
+    """The chances of all classes, [rows, classes]. A baseline learns from labelled rows only."""
+    from attngeo.estimators.tabular.baselines import fit_baseline
+
+    labelled = train[train[:, -1] >= 0]
+    fitted = fit_baseline(
+        name, labelled[:, :-1], labelled[:, -1], seed=seed,
+        report=lambda done, total: progress(Progress("fit", METHOD_LABELS[name], done, total, "steps")),
+    )  # fmt: skip
+    chances = np.zeros((len(test), len(model.classes_)))
+    chances[:, fitted.classifier.classes_] = fitted.predict_proba(test[:, :-1])
+    return chances
+
+
+def measure_chances(
+    classes: np.ndarray, truth: np.ndarray, chances: np.ndarray, *, is_ordered: bool = False
+) -> dict[str, float]:
+    """Accuracy, mse, log_loss and calibration_error of the chances of classes, [rows, classes].
+
+    truth: the number of the right class of each row. mse: of the ranks of ordered classes, or of classes that are
+    numbers; otherwise NaN. calibration_error: the mean over rows of |accuracy − mean confidence| in bins of the
+    confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
+    """
+    best = chances.argmax(1)
+    right = best == truth
+    if is_ordered:
+        numbers = np.arange(len(classes), dtype=float)
+    else:
+        numbers = classes.astype(float) if np.issubdtype(classes.dtype, np.number) else np.full(len(classes), np.nan)
+    confidence = chances[np.arange(len(best)), best]
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    gaps = np.bincount(bins, right - confidence, CALIBRATION_BINS)
+    return {
+        "accuracy": float(right.mean()),
+        "mse": float(np.mean((numbers[best] - numbers[truth]) ** 2)),
+        "log_loss": float(log_loss(truth, chances, labels=np.arange(len(classes)))),
+        "calibration_error": float(np.abs(gaps).sum() / len(best)),
+    }
+
+
+def read_rows(model: AttentionClassifier, path: str, options: PredictOptions) -> pd.DataFrame:
+    """The rows of a file with the columns that a saved model knows. Gives the model the option `unseen`.
+
+    Raises DataUnavailableError, UsageError, and TableError if a column of the training rows is absent.
+    """
+    if options.unseen is not None:
+        model.set_params(unseen=options.unseen)
+    coding = model.coding_
+    texts = [
+        str(column.name) for column in coding.columns[:-1] if all(isinstance(value, str) for value in column.values)
+    ]
+    frame = read_own_table(path, options.missing or model.missing_texts, texts)
+    names = [str(name) for name in coding.names]
+    absent = [name for name in names if name not in frame.columns]
+    if absent:
+        raise TableError(
+            f"{path}: no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}"
+        )
+    return frame[names]
+
+
+def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
+    """The predictions for rows: row (from 1), prediction, probability, and p(label) of each label.
+
+    Raises TableError for values that no training row has, unless they are to be masked.
+    """
+    chances = model.predict_proba(frame)
+    best = chances.argmax(1)
+    return pd.DataFrame(
+        {
+            "row": range(1, len(frame) + 1), "prediction": model.classes_[best], "probability": chances.max(1),
+            **{f"p({label})": chances[:, at] for at, label in enumerate(model.classes_)},
+        }
+    )  # fmt: skip
+
+
+def tabulate_attention(model: AttentionClassifier, table: Any) -> pd.DataFrame:
+    """The attention of each cell of each row, when it is masked, on the cells of its row.
+
+    table: rows without the response, with the columns of the training rows. Columns: row (from 1), cell (that attends),
+    on (the cell that it attends to), value (of that cell, as text; [MASK] for one that is masked), head, attention.
+    Raises TableError as `model.predict`.
+    """
+    frame, weights = read_table(table), model.attention(table)  # [rows, heads, K, K]
+    names = np.array([str(name) for name in model.columns_], dtype=object)
+    codes = model.coding_.encode(frame, None, "mask")
+    values = np.full(codes.shape, MASK, dtype=object)
+    for at in range(frame.shape[1]):
+        known = codes[:, at] != MISSING
+        values[known, at] = frame.iloc[:, at][known].astype(str)
+    row, head, cell, on = np.indices(weights.shape).reshape(4, -1)
+    columns = {"row": row + 1, "cell": names[cell], "on": names[on], "value": values[row, on], "head": head}
+    return pd.DataFrame(columns).assign(attention=weights.reshape(-1))
+
+
+def tabulate_encodings(model: AttentionClassifier) -> pd.DataFrame:
+    """The encoding of each category, projected on its two principal components; one row for each category.
+
+    Encodings are the vectors that attention sees: of the category plus of its column. Columns: column, value (of a bin,
+    the median of its training values), x, y.
+    """
+    columns = model.coding_.columns
+    pairs = [(str(column.name), _name(value)) for column in columns for value in column.decode_all()]
+    of_columns = np.repeat(model.feature_encodings_, [column.size for column in columns], axis=0)
+    points = model.category_encodings_.to_numpy() + of_columns
+    points = points - points.mean(0)
+    directions = np.linalg.svd(points, full_matrices=False)[2][:2]
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], 1)
+    # An axis has no sign of its own: its largest number is positive.
+    placed = points @ (directions * np.sign(largest)).T
+    return pd.DataFrame(pairs, columns=["column", "value"]).assign(x=placed[:, 0], y=placed[:, 1])
+
+
+def _name(value: Any) -> str:
+    """A category as text. A median of whole numbers has no fraction."""
+    return format(value, ".10g") if isinstance(value, float) else str(value)

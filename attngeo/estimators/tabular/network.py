@@ -1,0 +1,247 @@
+"""The network of attention for tables: bidirectional attention over the cells of a row, for a batch of models.
+
+A row is a sentence: its words are the categories of the cells, its positions are the columns, and the last column is
+the response. One cell is masked, and its category is predicted from the others.
+
+Shapes: M models, B masked rows, K columns with the response, H heads of size c, d = H·c, S slots.
+A slot is a category of a column, or the [MASK] of a column. Only slots enter the network, and only the masked cell is
+read. So queries are computed once for each column, keys and values once for each slot, whatever the number of rows, and
+the logit of a masked cell and another cell is read from a table of K × S numbers.
+
+Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3 and appendix E; the block is that of the published run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from attngeo.bounds import require_memory
+
+EPS = 1e-6
+# The code of a cell that is missing.
+MISSING = -1
+# Half the width of the uniform distribution that categories start from.
+EMBEDDING_RANGE = 0.05
+
+
+@dataclass(frozen=True)
+class CellLayout:
+    """How categories are numbered.
+
+    sizes: the number of categories of each column; the response is the last one. shared: whether columns share the
+    vectors of their categories, by number, as in the paper; otherwise each category has its own.
+    """
+
+    sizes: tuple[int, ...]
+    shared: bool = False
+    starts: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # One more slot in each column, for [MASK].
+        starts = itertools.accumulate((size + 1 for size in self.sizes[:-1]), initial=0)
+        object.__setattr__(self, "starts", tuple(starts))
+
+    @property
+    def columns(self) -> int:
+        """K."""
+        return len(self.sizes)
+
+    @property
+    def words(self) -> int:
+        """The number of vectors of categories, without that of [MASK], which is the last one."""
+        return max(self.sizes) if self.shared else sum(self.sizes)
+
+    def word_of_slot(self) -> Tensor:
+        """The vector of each slot, [S]."""
+        firsts = [0] * self.columns if self.shared else itertools.accumulate(self.sizes[:-1], initial=0)
+        words: list[int] = []
+        for first, size in zip(firsts, self.sizes, strict=True):
+            words += [*range(first, first + size), self.words]
+        return torch.tensor(words)
+
+    def column_of_slot(self) -> Tensor:
+        """The column of each slot, [S]."""
+        return torch.repeat_interleave(torch.arange(self.columns), torch.tensor(self.sizes) + 1)
+
+    def mask_slots(self) -> Tensor:
+        """The slot of [MASK] in each column, [K]."""
+        return torch.tensor([start + size for start, size in zip(self.starts, self.sizes, strict=True)])
+
+    def to_slots(self, codes: Tensor) -> Tensor:
+        """Slots of the categories ([rows, K], from 0 in each column): [MASK] for MISSING."""
+        return torch.where(codes < 0, self.mask_slots(), codes + torch.tensor(self.starts))
+
+    def to_words(self, codes: Tensor, column: Tensor) -> Tensor:
+        """The vectors of categories of these columns; both of any one shape."""
+        first = self.word_of_slot()[torch.tensor(self.starts)]
+        return first[column] + codes
+
+    def allowed_words(self) -> Tensor:
+        """0 for the words of each column, −∞ for the others: [K, words]. Raises NotEnoughMemoryError."""
+        require_memory(8 * self.columns * (self.words + 1), f"{self.columns:,} columns of {self.words:,} categories")
+        allowed = torch.full((self.columns, self.words + 1), -math.inf)
+        allowed[self.column_of_slot(), self.word_of_slot()] = 0
+        return allowed[:, :-1]
+
+
+class TableAttention(nn.Module):
+    """M models of one shape. Each parameter has M as its first dimension, and each model is independent of the others.
+
+    generators: of the start, one for each model.
+    """
+
+    slots: Tensor
+    columns: Tensor
+    masks: Tensor
+    allowed: Tensor
+    spread: Tensor
+
+    def __init__(
+        self,
+        layout: CellLayout,
+        *,
+        heads: int,
+        head_size: int,
+        feed_forward: int,
+        generators: Iterable[torch.Generator],
+    ) -> None:
+        super().__init__()
+        self.layout, self.heads, self.head_size = layout, heads, head_size
+        self.shape = {"heads": heads, "head_size": head_size, "feed_forward": feed_forward}
+        self.width = heads * head_size
+        starts = [_draw_start(layout, heads, head_size, feed_forward, generator) for generator in generators]
+        self.weights = nn.ParameterDict(
+            {name: nn.Parameter(torch.stack([start[name] for start in starts])) for name in starts[0]}
+        )
+        index = {
+            "slots": layout.word_of_slot(), "columns": layout.column_of_slot(), "masks": layout.mask_slots(),
+            "allowed": layout.allowed_words(), "spread": torch.eye(heads).repeat_interleave(head_size, 1),
+        }  # fmt: skip
+        for name, tensor in index.items():
+            self.register_buffer(name, tensor, persistent=False)
+        self.all_allowed = bool((index["allowed"] == 0).all())
+
+    def forward(
+        self, rows: Tensor, column: Tensor, target: Tensor, weight: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The sum of weight × cross-entropy of each model, and the sum of its weights: [M] each.
+
+        rows: slots with [MASK] at `column`, [M, B, K]. column: [M, B]. target: the word of the masked cell. noise: 0 or
+        1/(1−p) for each number that dropout may drop, [M, B, 2d]; the last dimension is 0 without dropout.
+        """
+        logits = self._read_words(self._read_cell(rows, column, noise), column)
+        loss = functional.cross_entropy(logits, target, reduction="none")
+        return (loss * weight).sum(1), weight.sum(1)
+
+    def read(self, rows: Tensor, column: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The vector of the masked cell, [M, B, d], and the logits of all words, [M, B, words]."""
+        x = self._read_cell(rows, column, noise)
+        return x, self._read_words(x, column).transpose(1, 2)
+
+    def attend(self, rows: Tensor, column: Tensor) -> Tensor:
+        """The weights of the cells of a row for its masked cell, [M, B, K, H]: positive, with sum 1 over K."""
+        return self._attend(rows, column)[0].transpose(1, 2)
+
+    def _read_cell(self, rows: Tensor, column: Tensor, noise: Tensor | None) -> Tensor:
+        """The vector of the masked cell, [M, B, d]."""
+        w = self.weights
+        first, second = noise.chunk(2, -1) if noise is not None and noise.shape[-1] else (None, None)
+        attention, values, masked = self._attend(rows, column)
+        # A product spreads the weight of a head over its numbers: faster than broadcasting over so few.
+        spread = (attention.flatten(0, -2) @ self.spread).view_as(values)
+        mixed = torch.baddbmm(w["out_bias"], (spread * values).sum(1), w["out"])
+        x = self._norm(_pick(masked, column), mixed, first, w["gain1"], w["bias1"])
+        hidden = torch.relu(torch.baddbmm(w["up_bias"], x, w["up"]))
+        return self._norm(x, torch.baddbmm(w["down_bias"], hidden, w["down"]), second, w["gain2"], w["bias2"])
+
+    def _read_words(self, x: Tensor, column: Tensor) -> Tensor:
+        """The logits of all words for masked cells, [M, words, B]: a softmax over few words is faster so."""
+        w = {name: self.weights[name].transpose(1, 2) for name in ("word", "word_bias")}
+        logits = torch.baddbmm(w["word_bias"], w["word"], x.transpose(1, 2))
+        return logits if self.all_allowed else logits + self.allowed[column].transpose(1, 2)
+
+    def _attend(self, rows: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights [M, K, B, H], values of the cells [M, K, B, d], and the input of [MASK] in each column [M, K, d].
+
+        Cells come before rows: a softmax over the last dimensions, with so few numbers, is five times slower.
+        """
+        w = self.weights
+        rows = rows.transpose(1, 2)
+        inputs = w["words"].index_select(1, self.slots) + w["positions"].index_select(1, self.columns)  # [M, S, d]
+        masked = inputs.index_select(1, self.masks)
+        query = self._split(torch.baddbmm(w["query_bias"], masked, w["query"]))  # [M, H, K, c]
+        key = self._split(torch.baddbmm(w["key_bias"], inputs, w["key"]))  # [M, H, S, c]
+        value = torch.baddbmm(w["value_bias"], inputs, w["value"])
+        scores = query @ key.transpose(-1, -2) * self.head_size**-0.5  # [M, H, K, S]
+        pairs = column[:, None] * len(self.slots) + rows
+        logits = _pick(scores.permute(0, 2, 3, 1).flatten(1, 2), pairs)  # [M, K, B, H]
+        return logits.softmax(1), _pick(value, rows), masked
+
+    def _split(self, x: Tensor) -> Tensor:
+        """The heads of [M, N, d]: [M, H, N, c]."""
+        return x.view(*x.shape[:2], self.heads, self.head_size).transpose(1, 2)
+
+    def _norm(self, x: Tensor, added: Tensor, noise: Tensor | None, gain: Tensor, bias: Tensor) -> Tensor:
+        """Residual connection with dropout, then layer normalisation."""
+        x = x + (added if noise is None else added * noise)
+        return torch.addcmul(bias, functional.layer_norm(x, x.shape[-1:], eps=EPS), gain)
+
+    def select(self, model: int) -> TableAttention:
+        """One model of the batch, as a batch of one."""
+        one = TableAttention(self.layout, **self.shape, generators=[torch.Generator()])
+        one.load_state_dict({name: part[model : model + 1].clone() for name, part in self.state_dict().items()})
+        return one
+
+
+def _pick(tables: Tensor, index: Tensor) -> Tensor:
+    """Rows of the table of each model ([M, N, n]), for an index of shape [M, ...]: [M, ..., n].
+
+    By `index_select`: `embedding` needs five times as long for the gradient on a CPU.
+    """
+    first = torch.arange(len(tables), device=index.device) * tables.shape[1]
+    numbers = index + first.view(-1, *[1] * (index.ndim - 1))
+    return tables.flatten(0, 1).index_select(0, numbers.flatten()).view(*index.shape, -1)
+
+
+def list_weights(layout: CellLayout, *, heads: int, head_size: int, feed_forward: int) -> dict[str, Tensor]:
+    """The parameters of one model where `torch.device("meta")` is: their names and shapes, without memory."""
+    return _draw_start(layout, heads, head_size, feed_forward, None)
+
+
+def _draw_start(
+    layout: CellLayout, heads: int, head_size: int, feed_forward: int, generator: torch.Generator | None
+) -> dict[str, Tensor]:
+    """The parameters of one model as Keras starts them: Glorot-uniform weights, zero biases, gains of 1.
+
+    The matrices of attention are kernels of three dimensions there, whose ends count the heads, or the width, for each
+    number; so they start smaller than a matrix of their size.
+    """
+    d = heads * head_size
+
+    def uniform(rows: int, columns: int, limit: float) -> Tensor:
+        return torch.empty(rows, columns).uniform_(-limit, limit, generator=generator)
+
+    def glorot(rows: int, columns: int, fan_in: int | None = None, fan_out: int | None = None) -> Tensor:
+        return uniform(rows, columns, math.sqrt(6 / ((fan_in or rows) + (fan_out or columns))))
+
+    def project() -> Tensor:
+        return glorot(d, d, d * heads, d * head_size)
+
+    return {
+        "words": uniform(layout.words + 1, d, EMBEDDING_RANGE), "positions": glorot(layout.columns, d),
+        "query": project(), "query_bias": torch.zeros(1, d), "key": project(), "key_bias": torch.zeros(1, d),
+        "value": project(), "value_bias": torch.zeros(1, d),
+        "out": glorot(d, d, d, heads * d), "out_bias": torch.zeros(1, d),
+        "gain1": torch.ones(1, d), "bias1": torch.zeros(1, d),
+        "up": glorot(d, feed_forward), "up_bias": torch.zeros(1, feed_forward),
+        "down": glorot(feed_forward, d), "down_bias": torch.zeros(1, d),
+        "gain2": torch.ones(1, d), "bias2": torch.zeros(1, d),
+        "word": glorot(d, layout.words), "word_bias": torch.zeros(1, layout.words),
+    }  # fmt: skip

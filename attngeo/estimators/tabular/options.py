@@ -1,0 +1,115 @@
+"""The options of the classifier and of the commands that fit it and predict by it, and the names of all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from attngeo.errors import UsageError
+from attngeo.options import (
+    COMPUTATION,
+    INPUT,
+    MODEL,
+    OPTIMISATION,
+    Options,
+    as_texts,
+    device_option,
+    missing_option,
+    option,
+)
+
+# The methods for a table, as the paper's tables call them: the baselines, and attention.
+METHOD_LABELS = {"lr": "LR", "rf": "RF", "gb": "GB", "mlp": "MLP", "atn": "ATN"}
+OURS = "atn"
+Vocabulary = Literal["column", "shared"]
+Unseen = Literal["error", "mask"]
+
+
+class ClassifierOptions(Options):
+    """Options of `AttentionClassifier`; the defaults are those of the published run."""
+
+    n_heads: int = option(5, "Heads of attention", panel=MODEL, flags=("--heads",), least=1)
+    head_size: int = option(4, "Size of a head", panel=MODEL, least=1)
+    feed_forward: int = option(5, "Hidden units of the feed-forward layer", panel=MODEL, least=1)
+    dropout: float = option(0.1, "Probability of dropout", panel=MODEL, least=0, most=0.99)
+    vocabulary: Vocabulary = option(
+        "column", "Vectors of categories: one set for each column, or one that columns share by number", panel=MODEL
+    )
+    n_bins: int = option(
+        10, "Bins of a numeric column with fractions or with more values", panel=COMPUTATION, flags=("--bins",), least=2
+    )
+    unseen: Unseen = option(
+        "error", "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION
+    )
+    max_epochs: int = option(200, "Passes over the training rows", panel=OPTIMISATION, flags=("--epochs",), least=1)
+    batch_size: int = option(128, "Masked copies of rows in a batch", panel=OPTIMISATION, least=1)
+    learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
+    validation_fraction: float = option(
+        0.0, "Fraction of the training rows that are held out for early stopping", panel=OPTIMISATION, least=0, most=0.9
+    )
+    patience: int | None = option(
+        None, "Stop after this number of epochs without a lower loss on held-out rows", panel=OPTIMISATION, least=1
+    )
+    device: str = device_option()
+
+    def _check(self) -> None:
+        if self.patience is not None and not self.validation_fraction:
+            raise UsageError("patience requires held-out rows; set validation_fraction, for example to 0.1")
+
+
+def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
+    """The names of a list such as "lr,rf", each once. Raises UsageError with the nearest name for an unknown one."""
+    listed = names.split(",") if isinstance(names, str) else names
+    chosen = tuple(dict.fromkeys(str(name).strip().lower() for name in listed))
+    for name in chosen:
+        if name not in METHOD_LABELS:
+            near = get_close_matches(name, METHOD_LABELS, 1)
+            advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(METHOD_LABELS)}"
+            raise UsageError(f"methods has {name!r:.60}, which is no method; {advice}")
+    if not chosen:
+        raise UsageError(f"methods is empty, expected some of: {', '.join(METHOD_LABELS)}")
+    return chosen
+
+
+def _split_names(names: Any) -> Any:
+    return tuple(names.split(",")) if isinstance(names, str) else as_texts(names)
+
+
+def methods_option(example: str) -> Any:
+    """The option `methods` of a command that compares them."""
+    return option(
+        None, f"Methods, for example {example}", panel=INPUT, metavar="LIST", parse=_split_names, shown_default="all"
+    )
+
+
+class PredictOptions(Options):
+    """How the rows of a file are read that a saved model predicts. Raises UsageError."""
+
+    missing: Sequence[str] | None = missing_option("as fitted")
+    unseen: Unseen | None = option(
+        None, "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION,
+        shown_default="as fitted",
+    )  # fmt: skip
+
+
+class FitOptions(ClassifierOptions):
+    """What is fitted to a table, and how it is measured. Raises UsageError."""
+
+    target: str | None = option(None, "Column that is predicted; required", panel=INPUT, metavar="COLUMN")
+    test: str | None = option(None, "File of the test rows; without it, some rows are held out", panel=INPUT,
+                              metavar="FILE")  # fmt: skip
+    test_size: float = option(
+        0.25, "Fraction of the rows that are held out to test, without --test", panel=INPUT, least=0.01, most=0.99
+    )
+    missing: Sequence[str] | None = missing_option()
+    methods: Sequence[str] | None = methods_option("atn,lr")
+    seed: int = option(0, "Seed of everything that is random", panel=OPTIMISATION, least=0, most=2**32 - 1)
+
+    def _check(self) -> None:
+        object.__setattr__(self, "methods", self.method_names)
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """The methods, each once."""
+        return check_methods(self.methods or METHOD_LABELS)

@@ -1,0 +1,185 @@
+"""A fitted classifier on disk: a folder with `config.json` and `model.safetensors`; nothing in it can run code.
+
+The tensors are named and laid out as those of a transformer's layer, so that `attngeo score` reads them, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from attngeo import __version__
+from attngeo.errors import CorruptCheckpointError
+from attngeo.estimators.shared.saving import (
+    ADVICE,
+    CONFIG,
+    Count,
+    Finite,
+    Plain,
+    SavedModel,
+    check_tensors,
+    list_plain,
+    read_config,
+    read_tensors,
+    write_model,
+)
+from attngeo.estimators.tabular.coding import ColumnCoding, TableCoding
+from attngeo.estimators.tabular.network import CellLayout, TableAttention, list_weights
+from attngeo.estimators.tabular.options import ClassifierOptions
+from attngeo.options import OPTIMISATION, option
+from attngeo.schemas import Table
+
+MODEL_TYPE = "attngeo_tabular"
+MADE_BY = "attngeo tabular fit --save"
+FORMAT = 1
+LAYER = "encoder.layer.0"
+# Tensor in the file → weight of the network. A matrix is saved as that of a Linear: [out, in].
+NAMES = {
+    "embeddings.word_embeddings.weight": "words",
+    "embeddings.position_embeddings.weight": "positions",
+    **{
+        f"{LAYER}.{module}.{kind}": weight + suffix
+        for module, weight in (
+            ("attention.self.query", "query"), ("attention.self.key", "key"), ("attention.self.value", "value"),
+            ("attention.output.dense", "out"), ("intermediate.dense", "up"), ("output.dense", "down"),
+        )
+        for kind, suffix in (("weight", ""), ("bias", "_bias"))
+    },
+    f"{LAYER}.attention.output.LayerNorm.weight": "gain1",
+    f"{LAYER}.attention.output.LayerNorm.bias": "bias1",
+    f"{LAYER}.output.LayerNorm.weight": "gain2",
+    f"{LAYER}.output.LayerNorm.bias": "bias2",
+    "classifier.weight": "word",
+    "classifier.bias": "word_bias",
+}  # fmt: skip
+TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
+
+
+class SavedParameters(ClassifierOptions):
+    """The parameters of a classifier: its options and its seed."""
+
+    random_state: int | None = option(None, "Seed", panel=OPTIMISATION, least=0, most=2**32 - 1)
+
+
+class SavedColumn(Table):
+    """A `ColumnCoding`."""
+
+    name: Plain
+    values: tuple[Plain, ...]
+    edges: tuple[Finite, ...] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SavedColumn:
+        for problem in self._list_problems():
+            raise ValueError(f"column {self.name!r:.40} {problem}")
+        return self
+
+    def _list_problems(self) -> Iterator[str]:
+        if any(isinstance(value, float) and math.isnan(value) for value in (self.name, *self.values)):
+            yield "has NaN, expected texts or numbers"
+        if self.edges is None:
+            if len(set(self.values)) < len(self.values):
+                yield "has a value twice, expected each once"
+        elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
+            yield f"has {len(self.values)} bins, and edges that do not part them"
+        elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
+            yield "has bins whose values are no numbers"
+
+
+class SavedClassifier(SavedModel):
+    """The configuration of a classifier."""
+
+    parameters: SavedParameters
+    seed: Count
+    data_sets: Annotated[Count, Field(ge=1)]
+    columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
+    missing: tuple[str, ...] | None
+    num_hidden_layers: Literal[1]
+    num_attention_heads: Count
+    hidden_size: Count
+    intermediate_size: Count
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SavedClassifier:
+        names, response = [column.name for column in self.columns[:-1]], self.columns[-1]
+        if len(set(names)) < len(names):
+            raise ValueError("columns has a name twice, expected each once")
+        if response.edges is not None or len(response.values) < 2:
+            raise ValueError("columns: the last one, the response, has bins or fewer than 2 values, expected 2 or more")
+        return self
+
+
+def write_classifier(
+    folder: Path, parameters: Mapping[str, Any], coding: TableCoding, network: TableAttention, **state: Any
+) -> None:
+    """Write the files of a fitted classifier.
+
+    state: seed, data_sets, epochs and missing. Raises OutputError, and TableError for values that JSON lacks.
+    """
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
+    if not isinstance(plain["random_state"], int | None):
+        plain["random_state"] = None
+    about = {
+        "model_type": MODEL_TYPE, "format": FORMAT, "attngeo_version": __version__,
+        "num_hidden_layers": 1, "num_attention_heads": network.heads, "hidden_size": network.width,
+        "intermediate_size": network.shape["feed_forward"], "parameters": plain, **state,
+        "columns": describe_columns(coding),
+    }  # fmt: skip
+    tensors = {
+        name: _to_file(weight, network.weights[weight].detach()[0].cpu()).contiguous() for name, weight in NAMES.items()
+    }
+    write_model(folder, about, tensors)
+
+
+def _to_file(name: str, weight: Tensor) -> Tensor:
+    """A weight as it is in the file. name: of the weight in the network."""
+    if name in TRANSPOSED:
+        return weight.T
+    return weight[0] if "bias" in name or "gain" in name else weight
+
+
+def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
+    """The columns as a saved model keeps them. Raises TableError for a value that JSON lacks."""
+    return [_describe_column(column) for column in coding.columns]
+
+
+def _describe_column(column: ColumnCoding) -> dict[str, Any]:
+    name, *values = list_plain((column.name, *column.values), f"column {column.name!r} has a")
+    return {"name": name, "values": values, "edges": None if column.edges is None else list(column.edges)}
+
+
+def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAttention]:
+    """The configuration, the coding and the network of a folder that `write_classifier` wrote. Raises as `load`."""
+    saved = read_config(folder, SavedClassifier, MODEL_TYPE, FORMAT, MADE_BY)
+    options = saved.parameters
+    coding = TableCoding(tuple(ColumnCoding(column.name, column.values, column.edges) for column in saved.columns))
+    layout = CellLayout(coding.sizes, options.vocabulary == "shared")
+    sizes = {"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward}
+    stated = (saved.num_attention_heads, saved.hidden_size, saved.intermediate_size)
+    wanted = (options.n_heads, options.n_heads * options.head_size, options.feed_forward)
+    if stated != wanted:
+        raise CorruptCheckpointError(
+            f"{folder / CONFIG}: num_attention_heads, hidden_size and intermediate_size are {stated}, expected "
+            f"{wanted} as the parameters say; {ADVICE}"
+        )
+    tensors = read_tensors(folder)
+
+    def plan() -> dict[str, Tensor]:
+        weights = list_weights(layout, **sizes)
+        return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
+
+    check_tensors(folder, tensors, plan)
+    network = TableAttention(layout, **sizes, generators=[torch.Generator()])
+    with torch.no_grad():
+        for name, weight in NAMES.items():
+            target = network.weights[weight]
+            target.copy_((tensors[name].T if weight in TRANSPOSED else tensors[name]).reshape(target.shape))
+    return saved, coding, network

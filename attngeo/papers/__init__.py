@@ -1,0 +1,1 @@
+"""What repeats published experiments and proofs: data sets, settings, baselines, published numbers, statements."""

@@ -1,0 +1,212 @@
+"""The symmetry and the directionality score: Definition 3.1, Propositions S1.15 and S1.16, and their cheap forms.
+
+The definitions are computed here densely in float64, and compared with `attngeo.symmetry` and `attngeo.directionality`,
+which never form M.
+Source: Saponati et al. 2025 (arXiv 2502.10927), section 3, appendices S1.6 and S1.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from attngeo.geometry.directionality import directionality
+from attngeo.geometry.symmetry import symmetry
+from attngeo.papers.saponati2025.objectives import USUAL, Array, Effect, measure
+from attngeo.papers.statements import INTERVAL, SAPONATI, Residuals, difference, shortfall, statement
+
+GAMMA = 2.0
+SIZES, MATRICES = (3, 10, 40), 20
+# Sizes of random matrices for chance levels, and how many of each.
+CHANCE_SIZES, CHANCE_DRAWS = (10, 30, 100), 1500
+# d_model and head_dim of the cheap forms: one for the Gram form of a head, of several blocks, and one for tiles.
+FORMS = ((96, 8), (700, 64), (900, 260), (300, 200), (1100, 400))
+
+
+def split_norms(matrix: Array) -> tuple[float, float, float]:
+    """‖M‖², ‖M_s‖² and ‖M_n‖² of a square matrix, with the symmetric part M_s and the skew part M_n."""
+    parts = matrix, (matrix + matrix.T) / 2, (matrix - matrix.T) / 2
+    total, even, odd = (float((part**2).sum()) for part in parts)
+    return total, even, odd
+
+
+def dense_symmetry(matrix: Array) -> float:
+    """(‖M_s‖² − ‖M_n‖²)/‖M‖²: Definition 3.1 without its factor 2."""
+    total, even, odd = split_norms(matrix)
+    return (even - odd) / total
+
+
+def outlier_sums(matrix: Array, gamma: float = GAMMA) -> tuple[float, float]:
+    """r̄ and c̄ of Definition 3.2: the sums of the row and of the column norms above mean + gamma·deviation."""
+    sums = []
+    for axis in (1, 0):
+        norms = np.sqrt((matrix**2).sum(axis))
+        sums.append(float(norms[norms > norms.mean() + gamma * norms.std()].sum()))
+    return sums[0], sums[1]
+
+
+def dense_directionality(matrix: Array, gamma: float = GAMMA) -> float:
+    """(r̄ − c̄)/(r̄ + c̄): Definition 3.2; 0 if no norm is an outlier."""
+    rows, columns = outlier_sums(matrix, gamma)
+    return (rows - columns) / (rows + columns) if rows + columns else 0.0
+
+
+@statement("definition-3.1", SAPONATI, "Definition 3.1", "s without the factor 2 = tr(MM)/‖M‖², ±1 for M = ±Mᵀ")
+def check_definition_3_1(seed: int = 0) -> Residuals:
+    """Definition 3.1 without its factor 2: tr(MM)/‖M‖², 1 for symmetric and −1 for skew M. Printed: with the factor."""
+    errors, printed = [], []
+    for matrix in _draw_matrices(seed):
+        even, odd = matrix + matrix.T, matrix - matrix.T
+        expected = np.array([float(np.trace(matrix @ matrix) / (matrix**2).sum()), 1.0, -1.0])
+        computed = np.array([dense_symmetry(part) for part in (matrix, even, odd)])
+        library = [_library(symmetry, part) for part in (matrix, even, odd)]
+        errors += [difference(computed, expected), difference(computed, library)]
+        printed.append(difference(2 * computed, expected))
+    return Residuals(f"{len(printed)} random matrices; printed: 2 for symmetric ones", tuple(errors), tuple(printed))
+
+
+@statement(
+    "proposition-s1.15-range", SAPONATI, "Proposition S1.15 (1, 2)", "1 − s = 2‖M_n‖²/‖M‖², 1 + s = 2‖M_s‖²/‖M‖²"
+)
+def check_proposition_s1_15_range(seed: int = 0) -> Residuals:
+    """Proposition S1.15 (1, 2): 1 − s = 2‖M_n‖²/‖M‖² and 1 + s = 2‖M_s‖²/‖M‖², so s is in [−1, 1], with ±1 as said."""
+    errors = []
+    for matrix in _draw_matrices(seed):
+        score = _library(symmetry, matrix)
+        total, even, odd = split_norms(matrix)
+        errors += [difference(1 - score, 2 * odd / total), difference(1 + score, 2 * even / total)]
+        errors.append(difference(total, even + odd))  # Lemma S1.14
+    return Residuals(f"{len(errors) // 3} random matrices", tuple(errors))
+
+
+@statement("proposition-s1.15-chance", SAPONATI, "Proposition S1.15 (3)", "mean s of random matrices = 1/n", INTERVAL)
+def check_proposition_s1_15_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS) -> Residuals:
+    """Proposition S1.15 (3): the mean of s over random matrices is 1/n. Printed: 8/n."""
+    random = np.random.default_rng(seed)
+    effects: dict[int, Effect] = {}
+    for size in CHANCE_SIZES:
+        matrices = (_draw_entries(random, place, (size, size)) for place in range(draws))
+        effects[size] = measure(np.array([dense_symmetry(matrix) for matrix in matrices]))
+    scaled = [f"{size * effect.mean:.2f} ± {USUAL * size * effect.error:.2f}" for size, effect in effects.items()]
+    return Residuals(
+        f"n times the mean {', '.join(scaled)} for n = {', '.join(map(str, effects))}; printed: 8",
+        tuple(effect.miss(1 / size) for size, effect in effects.items()),
+        tuple(effect.miss(8 / size) for size, effect in effects.items()),
+    )
+
+
+@statement(
+    "proposition-s1.16-range", SAPONATI, "Proposition S1.16 (1, 2)", "d in [−1, 1], ±1 if only rows or columns exceed"
+)
+def check_proposition_s1_16_range(seed: int = 0) -> Residuals:
+    """Proposition S1.16 (1, 2): d is in [−1, 1], ±1 if only rows or only columns are outliers; d(Mᵀ) = −d(M)."""
+    errors, seen = [], []
+    for matrix in _draw_dominated(seed):
+        score, (rows, columns) = _library(directionality, matrix), outlier_sums(matrix)
+        seen.append(round(score, 12))
+        errors.append(max(0.0, abs(score) - 1))
+        errors.append(abs(score + _library(directionality, matrix.T)))
+        extreme = 1.0 if rows and not columns else -1.0 if columns and not rows else None
+        errors.append(float((abs(score) == 1) != (extreme is not None)) if extreme is None else abs(score - extreme))
+    ends = f"{seen.count(1.0)} of 1, {seen.count(-1.0)} of -1"
+    return Residuals(f"{len(seen)} matrices, {ends}", tuple(errors))
+
+
+@statement(
+    "proposition-s1.16-chance",
+    SAPONATI,
+    "Proposition S1.16 (3)",
+    "mean d of random matrices = 0, spread falls with n",
+    INTERVAL,
+)
+def check_proposition_s1_16_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS // 5) -> Residuals:
+    """Proposition S1.16 (3): over random matrices d has the mean 0, and its deviation falls as n grows."""
+    random = np.random.default_rng(seed)
+    means, deviations = [], []
+    sizes = [size * 2 for size in CHANCE_SIZES]
+    for size in sizes:
+        values = np.array([dense_directionality(random.normal(size=(size, size)) / size) for _ in range(draws)])
+        means.append(measure(values))
+        deviations.append(float(values.std()))
+    falls = [before - after for before, after in pairwise(deviations)]
+    spread = ", ".join(f"{deviation:.2f}" for deviation in deviations)
+    return Residuals(
+        f"means {', '.join(map(str, means))}, deviations {spread} for n = {', '.join(map(str, sizes))}",
+        (*(effect.miss() for effect in means), shortfall(falls)),
+    )
+
+
+@statement("symmetry-from-factors", SAPONATI, "Definition 3.1, from Wq and Wk", "s without forming M = dense s", 1e-5)
+def check_cheap_symmetry(seed: int = 0) -> Residuals:
+    """tr(MM) and ‖M‖² from the factors in float32, against the dense definition in float64."""
+    errors = [abs(float(symmetry(wq, wk)) - dense_symmetry(_multiply(wq, wk))) for wq, wk in _draw_factors(seed)]
+    return Residuals(f"{len(errors)} pairs of factors, {_describe_forms()}", tuple(errors))
+
+
+@statement(
+    "directionality-from-factors", SAPONATI, "Definition 3.2, from Wq and Wk", "d without forming M = dense d", 1e-5
+)
+def check_cheap_directionality(seed: int = 0) -> Residuals:
+    """Row and column norms from the factors in float32, against the dense definition in float64."""
+    errors = [
+        abs(float(directionality(wq, wk)) - dense_directionality(_multiply(wq, wk))) for wq, wk in _draw_factors(seed)
+    ]
+    return Residuals(f"{len(errors)} pairs of factors, {_describe_forms()}", tuple(errors))
+
+
+def _library(score: object, matrix: Array) -> float:
+    """A score of the library for one square matrix, as M·Iᵀ."""
+    left = torch.from_numpy(np.ascontiguousarray(matrix))
+    return float(score(left, torch.eye(len(matrix), dtype=left.dtype)))  # type: ignore[operator]
+
+
+def _draw_matrices(seed: int) -> Iterator[Array]:
+    """Random square matrices, from nearly skew to nearly symmetric."""
+    random = np.random.default_rng(seed)
+    for size in SIZES:
+        for mix in np.linspace(-0.9, 0.9, MATRICES):
+            matrix = random.normal(size=(size, size))
+            yield matrix + mix * matrix.T
+
+
+def _draw_dominated(seed: int) -> Iterator[Array]:
+    """Random square matrices with no, some or only large rows, columns or both."""
+    random = np.random.default_rng(seed)
+    for size in SIZES:
+        for _ in range(MATRICES):
+            matrix = random.normal(size=(size, size))
+            matrix[random.integers(size)] *= random.choice([1, 10])
+            matrix[:, random.integers(size)] *= random.choice([1, 10])
+            yield matrix
+
+
+def _draw_entries(random: np.random.Generator, place: int, shape: tuple[int, int]) -> Array:
+    """Independent entries of mean 0: normal, uniform, or heavy-tailed, in turn."""
+    draw = (random.standard_normal, lambda size: random.uniform(-1, 1, size), lambda size: random.standard_t(5, size))
+    entries = draw[place % len(draw)](shape)
+    return np.asarray(entries)
+
+
+def _draw_factors(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Factors Wq and Wk [d_model, head_dim] in float32: unrelated, alike, and with a large row or column of M."""
+    generator = torch.Generator().manual_seed(seed)
+    for width, rank in FORMS:
+        wq, wk = (torch.randn(width, rank, generator=generator) / rank**0.5 for _ in range(2))
+        yield wq, wk
+        yield wq, wq + 0.5 * wk
+        scale = torch.ones(width, 1)
+        scale[width // 3] = 20
+        yield wq * scale, wk
+        yield wq, wk * scale
+
+
+def _multiply(wq: torch.Tensor, wk: torch.Tensor) -> Array:
+    product: Array = (wq.double() @ wk.double().T).numpy()
+    return product
+
+
+def _describe_forms() -> str:
+    return ", ".join(f"{width}x{rank}" for width, rank in FORMS)

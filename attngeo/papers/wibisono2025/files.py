@@ -1,0 +1,188 @@
+"""Files of others, read whole within limits of bytes; and the training, validation and test rows of a tidy table."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from attngeo.bounds import check_small
+from attngeo.errors import PROJECT_FILES, DataError, DataUnavailableError, first_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
+
+# Ten times the largest of them, unpacked.
+MOST_BYTES = 50_000_000
+PACKED = ".gz"
+README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
+# The seed of the published runs.
+PUBLISHED_SEED = 42
+
+
+def find_file(place: str | Path, *names: str) -> Path:
+    """The first of these files, also packed by gzip, in a folder; `place` itself, if it is no folder.
+
+    Raises DataUnavailableError.
+    """
+    place = Path(place).expanduser()
+    if not place.is_dir():
+        if not place.exists():
+            raise DataUnavailableError(f"{place}: no such file or folder, expected {' or '.join(names)}")
+        return place
+    for name in (stem + suffix for stem in names for suffix in ("", PACKED)):
+        if (place / name).exists():
+            return place / name
+    raise DataUnavailableError(f"{place} has no file {' or '.join(names)}; {README} describes them")
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Whether `find_file` finds it in the folder."""
+    return (folder / name).exists() or (folder / (name + PACKED)).exists()
+
+
+def has_member(path: Path, member: str) -> bool:
+    """Whether a path is a zip archive that has this file. Raises DataError for a damaged archive."""
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return member in archive.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read ({first_line(error)})") from None
+
+
+def folder_of(place: str | Path) -> Path:
+    """The folder of a data set of several files: `place`, or the one in which this file is."""
+    place = Path(place).expanduser()
+    if not place.exists():
+        raise DataUnavailableError(f"{place}: no such file or folder; {README} describes the files")
+    return place if place.is_dir() else place.parent
+
+
+def read_content(path: Path, most: int = MOST_BYTES, *, member: str = "") -> bytes:
+    """The bytes of a file; unpacked, if its name ends in .gz. member: the file to read, if it is a zip archive.
+
+    Raises DataUnavailableError if it is missing, DataError if it cannot be read or has more than `most` bytes.
+    """
+    try:
+        size = check_small(path, most)
+        with path.open("rb") as file:
+            content = _unpack(file, path, member).read(most + 1)
+        if len(content) > most:
+            raise ValueError(f"it has more than {most:,} bytes" + (", unpacked" if size <= most else ""))
+    except FileNotFoundError:
+        raise DataUnavailableError(f"{path}: no such file") from None
+    except KeyError:
+        raise DataError(f"{path} has no file {member}") from None
+    except (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read ({first_line(error)})") from None
+    return content
+
+
+def _unpack(file: IO[bytes], path: Path, member: str) -> IO[bytes]:
+    if path.suffix.lower() == PACKED:
+        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+    if member and zipfile.is_zipfile(file):
+        return zipfile.ZipFile(file).open(member)
+    file.seek(0)
+    return file
+
+
+@contextmanager
+def explaining(path: Path, what: str) -> Iterator[None]:
+    """Raise DataError for a file in the block that is not what it should be."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, OverflowError, zlib.error) as error:
+        raise DataError(f"{path} is not {what} ({first_line(error)})") from None
+
+
+def read_table(path: Path, columns: Sequence[str], **options: Any) -> pd.DataFrame:
+    """Some columns of a CSV file with a header. options: of `pandas.read_csv`.
+
+    Raises as `read_content`, and DataError if it is no table, lacks a column, has no rows, or a cell of another type.
+    """
+    import pandas as pd
+
+    content = read_content(path)
+    with explaining(path, f"a table with {','.join(columns)}"):
+        frame = pd.read_csv(io.BytesIO(content), encoding="utf-8-sig", **options)
+        if not isinstance(frame.index, pd.RangeIndex):
+            raise ValueError("a row has more cells than the header has names")
+        missing = [name for name in columns if name not in frame]
+        if missing or frame.empty:
+            raise ValueError(f"it lacks the column {missing[0]!r}" if missing else "it has no rows")
+        chosen: pd.DataFrame = frame[list(columns)]
+    return chosen
+
+
+def require_once(path: Path, frame: pd.DataFrame, columns: list[str]) -> None:
+    """Raise DataError that states the first row whose cells of these columns another row has, too."""
+    again = frame.duplicated(columns).to_numpy()
+    if again.any():
+        row = int(again.argmax())
+        what = ", ".join(f"{name} {frame[name].iloc[row]}" for name in columns)
+        raise DataError(f"{path}: row {row + 1} repeats {what}, expected each once")
+
+
+class Split(NamedTuple):
+    """The rows of each part, in the order of the table."""
+
+    train: pd.DataFrame
+    validation: pd.DataFrame
+    test: pd.DataFrame
+
+
+def take_sequences(
+    frame: pd.DataFrame, train: Collection[Any], validation: Collection[Any], test: Collection[Any]
+) -> Split:
+    """The rows of these sequences. Raises DataError if a part has none."""
+    parts = [frame[frame["sequence"].isin(list(chosen))].reset_index(drop=True) for chosen in (train, validation, test)]
+    for name, part in zip(Split._fields, parts, strict=True):
+        if part.empty:
+            count = frame["sequence"].nunique()
+            raise DataError(f"the {name} part of the data has no row: there are {count} sequences; give all the data")
+    return Split(*parts)
+
+
+def start_draws(seed: int, *, published: bool) -> np.random.Generator | np.random.RandomState:
+    """Random numbers of the seed; or those of the published runs, which have their own seed."""
+    import numpy as np
+
+    return np.random.RandomState(PUBLISHED_SEED) if published else np.random.default_rng(seed)
+
+
+def hold_out(
+    values: npt.NDArray[Any], draw: np.random.Generator | np.random.RandomState
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Three quarters of the values, and a random quarter of them, rounded up.
+
+    With the random numbers of the published runs, this is train_test_split(test_size=0.25, random_state=42) of
+    scikit-learn.
+    """
+    order = draw.permutation(len(values))
+    held = -(-len(values) // 4)
+    return values[order[held:]], values[order[:held]]
+
+
+def mark_validated_copies(split: Split) -> pd.DataFrame:
+    """The training and validation rows, and in the column `validates` which of them validated in the published runs.
+
+    In those of ratings, synthetic or not, a masked copy of a sequence was made for each of its rows, and the copies
+    were divided: most sequences trained with some of their rows and validated with others.
+    split: of `split_synthetic` or `split_movielens_ratings` with `published`.
+    """
+    import numpy as np
+    import pandas as pd
+
+    pool = pd.concat([split.train, split.validation]).sort_values(["sequence", "position"]).reset_index(drop=True)
+    _, held = hold_out(np.arange(len(pool)), start_draws(0, published=True))
+    return pool.assign(validates=pool.index.isin(held))

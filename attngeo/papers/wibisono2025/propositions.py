@@ -1,0 +1,193 @@
+"""Propositions 1 to 3: attention with the parameters of the proofs equals the factor models.
+
+Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 4.1, appendices E to G. Appendix G prints the key matrix of
+proposition 3 under the name of the value matrix, and transposed: as printed, all products of queries and keys are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from attngeo.errors import UsageError
+from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
+from attngeo.estimators.efa.networks import (
+    Batch,
+    ItemAttention,
+    ItemFactors,
+    SpatialFactors,
+    ValueAttention,
+    ValueFactors,
+    ValueShape,
+)
+from attngeo.papers.statements import EFA, Residuals, difference, statement
+from attngeo.training import seeded
+
+# Items, numbers of an embedding, length of a sequence; sequences of each size.
+SIZES = ((7, 4, 5), (12, 3, 2), (30, 8, 9))
+SEQUENCES = 4
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@torch.no_grad()
+def attention_of_items(factors: ItemFactors, length: int) -> ItemAttention:
+    """The model of section 3.1 that equals a factor model in both directions for sequences of one length (Prop. 1)."""
+    _require_mean(factors)
+    items, size = factors.center.weight.shape
+    shape = AttentionShape(width=size, residual=False, output=False)
+    model = ItemAttention(items, shape).to(factors.center.weight)
+    layer = _clear(model)
+    layer.value.weight.copy_(torch.eye(size))
+    model.context.weight[:-1] = factors.context.weight
+    model.context.weight[-1] = 0
+    # Equal weights, that of the mask included: 1/I each.
+    model.center.weight.copy_(factors.center.weight * length / (length - 1))
+    return model
+
+
+@torch.no_grad()
+def attention_of_places(factors: SpatialFactors) -> ValueAttention:
+    """The model of section 3.2, with linear attention, that equals a factor model of all other places (Prop. 2)."""
+    places = len(factors.neighbour)
+    if int(factors.neighbour.sum()) != places * (places - 1):
+        raise UsageError("the factor model has fewer neighbours than all other places, expected all")
+    first, last = factors.place[0], factors.place[-1]
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
+    size = last.out_features
+    width = size + 1
+    shape = ValueShape(
+        coordinates=first.in_features, coordinate_size=size, hidden=first.out_features, head=None, head_scale=width
+    )
+    attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
+    model = ValueAttention(shape, attention).to(last.weight)
+    model.place.load_state_dict(factors.place.state_dict())
+    layer = _clear(model)
+    for weight in (layer.query.weight, layer.key.weight):
+        weight[:size, :size] = torch.eye(size)
+    layer.value.weight[-1, -1] = 1
+    return model
+
+
+@torch.no_grad()
+def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
+    """The model of section 3.3, with linear attention, that equals a factor model in both directions (Prop. 3)."""
+    _require_mean(factors)
+    items, size = factors.center.weight.shape
+    width = 2 * size + 1
+    shape = ValueShape(items=items, item_size=size, head=None, head_scale=width)
+    attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
+    model = ValueAttention(shape, attention).to(factors.center.weight)
+    assert model.center is not None
+    model.context.weight.copy_(factors.center.weight)
+    model.center.weight.copy_(factors.context.weight / (length - 1))
+    layer = _clear(model)
+    layer.query.weight[:size, :size] = torch.eye(size)
+    layer.key.weight[:size, size : 2 * size] = torch.eye(size)
+    layer.value.weight[-1, -1] = 1
+    return model
+
+
+def _require_mean(factors: ItemFactors | ValueFactors) -> None:
+    if factors.causal or factors.pooling != "mean" or factors.start is not None:
+        raise UsageError("the factor model is not that of the proposition, expected both directions and a mean")
+
+
+def _clear(model: ItemAttention | ValueAttention) -> MaskedLayer:
+    """The only layer, with zeros for all of its weights."""
+    layer = model.attention.layers[0]
+    assert isinstance(layer, MaskedLayer)
+    for weight in layer.parameters():
+        weight.zero_()
+    return layer
+
+
+@statement("efa-proposition-1", EFA, "Proposition 1", "logits of attention = those of the factor model of items")
+@torch.no_grad()
+def check_proposition_1(seed: int = 0) -> Residuals:
+    """Proposition 1: logits of the items, [B, I, D]."""
+    errors = []
+    for items, size, length in _seeded_sizes(seed):
+        factors = _randomise(ItemFactors(items, size))
+        batch = Batch(torch.ones(SEQUENCES, length, dtype=torch.bool), torch.randint(items, (SEQUENCES, length)))
+        errors.append(difference(attention_of_items(factors, length)(batch), factors(batch)))
+    return Residuals(f"logits of {_count_positions()} masked positions", tuple(errors))
+
+
+@statement("efa-proposition-2", EFA, "Proposition 2", "means of linear attention = those of the factor model of places")
+@torch.no_grad()
+def check_proposition_2(seed: int = 0) -> Residuals:
+    """Proposition 2: means of the values at places, [B, I]."""
+    errors = []
+    for _, size, length in _seeded_sizes(seed):
+        places = torch.randn(length, 2, dtype=torch.float64)
+        factors = _randomise(SpatialFactors(torch.cdist(places, places), 2, size, hidden=16))
+        values, known = _draw_values(length)
+        batch = Batch(known, values=values, coordinates=places)
+        errors.append(difference(attention_of_places(factors)(batch), factors(batch)))
+    return Residuals(f"means of {_count_positions()} masked values", tuple(errors))
+
+
+@statement(
+    "efa-proposition-3", EFA, "Proposition 3", "log rates of linear attention = those of the factor model of values"
+)
+@torch.no_grad()
+def check_proposition_3(seed: int = 0) -> Residuals:
+    """Proposition 3: log rates of the values, [B, I], with the key matrix that the proof needs.
+
+    Printed: the matrix with the block in the second row, under the name of the value matrix. As the value matrix it
+    makes the number that is read 0, whatever the keys are; as the key matrix, all products.
+    """
+    errors, printed = [], []
+    for items, size, length in _seeded_sizes(seed):
+        factors = _randomise(ValueFactors(items, size))
+        values, known = _draw_values(length)
+        batch = Batch(known, torch.randint(items, values.shape), values)
+        attention, wanted = attention_of_values(factors, length), factors(batch)
+        errors.append(difference(attention(batch), wanted))
+        layer = attention.attention.layers[0]
+        assert isinstance(layer, MaskedLayer)
+        layer.key.weight.copy_(layer.key.weight.T.clone())
+        printed.append(_miss(attention(batch), wanted))
+        layer.value.weight.copy_(layer.key.weight)
+        layer.key.weight.normal_()
+        printed.append(_miss(attention(batch), wanted))
+    found = (
+        f"log rates of {_count_positions()} masked values; printed matrix, read as that of values or that of keys: "
+        f"off by {min(printed):.0%} to {max(printed):.0%}"
+    )
+    return Residuals(found, tuple(errors), tuple(printed))
+
+
+def _seeded_sizes(seed: int) -> Iterator[tuple[int, int, int]]:
+    """The sizes, each with random numbers of its own."""
+    for place, sizes in enumerate(SIZES):
+        with seeded(1000 * seed + place):
+            yield sizes
+
+
+def _count_positions() -> int:
+    return sum(SEQUENCES * length for *_, length in SIZES)
+
+
+def _randomise(model: Model) -> Model:
+    """A model with normal weights in float64."""
+    model.double()
+    for weight in model.parameters():
+        weight.normal_()
+    return model
+
+
+def _draw_values(length: int) -> tuple[Tensor, Tensor]:
+    """Values and which are known, [B, I] each: all."""
+    values = torch.randn(SEQUENCES, length, dtype=torch.float64)
+    return values, torch.ones_like(values, dtype=torch.bool)
+
+
+def _miss(computed: Tensor, wanted: Tensor) -> float:
+    """‖computed − wanted‖ as a share of ‖wanted‖."""
+    return float((computed - wanted).norm() / wanted.norm())

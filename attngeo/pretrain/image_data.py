@@ -1,0 +1,284 @@
+"""Labelled images to train on: where they come from, and how a model takes them.
+
+They are decoded and preprocessed when they are requested, in an order that depends on the seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import datasets
+import numpy as np
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import ViTImageProcessorPil
+
+from attngeo.checkpoints.reference import is_path, local_path
+from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, first_line
+from attngeo.pretrain.formats import list_names
+from attngeo.pretrain.hub_data import explain_errors, open_builder
+from attngeo.pretrain.sources import HUB_REFERENCE
+
+# Short names of data sets of the Hub.
+NAMED: Mapping[str, str] = {"cifar10": "uoft-cs/cifar10"}
+# Names of the split to test on, in the order in which they are tried.
+TEST_SPLITS = ("test", "validation")
+HELD_OUT = 0.1
+DIGITS_TRAINED_ON = 0.8
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Labelled images to train and to test on, as tables of `datasets`.
+
+    image, label: the names of the columns. labels: names of the labels, in the order of their numbers. numbers: from
+    values of the label column to numbers. channels: 1 for grey images, 3 for RGB.
+    """
+
+    name: str
+    train: datasets.Dataset
+    test: datasets.Dataset
+    image: str
+    label: str
+    labels: list[str]
+    numbers: Mapping[Any, int]
+    channels: int
+
+
+def open_images(reference: str, *, seed: int = 0) -> ImageData:
+    """The images that `reference` names, not yet decoded.
+
+    reference: "digits" (scikit-learn's 1,797 grey images of 8 × 8; the last fifth is for testing), "cifar10", a folder
+    with a sub-folder for each label, or with such folders in train/ and test/ or validation/, or a Hub data set as
+    `org/name[:config][@revision][#split]`. If there are no images to test on, a tenth is held out, chosen by `seed`.
+    Raises DataUnavailableError or DataError.
+    """
+    if reference == "digits":
+        return _build_data(reference, _make_digits(), channels=1, seed=seed)
+    name = NAMED.get(reference, reference)
+    hub, path = HUB_REFERENCE.fullmatch(name), None if reference in NAMED else _find_existing(reference)
+    with explain_errors(reference):
+        if path is not None:
+            splits = _open_folder(reference, path)
+        elif hub and not is_path(hub["name"]):
+            splits = _open_hub(name)
+        else:
+            raise DataUnavailableError(
+                f"{reference or repr(reference)}: no such folder; give one, org/name of the Hub, digits or cifar10"
+            )
+        return _build_data(reference, splits, channels=3, seed=seed)
+
+
+def _find_existing(reference: str) -> Path | None:
+    try:
+        path = local_path(reference)
+    except ModelNotFoundError:
+        return None
+    return path if reference and path.exists() else None
+
+
+def _make_digits() -> dict[str, datasets.Dataset]:
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    images = [Image.fromarray(np.rint(values * 255 / 16).astype(np.uint8)) for values in raw.images]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list("0123456789"))})
+    rows = datasets.Dataset.from_dict({"image": images, "label": raw.target.tolist()}, features=features)
+    cut = int(len(rows) * DIGITS_TRAINED_ON)
+    return {"train": rows.select(range(cut)), "test": rows.select(range(cut, len(rows)))}
+
+
+def _open_folder(reference: str, path: Path) -> dict[str, datasets.Dataset]:
+    if not path.is_dir():
+        raise DataError(f"{reference} is a file, expected a folder with a sub-folder of images for each label")
+    endings = Image.registered_extensions()
+    if not any(file.suffix.lower() in endings for file in path.rglob("*")):
+        raise DataError(f"{reference} holds no images, expected a sub-folder of them for each label")
+    splits: dict[str, datasets.Dataset] = datasets.load_dataset("imagefolder", data_dir=str(path.absolute()))
+    return splits
+
+
+def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
+    builder, split = open_builder(reference)
+    if builder.info.features is not None:
+        _image_column(reference, builder.info.features)  # before a large data set of text is downloaded
+    builder.download_and_prepare()
+    splits: dict[str, datasets.Dataset] = builder.as_dataset()
+    if split:
+        splits = {name: rows for name, rows in splits.items() if name != split.partition("[")[0]}
+        splits["train"] = builder.as_dataset(split=split)
+    return splits
+
+
+def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
+    if "train" not in splits:
+        raise DataError(
+            f"{reference}: no split 'train'; its splits are {list_names(splits)}; choose one with {reference}#SPLIT"
+        )
+    train, features = splits["train"], splits["train"].features
+    image, label = _image_column(reference, features), _label_column(reference, features)
+    tests = [splits[name] for name in TEST_SPLITS if name in splits and label in splits[name].features]
+    test = next((rows for rows in tests if _all_label(rows, label)), None)
+    if not _all_label(train, label):
+        raise DataError(f"{reference}: some images to train on have no {label}; leave them out")
+    if isinstance(features[label], datasets.ClassLabel):
+        labels = list(features[label].names)
+        numbers = {number: number for number in range(len(labels))}
+    else:
+        values = sorted({*train.unique(label), *(test.unique(label) if test is not None else ())})
+        labels, numbers = list(map(str, values)), {value: number for number, value in enumerate(values)}
+    if len(labels) < 2:
+        raise DataError(f"{reference}: all images have the label {labels[0]!r}, expected at least two labels")
+    if test is None:
+        train, test = _hold_out(train, seed)
+    train, test = (rows.select_columns([image, label]) for rows in (train, test))
+    return ImageData(reference, train, test, image, label, labels, numbers, channels)
+
+
+def _image_column(reference: str, features: Mapping[str, Any]) -> str:
+    images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+    if not images:
+        raise DataError(f"{reference} holds no images; its columns are {list_names(features)}")
+    return next((name for name in images if name in ("image", "img")), images[0])
+
+
+def _label_column(reference: str, features: Mapping[str, Any]) -> str:
+    """`label` or `labels`, otherwise the first column of labels; in cifar100, that is the finer of two."""
+    usual = ("label", "labels")
+    classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    plain = [name for name in usual if getattr(features.get(name), "dtype", "") in ("int32", "int64", "string")]
+    columns = classes or plain
+    if not columns:
+        raise DataError(
+            f"{reference}: no column of labels, expected one named label; its columns are {list_names(features)}; a "
+            "folder needs a sub-folder for each label"
+        )
+    return next((name for name in usual if name in columns), columns[0])
+
+
+def _all_label(rows: datasets.Dataset, column: str) -> bool:
+    """Whether each row has a label; data sets with secret labels have -1 or nothing instead."""
+    values = rows.unique(column)
+    return None not in values and not (isinstance(rows.features[column], datasets.ClassLabel) and -1 in values)
+
+
+def _hold_out(rows: datasets.Dataset, seed: int) -> tuple[datasets.Dataset, datasets.Dataset]:
+    order = np.random.default_rng(seed).permutation(len(rows))
+    cut = max(round(len(rows) * HELD_OUT), 1)
+    return rows.select(np.sort(order[cut:])), rows.select(np.sort(order[:cut]))
+
+
+def make_processor(size: int, channels: int) -> ViTImageProcessorPil:
+    """What makes a model's input of an image; it is saved with the model.
+
+    The shorter side is resized to `size`, bilinearly, the middle is cropped to a square, and values are scaled to
+    [−1, 1]. channels: 1 for grey images, 3 for RGB.
+    """
+    return ViTImageProcessorPil(
+        size={"shortest_edge": size}, crop_size={"height": size, "width": size}, do_center_crop=True,
+        do_convert_rgb=channels == 3, image_mean=[0.5] * channels, image_std=[0.5] * channels,
+    )  # fmt: skip
+
+
+def convert_mode(image: Image.Image, channels: int) -> Image.Image:
+    """The image in grey for 1 channel, or in RGB for 3, with a white background if it is transparent.
+
+    The processors of transformers 5.4 would drop the transparency, and show the colours behind it.
+    """
+    if channels == 1:
+        return image.convert("L")
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
+class ImageSplit(Dataset[tuple[Tensor, int]]):
+    """Images of one split as a model takes them, [channels, size, size], each with the number of its label.
+
+    Images are decoded when they are requested. Raises DataError for one that cannot be decoded.
+    """
+
+    def __init__(self, data: ImageData, split: Literal["train", "test"], processor: ViTImageProcessorPil) -> None:
+        self._data, self._split, self._processor = data, split, processor
+        self._rows = data.train if split == "train" else data.test
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Tensor, int]]:
+        """Several images; data loaders request whole batches by this name, which takes half the time for small ones."""
+        if outside := [number for number in numbers if not 0 <= number < len(self)]:
+            raise IndexError(outside[0])
+        try:
+            rows = self._rows[[int(number) for number in numbers]]
+            images = [convert_mode(image, self._data.channels) for image in rows[self._data.image]]
+            pixels = self._processor(images, return_tensors="pt")["pixel_values"]
+        except Exception as error:
+            if len(numbers) > 1:
+                return [self[number] for number in numbers]  # raises for the broken one alone
+            raise DataError(
+                f"{self._data.name}: {self._place(numbers[0])} cannot be decoded ({first_line(error)}); replace it, or "
+                "leave it out"
+            ) from error
+        labels = [self._data.numbers[label] for label in rows[self._data.label]]
+        return list(zip(pixels, labels, strict=True))
+
+    def _place(self, number: int) -> str:
+        encoded = self._rows.cast_column(self._data.image, datasets.Image(decode=False))[int(number)][self._data.image]
+        return (encoded and encoded["path"]) or f"{self._split} image {number}"
+
+
+class ShuffledImages(Dataset[dict[str, Any]]):
+    """`count` images to train on: all of a split in a random order, then all again in another, and so on.
+
+    The order depends on the seed alone, not on the processes, the batches or the initialisation. Each image carries its
+    number `index` in that order.
+    """
+
+    def __init__(self, split: ImageSplit, count: int, seed: int) -> None:
+        self._split, self._count, self._seed = split, count, seed
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Several images; see `ImageSplit`."""
+        if outside := [index for index in indices if not 0 <= index < self._count]:
+            raise IndexError(outside[0])
+        images = self._split.__getitems__([self._number(index) for index in indices])
+        return [
+            {"pixel_values": pixels, "label": label, "index": index}
+            for index, (pixels, label) in zip(indices, images, strict=True)
+        ]
+
+    def _number(self, index: int) -> int:
+        """Which image of the split comes at this place."""
+        epoch, place = divmod(index, len(self._split))
+        return int(_shuffle(self._seed, epoch, len(self._split))[place])
+
+
+@lru_cache(maxsize=2)
+def _shuffle(seed: int, epoch: int, count: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+@contextmanager
+def unwrap_worker_errors() -> Iterator[None]:
+    """A DataError in its own line: from a process that decodes images, it comes with a traceback around it."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(str(error).strip().splitlines()[-1].removeprefix("attngeo.errors.DataError: ")) from error

@@ -1,0 +1,336 @@
+"""A training run on images: classifiers by the recipe of Saponati et al. 2025 (arXiv 2502.10927), section S3.
+
+If that section gives no number, it is that of torchvision's recipe for ViT-B/16, which it follows otherwise: the
+average of the weights, mixup and cutmix are those of references/classification in github.com/pytorch/vision.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_model, save_model
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, Subset
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from attngeo.errors import DataError, UsageError
+from attngeo.pretrain.image_data import ImageSplit, ShuffledImages, make_processor, open_images, unwrap_worker_errors
+from attngeo.pretrain.initialisation import check_init, initialise
+from attngeo.pretrain.models import build_classifier, configure_images
+from attngeo.pretrain.options import ImagePretrainOptions
+from attngeo.pretrain.trainer import RunTrainer, TrainingTask
+
+# If a configuration has no image_size.
+IMAGE_SIZE = 224
+EMA_FILE = "average.safetensors"
+# Updates of the model between two of the average (Saponati et al. 2025, S3).
+EMA_EVERY = 32
+# S3: the learning rate at step 0, as a share of the peak.
+FIRST_RATE = 0.033
+# Processes that decode images for each GPU.
+MOST_WORKERS = 8
+# Makes the draws of mixup and cutmix differ from others of the same seed.
+STREAM = 1
+
+
+def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTask:
+    """Everything that a run on images needs. Raises UsageError, DataUnavailableError and DataError."""
+    size = read_image_size(configure_images(options, [], channels=3), options.model)
+    check_init(options.init)
+    data = open_images(options.data, seed=options.seed)
+    processor = make_processor(size, data.channels)
+    train, test = ImageSplit(data, "train", processor), ImageSplit(data, "test", processor)
+    batch = options.batch_size * processes
+    if len(train) < batch:
+        raise DataError(
+            f"{data.name} has {len(train):,} images to train on, expected at least one batch of {batch}; give more, or "
+            "lower --batch-size"
+        )
+    images_per_update = batch * options.grad_accum
+    updates_per_epoch = math.ceil(len(train) / images_per_update)
+    steps, warmup = _count_steps(options, updates_per_epoch)
+    transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
+    model = build_classifier(configure_images(options, data.labels, data.channels))
+    changed = initialise(model, options.init, seed=options.seed)
+    average = ModelEMA(model, adapt_decay(options.ema_decay, images_per_update, steps / updates_per_epoch))
+    smoothing = options.label_smoothing
+    about = {
+        "name": data.name, "images": len(train), "test_images": len(test), "labels": len(data.labels),
+        "label_column": data.label, "epochs": round(steps * images_per_update / len(train), 3),
+        "channels": data.channels, "image_size": size, "ema_decay": average.decay,
+    }  # fmt: skip
+    return TrainingTask(
+        model=model,
+        data=ShuffledImages(train, steps * images_per_update, options.seed),
+        collator=MixupCutmixCollator(len(data.labels), options.mixup, options.cutmix, options.seed),
+        processor=processor,
+        make_trainer=partial(ImageTrainer, average=average, smoothing=smoothing),
+        steps=steps,
+        warmup=warmup,
+        changed=changed,
+        about=about,
+        count_rates=lambda images, seconds: {
+            "images": images,
+            "images_per_second": round(images / max(seconds, 1e-9), 1),
+        },
+        others={"model-ema": lambda: average.model},
+        evaluate=partial(evaluate, test, average, smoothing),
+    )
+
+
+def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple[int, int]:
+    """Steps of the run, and of its warm-up."""
+    steps = options.steps or options.epochs * updates_per_epoch
+    warmup = options.warmup or options.warmup_epochs * updates_per_epoch
+    if warmup > steps:
+        raise UsageError(
+            f"warmup_epochs is {options.warmup_epochs}, here {warmup} steps, expected at most the {steps} of the run; "
+            "give --warmup STEPS"
+        )
+    return steps, warmup
+
+
+def read_image_size(config: PreTrainedConfig, name: str) -> int:
+    """Height and width of a model's images. Raises UsageError if they differ, or if patches do not divide them."""
+    config = getattr(config, "vision_config", config)
+    sizes, patches = (_read_pair(getattr(config, key, None)) for key in ("image_size", "patch_size"))
+    height, width = sizes or (IMAGE_SIZE, IMAGE_SIZE)
+    if height != width:
+        raise UsageError(f"{name}: image_size is {height} × {width}, expected a square; set one number")
+    for patch in patches or ():
+        if height % patch:
+            raise UsageError(
+                f"{name}: patch_size {patch} does not divide image_size {height}; make image_size a multiple of it"
+            )
+    return height
+
+
+def _read_pair(size: Any) -> tuple[int, int] | None:
+    """Height and width of a size that is one number, or two, or missing."""
+    if isinstance(size, int):
+        return size, size
+    return (int(size[0]), int(size[-1])) if size else None
+
+
+@unwrap_worker_errors()
+@torch.inference_mode()
+def evaluate(split: ImageSplit, average: ModelEMA, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
+    """Mean loss, with the smoothing of training, and accuracy, of the model ("eval") and of the average ("ema")."""
+    args = trainer.args
+    share = Subset(split, range(args.process_index, len(split), args.world_size))
+    batches = DataLoader(share, args.per_device_train_batch_size, num_workers=args.dataloader_num_workers)
+    models = {"eval": cast("PreTrainedModel", trainer.model), "ema": average.model}
+    for model in models.values():
+        model.train(mode=False)
+    sums = torch.zeros(len(models), 2, device=args.device)
+    for images, labels in batches:
+        images, labels = images.to(args.device), labels.to(args.device)
+        for row, model in zip(sums, models.values(), strict=True):
+            with trainer.accelerator.autocast():
+                logits = model(pixel_values=images)["logits"]
+            row[0] += soft_cross_entropy(logits, labels, smoothing) * len(labels)
+            row[1] += (logits.argmax(-1) == labels).sum()
+    means = (trainer.accelerator.reduce(sums, "sum") / len(split)).tolist()
+    return {
+        f"{name}_{what}": round(value, 6)
+        for name, values in zip(models, means, strict=True)
+        for what, value in zip(("loss", "accuracy"), values, strict=True)
+    }
+
+
+def make_schedule(optimizer: Optimizer, warmup: int, steps: int) -> LambdaLR:
+    """The learning rate: linear from 0.033 of its peak during warm-up, then a cosine down to 0."""
+
+    def share(step: int) -> float:
+        if step < warmup:
+            return FIRST_RATE + (1 - FIRST_RATE) * step / warmup
+        return (1 + math.cos(math.pi * min((step - warmup) / max(steps - warmup, 1), 1))) / 2
+
+    return LambdaLR(optimizer, share)
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Mean cross-entropy of a batch; targets are labels [batch], or shares of the labels [batch, labels]."""
+    return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing)
+
+
+def image_workers(args: TrainingArguments) -> int:
+    """The number of processes that decode images for this one; 0 if it decodes them itself, as without a GPU."""
+    return min(MOST_WORKERS, (os.cpu_count() or 1) // args.world_size) if args.device.type == "cuda" else 0
+
+
+class ImageTrainer(RunTrainer):
+    """Trains a classifier on shares of labels, with a cosine schedule, and averages its weights.
+
+    average: of the model's weights; it is saved in checkpoints and restored from them. smoothing: of labels.
+    """
+
+    def __init__(self, *args: Any, average: ModelEMA, smoothing: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # All batches have one size, so the mean over accumulated batches is the mean of their means.
+        self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = False
+        self._average, self._smoothing = average.to(self.args.device), smoothing
+        self.args.dataloader_num_workers = image_workers(self.args)
+        self.add_callback(UpdateEMA(average, self.args.warmup_steps))
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,  # noqa: ARG002 - the Trainer's signature
+    ) -> Any:
+        """Cross-entropy with the shares of a batch's labels."""
+        outputs = model(pixel_values=inputs["pixel_values"])
+        loss = soft_cross_entropy(outputs["logits"], inputs["targets"], self._smoothing)
+        return (loss, outputs) if return_outputs else loss
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
+        """See `make_schedule`."""
+        if self.lr_scheduler is None:
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = make_schedule(
+                optimizer or cast("Optimizer", self.optimizer), warmup, num_training_steps
+            )
+        return self.lr_scheduler
+
+    def save_state_of_run(self, checkpoint: Path) -> None:
+        """Save the average."""
+        save_model(self._average, str(checkpoint / EMA_FILE))
+
+    def load_state_of_run(self, checkpoint: Path) -> None:
+        """Load the average."""
+        load_model(self._average, checkpoint / EMA_FILE)
+
+    def resume(self, checkpoint: Path | None) -> None:
+        """Train from a checkpoint, or from the start if it is None."""
+        with unwrap_worker_errors():
+            super().resume(checkpoint)
+
+
+class ModelEMA(AveragedModel):
+    """The exponential moving average of a model's weights: decay · average + (1 − decay) · weights."""
+
+    def __init__(self, model: PreTrainedModel, decay: float) -> None:
+        super().__init__(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)  # type: ignore[no-untyped-call]
+        self.decay = decay
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """A model with the averaged weights."""
+        return cast("PreTrainedModel", self.module)
+
+
+def adapt_decay(decay: float, images: int, epochs: float) -> float:
+    """The decay of one update of the average, which happens every 32 updates of `images` images each.
+
+    1 − min(1, (1 − decay) · images · 32 / epochs); decay is 0.99998 in S3. In this way a run forgets as much for any
+    batch size and number of epochs, but less, the smaller the data set: with ImageNet the average spans a 25th of the
+    run, with CIFAR-10 all of it, and with fewer images it stays near the weights at the end of the warm-up.
+    """
+    return 1 - min(1.0, (1 - decay) * images * EMA_EVERY / epochs)
+
+
+class UpdateEMA(TrainerCallback):
+    """Updates the average at steps 1, 33, 65 …; until the warm-up ends, it becomes a copy of the model."""
+
+    def __init__(self, average: ModelEMA, warmup: float) -> None:
+        self._average, self._warmup = average, warmup
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:  # noqa: ARG002
+        """Update the average if it is the step to do so."""
+        if state.global_step % EMA_EVERY == 1:
+            self._average.update_parameters(given["model"])
+            if state.global_step <= self._warmup:
+                self._average.n_averaged.zero_()
+
+
+class Box(NamedTuple):
+    """Part of an image; bottom and right are the first row and column outside it."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+@dataclass(frozen=True)
+class MixupCutmixCollator:
+    """A collator: pixel_values [batch, channels, height, width], targets [batch, labels] whose rows sum to 1.
+
+    Each batch is mixed in one of two ways, each image with the one before it, and so are the labels. Sources: Zhang et
+    al. 2018 (arXiv 1710.09412), Yun et al. 2019 (arXiv 1905.04899).
+
+    mixup, cutmix: α of the Beta(α, α) that shares are drawn from; 0 to leave one out. The draws depend only on the seed
+    and the number `index` of the batch's first image: they are the same after a run is resumed, and on any number of
+    processes.
+    """
+
+    labels: int
+    mixup: float
+    cutmix: float
+    seed: int
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """The batch of these images."""
+        images = torch.stack([example["pixel_values"] for example in examples])
+        numbers = torch.tensor([example["label"] for example in examples])
+        targets = F.one_hot(numbers, self.labels).to(images.dtype)
+        images, targets = self._mix(images, targets, int(examples[0]["index"]))
+        return {"pixel_values": images, "targets": targets}
+
+    def _mix(self, images: Tensor, targets: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        random = np.random.default_rng((self.seed, first, STREAM))
+        alphas = {"mixup": self.mixup, "cutmix": self.cutmix}
+        ways = [way for way, alpha in alphas.items() if alpha > 0]
+        if not ways:
+            return images, targets
+        way = ways[random.integers(len(ways))]
+        share = float(random.beta(alphas[way], alphas[way]))
+        if way == "mixup":
+            return mixup(images, targets, share)
+        return cutmix(images, targets, draw_box(share, images.shape[-2], images.shape[-1], random))
+
+
+def mixup(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """`share` of each image and of its target, plus 1 − share of those before it."""
+    return torch.lerp(images.roll(1, 0), images, share), torch.lerp(targets.roll(1, 0), targets, share)
+
+
+def cutmix(images: Tensor, targets: Tensor, box: Box) -> tuple[Tensor, Tensor]:
+    """Each image with a box of the one before it, and the same share of that one's target."""
+    top, bottom, left, right = box
+    mixed = images.clone()
+    mixed[..., top:bottom, left:right] = images.roll(1, 0)[..., top:bottom, left:right]
+    share = 1 - (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
+    return mixed, torch.lerp(targets.roll(1, 0), targets, share)
+
+
+def draw_box(share: float, height: int, width: int, random: np.random.Generator) -> Box:
+    """A box of about 1 − share of an image, around a random point of it, cut off at the image's edges."""
+    half = 0.5 * math.sqrt(1 - share)
+    edges = []
+    for length in (height, width):
+        centre, reach = int(random.integers(length)), int(half * length)
+        edges += [max(centre - reach, 0), min(centre + reach, length)]
+    return Box(*edges)

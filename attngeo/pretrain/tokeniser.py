@@ -1,0 +1,134 @@
+"""The tokeniser of a run: an existing one, or WordPieces trained on the text of the run."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from attngeo.checkpoints.reference import ModelRef
+from attngeo.checkpoints.remote import require_answers
+from attngeo.choices import Objective
+from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
+from attngeo.pretrain.sources import TextSource, silence_libraries
+
+SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+# A streamed text may be endless, so a tokeniser is trained on these batches at most: a hundred million characters.
+MOST_BATCHES = 100
+# Characters in the vocabulary at most, as in the trainer of BERT's vocabulary in `tokenizers`.
+MOST_CHARACTERS = 1000
+
+
+def prepare_tokeniser(
+    reference: str, text: TextSource, vocab_size: int, objective: Objective
+) -> PreTrainedTokenizerBase:
+    """Load the tokeniser that `reference` names, or train one on `text`.
+
+    reference: a folder or `org/name[@revision]`; "train" for WordPieces, at most `vocab_size`; "" for the tokeniser
+    that was published with the data set, or "train" if there is none.
+
+    Raises DataUnavailableError if the tokeniser cannot be loaded, UsageError if it has no mask token and the objective
+    needs one, DataError if the text is empty or the folder holds no tokeniser.
+    """
+    reference = reference or text.tokenizer
+    if reference == "train":
+        return train_wordpieces(text, vocab_size)
+    tokeniser = _load(reference)
+    if objective == "mlm" and tokeniser.mask_token is None:
+        raise UsageError(
+            f"tokenizer {reference} has no mask token, which mlm requires; give another or --objective clm"
+        )
+    return tokeniser
+
+
+def _load(reference: str) -> PreTrainedTokenizerBase:
+    try:
+        ref = ModelRef.parse(reference)
+    except ModelNotFoundError:
+        raise DataUnavailableError(
+            f"tokenizer {reference}: no such folder; give one, a Hub id, or --tokenizer train"
+        ) from None
+    if ref.kind not in ("folder", "hub"):
+        raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, a Hub id, or train")
+    try:
+        with silence_libraries(), require_answers(reference):
+            # Without the last argument, transformers asks on the terminal whether it may run a tokeniser's own code.
+            return AutoTokenizer.from_pretrained(ref.name, revision=ref.revision or "main", trust_remote_code=False)
+    except Exception as error:
+        reason = first_line(error)
+        if ref.kind == "folder":
+            raise DataError(f"{reference} holds no tokeniser that can be read ({reason})") from error
+        raise DataUnavailableError(
+            f"tokenizer {reference} cannot be loaded ({reason}); give a folder or Hub id, or --tokenizer train"
+        ) from error
+
+
+def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFast:
+    """Train lower-case WordPieces like BERT's (Devlin et al. 2019) on the documents of `text`.
+
+    vocab_size: pieces at most, with the five special tokens. The same text gives the same pieces with the same numbers
+    in each process. Raises UsageError if `vocab_size` is less than 9, DataError if the text is empty.
+    """
+    core = _make_tokenizer(models.WordPiece(unk_token=SPECIAL["unk_token"]))
+    # A character takes at most two pieces, at the start of a word and inside: at least half of the pieces are longer.
+    characters = min((vocab_size - len(SPECIAL)) // 4, MOST_CHARACTERS)
+    if characters < 1:
+        raise UsageError(f"vocab_size is {vocab_size}, expected at least {len(SPECIAL) + 4} to train a tokeniser")
+    alphabet = _choose_alphabet(core, text, characters)
+    if not alphabet:
+        raise DataError(f"{text.name} holds no text; give another with --data")
+    # The trainer numbers the characters inside words in the order of a hash table, which differs between processes, and
+    # breaks ties between merges by these numbers (github.com/huggingface/tokenizers/issues/1794). So it gets these
+    # characters in a fixed order, as special tokens. The vocabulary then moves to a tokeniser without special tokens.
+    inside = [f"##{character}" for character in alphabet if _continues_words(core, character)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, special_tokens=[*SPECIAL.values(), *inside], initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet), show_progress=False,
+    )  # fmt: skip
+    core.train_from_iterator(islice(text.read_batches(), MOST_BATCHES), trainer)
+    vocabulary = core.get_vocab(with_added_tokens=False)
+    core = _make_tokenizer(models.WordPiece(vocabulary, unk_token=SPECIAL["unk_token"]))
+    core.decoder = decoders.WordPiece()
+    core.post_processor = processors.BertProcessing(
+        (SPECIAL["sep_token"], vocabulary[SPECIAL["sep_token"]]),
+        (SPECIAL["cls_token"], vocabulary[SPECIAL["cls_token"]]),
+    )
+    special: dict[str, Any] = SPECIAL
+    return PreTrainedTokenizerFast(tokenizer_object=core, **special)  # type: ignore[no-untyped-call]
+
+
+def _make_tokenizer(model: models.Model) -> Tokenizer:
+    core = Tokenizer(model)
+    core.normalizer = normalizers.BertNormalizer(lowercase=True)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return core
+
+
+def _choose_alphabet(core: Tokenizer, text: TextSource, most: int) -> list[str]:
+    """The most frequent characters of the normalised text, without spaces, in the order of their Unicode numbers."""
+    counts = np.zeros(sys.maxunicode + 1, dtype=np.int64)
+    for texts in islice(text.read_batches(), MOST_BATCHES):
+        points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+        counts += np.bincount(points, minlength=len(counts))
+    frequencies: Counter[str] = Counter()
+    for point in np.flatnonzero(counts).tolist():
+        for character in core.normalizer.normalize_str(chr(point)):
+            if core.pre_tokenizer.pre_tokenize_str(character):
+                frequencies[character] += int(counts[point])
+    return sorted(sorted(frequencies, key=lambda character: (-frequencies[character], character))[:most])
+
+
+def _continues_words(core: Tokenizer, character: str) -> bool:
+    """Whether the character can be inside a word. Punctuation marks and Chinese characters are words of their own."""
+    return len(core.pre_tokenizer.pre_tokenize_str(core.normalizer.normalize_str(f"a{character}a"))) == 1

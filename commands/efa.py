@@ -1,0 +1,392 @@
+"""`attngeo efa`: exponential family attention on a user's own data, and the experiments of its paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from attngeo.bounds import printable
+from attngeo.estimators.efa.files import EfaFitOptions, EfaPredictOptions
+from attngeo.options import COMPUTATION, INPUT, RESULTS
+from attngeo.papers.wibisono2025 import experiments
+from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
+from attngeo.papers.wibisono2025.experiments import RunOptions
+from attngeo.scores.options import ResultOptions
+from attngeo.studies.engine import StudyOptions
+
+from .declare import with_options
+from .help import Command, Group
+from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
+from .outputs import check_outputs, deliver_rows, hold_folders
+from .progress import Bar
+from .study import deliver, run_all
+from .tables import Terminal, drop_columns, fits, format_number, is_missing, start_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HELP = """Model sequences, baskets, ratings and places with exponential family attention.
+
+The paper is Wibisono and Wang 2025 (arXiv 2501.16790).
+"""
+ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature", "recovery"]
+SavedModel = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo efa fit --save wrote")]
+Rows = Annotated[
+    str,
+    typer.Argument(metavar="DATA", help="A table with a row for each observation: a .csv, .tsv or .parquet file"),
+]
+# Numbers that are the answer.
+ADDED = ("log_prob", "predicted_mean", "probability", "score")
+# Weights of a row that are listed where there is no room for all; and sequences that are printed.
+STRONGEST, PRINTED = 5, 4
+# What a line of an experiment is about; and what is no measure of a model.
+KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
+
+
+@with_options
+def fit(
+    options: EfaFitOptions,
+    data: Rows,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="FOLDER",
+            help="Save the model to a new folder, for the other commands and for attngeo score",
+            rich_help_panel=RESULTS,
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="FOLDER",
+            help="Keep the state of an unfinished training there; the same command resumes it",
+            rich_help_panel=RESULTS,
+        ),
+    ] = None,
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Fit a model to the items of sequences, or to the values of items and places.
+
+    Each row is predicted from the other rows of its sequence, or from those before it. The table has the mean log p of
+    a row, constants included, and that of the best distribution which does not see the other rows. If no item occurs
+    twice in a sequence, it also has that of the frequencies of items that are not in the context.
+
+    Examples:
+        attngeo efa fit baskets.csv --sequence order --item product --save model
+        attngeo efa fit ratings.parquet --family poisson --direction uni --save model
+        attngeo efa fit days.csv --coordinates lat --coordinates lon --lags yesterday
+    """
+    outputs = output or []
+    inputs = [path for path in (data, options.validation, options.test) if path]
+    check_outputs(outputs, inputs=inputs)
+    with hold_folders(save, resume):
+        from attngeo.estimators.efa.files import fit_own_sequences
+
+        with Bar("fit", quiet=quiet, verbose=verbose) as progress:
+            folder = None if resume is None else str(resume)
+            fitted = fit_own_sequences(data, options, folder=folder, save=save, progress=progress)
+    deliver_rows(fitted.rows, outputs, format, _print_scores)
+
+
+def _print_scores(rows: pd.DataFrame) -> None:
+    first = rows.iloc[0]
+    baselines = ["without_context", *(["without_repeats"] if rows["without_repeats"].notna().any() else [])]
+    table = start_table("data", "sequences", "rows", "log p", *(name.replace("_", " ") for name in baselines))
+    for row in rows.to_dict("records"):
+        numbers = (format_number(row[name]) for name in ("log_prob", *baselines))
+        table.add_row(row["data"], f"{row['sequences']:,}", f"{row['rows']:,}", *numbers)
+    console = Terminal()
+    console.print(table)
+    sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
+    console.print(f"{first['part'].capitalize()}, {first['family']}; each row given {sees}.", highlight=False)
+
+
+@with_options
+def predict(
+    options: EfaPredictOptions,
+    model: SavedModel,
+    data: Rows,
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+) -> None:
+    """Predict each row of a table from the other rows of its sequence by a saved model.
+
+    The rows of DATA with further columns: log_prob, and predicted_mean for values, or predicted_item and its
+    probability for items. An empty value, or item of a model of items, is predicted from the rows that have one.
+
+    Examples:
+        attngeo efa predict model ratings.csv
+        attngeo efa predict model baskets.parquet -o predicted.parquet
+    """
+    from attngeo.estimators.efa.files import predict_file
+
+    outputs = output or []
+    check_outputs(outputs, inputs=[data])
+    deliver_rows(predict_file(model, data, options), outputs, format, print_frame)
+
+
+def print_frame(rows: pd.DataFrame) -> None:
+    """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]
+    shown = {name: printable(str(name)).replace("_", " ") for name in rows.columns}
+    for name in rows.columns:
+        table.add_column(shown[name], justify="right" if name in numeric else "left")
+    for row in rows.to_dict("records"):
+        table.add_row(
+            *(
+                format_number(row[name]) if name in numeric or is_missing(row[name]) else printable(str(row[name]))
+                for name in rows.columns
+            )
+        )
+    console = Terminal()
+    console.print(drop_columns(table, console, [shown[name] for name in reversed(numeric) if name not in ADDED]))
+
+
+def sample(
+    model: SavedModel,
+    sequences: Annotated[
+        int, typer.Option("--sequences", metavar="N", min=1, help="Sequences of items", rich_help_panel=COMPUTATION)
+    ] = 1,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--length", metavar="N", min=1, help="Items of a sequence; as many as in training", show_default=False,
+            rich_help_panel=COMPUTATION,
+        ),
+    ] = None,
+    given: Annotated[
+        str | None,
+        typer.Option(
+            "--given", metavar="DATA", help="Table of sequences whose values are drawn, for a model of values",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    sweeps: Annotated[
+        int,
+        typer.Option(
+            "--sweeps", metavar="N", min=1, help="Sweeps over all positions, for a model of both directions",
+            rich_help_panel=COMPUTATION,
+        ),
+    ] = 20,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed", rich_help_panel=COMPUTATION)] = 0,
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+) -> None:  # fmt: skip
+    """Draw sequences of items, or the values of given items, from a saved model.
+
+    A model of direction uni draws one position after the other. One of direction bi draws each position given the
+    others, in sweeps (Gibbs sampling).
+
+    Examples:
+        attngeo efa sample model --sequences 10 --length 8
+        attngeo efa sample model --given ratings.csv --seed 1 -o drawn.csv
+    """
+    outputs = output or []
+    check_outputs(outputs, inputs=[given] if given else [])
+
+    from attngeo.estimators import ExponentialFamilyAttention
+    from attngeo.estimators.efa.files import read_like
+
+    loaded = ExponentialFamilyAttention.load(model)
+    frame = None if given is None else read_like(loaded, given)
+    drawn = loaded.sample(sequences, length, given=frame, sweeps=sweeps, seed=seed)
+    deliver_rows(drawn, outputs, format, print_frame)
+
+
+def similar(
+    model: SavedModel,
+    item: Annotated[str, typer.Argument(metavar="ITEM", help="Item of the training data")],
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="Number of items", rich_help_panel=COMPUTATION)
+    ] = 10,
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+) -> None:
+    """List the items that go with an item, such as products bought together.
+
+    The score of two items is δ·β of one and the other, in both orders, for their center and context vectors (section
+    6.3 of the paper). The item itself is left out.
+
+    Examples:
+        attngeo efa similar model Limes
+        attngeo efa similar model 21903 --top 3 --format json
+    """
+    outputs = output or []
+    check_outputs(outputs)
+
+    from attngeo.estimators import ExponentialFamilyAttention
+    from attngeo.estimators.efa.files import find_item
+    from attngeo.estimators.efa.views import rank_similar
+
+    loaded = ExponentialFamilyAttention.load(model)
+    frame = rank_similar(loaded.model_, loaded.items_, find_item(loaded, item), top)
+    deliver_rows(frame, outputs, format, print_frame)
+
+
+def attention(
+    model: SavedModel,
+    basket: Annotated[
+        str,
+        typer.Argument(
+            metavar="BASKET",
+            help="Items with commas between them, in quotation marks if an item has one; or a .csv, .tsv or .parquet "
+            "file of sequences",
+        ),
+    ],
+    output: Output = None,
+    places_output: Annotated[
+        Path | None,
+        typer.Option(
+            "--places-output",
+            metavar="FILE",
+            help="Write the attention of places with coordinates on each other, for attngeo plot place-attention; "
+            "print nothing, unless -o is given",
+            rich_help_panel=RESULTS,
+        ),
+    ] = None,
+    format: RowsFormat = OutputFormat.table,
+) -> None:
+    """Show how much each item attends to the others when it is predicted (figure 3 of the paper).
+
+    On the terminal, each line is a masked item, and weights are means over the heads of a layer; t-1 is the value at
+    an earlier time. Files have a row for each pair of items, layer and head; those of places have means over sequences
+    and heads.
+
+    Examples:
+        attngeo efa attention model "Limes,Large Lemon,Asparagus"
+        attngeo efa attention model baskets.csv -o weights.csv
+        attngeo efa attention model temperatures.csv --places-output places.csv
+    """
+    outputs = output or []
+    check_outputs([*outputs, *([places_output] if places_output else [])], inputs=[basket])
+
+    from attngeo.estimators import ExponentialFamilyAttention
+    from attngeo.estimators.efa.files import read_basket
+    from attngeo.estimators.efa.views import tabulate_places
+    from attngeo.tables.write import write_table
+
+    loaded = ExponentialFamilyAttention.load(model)
+    rows = read_basket(loaded, basket)
+    if places_output:
+        write_table(tabulate_places(loaded, rows), places_output)
+    if outputs or not places_output:
+        deliver_rows(loaded.attention_weights(rows), outputs, format, _print_weights)
+
+
+def _print_weights(rows: pd.DataFrame) -> None:
+    console = Terminal()
+    names = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
+    sequences = rows["sequence"].unique()
+    shown = rows[rows["sequence"].isin(sequences[:PRINTED])]
+    for key, part in shown.groupby(["sequence", "layer"], sort=False):
+        sequence, layer = key if isinstance(key, tuple) else (key, 0)
+        wide = part.pivot_table(index="row", columns=["lag", "other"], values="weight", aggfunc="mean")
+        numbers = {other: str(number) for number, other in enumerate(sorted(part["other"].unique()), 1)}
+        columns = wide.columns.to_frame(index=False)
+        named = [numbers[other] + (f" t-{lag}" if lag else "") for lag, other in columns.to_numpy()]
+        table = start_table(f"layer {layer}", *named)
+        table.title, table.title_justify = f"sequence {printable(str(sequence))}", "left"
+        for number, (row, weights) in enumerate(zip(wide.index, wide.to_numpy(), strict=True), 1):
+            label = f"{number} {printable(str(names.get(row, '')))}".strip()
+            table.add_row(label, *(format_number(weight, ".2f") for weight in weights))
+        console.print(table if fits(table, console) else _list_strongest(table, wide, numbers, names))
+    if len(sequences) > PRINTED:
+        left = len(sequences) - PRINTED
+        more = f"And {left:,} more sequence{'s' if left > 1 else ''}; -o FILE writes all."
+        console.print(more, highlight=False)
+
+
+def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str], names: Mapping[Any, Any]) -> Table:
+    """The largest weights of each row, for a table without room for all. numbers: of the rows, as labels have them."""
+    import numpy as np
+
+    short = start_table(str(table.columns[0].header), f"the {STRONGEST} largest weights")
+    short.title, short.title_justify, short.columns[1].justify = table.title, "left", "left"
+    for label, weights in zip(table.columns[0].cells, wide.to_numpy(), strict=True):
+        shown = []
+        for at in np.argsort(-np.nan_to_num(weights), kind="stable")[:STRONGEST]:
+            lag, other = wide.columns[at]
+            name = f"{numbers[other]} {printable(str(names.get(other, '')))}".strip() + (f" t-{lag}" if lag else "")
+            shown.append(f"{name}: {format_number(weights[at], '.2f')}")
+        short.add_row(label, ", ".join(shown))
+    return short
+
+
+@with_options
+def run(
+    options: RunOptions,
+    experiment: Annotated[
+        ExperimentName, typer.Argument(metavar="EXPERIMENT", help="Which experiment", show_default=False)
+    ],
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+    results: ResultOptions = ResultOptions(),
+    study: StudyOptions = StudyOptions(),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Repeat an experiment of the paper: synthetic, movielens-sequence, movielens-ratings, instacart or temperature.
+
+    Numbers are kept: the same command resumes an interrupted study, and an interrupted training. Lower is better,
+    except for means of predictions. The baselines see nothing that a model does not see, but for bayes, the truth of
+    simulated data. recovery is not of the paper: it fits models to more and more sequences that are drawn from a known
+    one.
+
+    Examples:
+        attngeo efa run synthetic
+        attngeo efa run temperature --model fm --neighbours 5 --data folder
+        attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
+    """
+    check_outputs(output or [], inputs=[options.data] if options.data else [])
+    with hold_folders(None, None if options.save is None else Path(options.save).expanduser()):
+        runs = experiments.plan_runs(experiment, options)
+        with Bar("data", quiet=quiet, verbose=verbose) as progress:
+            load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
+        outcomes = run_all("efa", runs, experiments.run_planned, results, study, quiet=quiet, verbose=verbose)
+    deliver(experiments.build_frame(outcomes, options), outcomes, output or [], format, _print_experiment)
+
+
+def _print_experiment(frame: pd.DataFrame) -> None:
+    """Print a line for each direction, setting, model and metric."""
+    table = start_table("direction")
+    has_settings = bool(frame["setting"].ne("").any())
+    for name in (*(["setting"] if has_settings else []), "model", "metric"):
+        table.add_column(name.replace("_", " "), no_wrap=True)
+    for name in ("runs", "value", "paper"):
+        table.add_column(name, justify="right", no_wrap=True)
+    previous: Any = None
+    shown = frame[frame["metric"] != EPOCHS].sort_values("direction", kind="stable")
+    for (direction, setting, model, metric), rows in shown.groupby(KEYS, sort=False):
+        if previous not in (None, (direction, setting)) and not has_settings:
+            table.add_section()
+        previous = (direction, setting)
+        value = format_number(rows["value"].mean())
+        if len(rows) > 1:
+            value += f" ± {format_number(rows['value'].std())}"
+        cells = [str(direction), *([str(setting)] if has_settings else []), str(model), str(metric).replace("_", " ")]
+        published = format_number(rows["published"].iloc[0])
+        table.add_row(*cells, str(len(rows)), value, published, style="bold" if model == "efa" else "")
+    Terminal().print(table)
+
+
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Your own data": (fit, predict, sample, similar, attention),
+    "Experiments": (run,),
+}
+
+efa = typer.Typer(name="efa", help=HELP, cls=Group)
+for group, functions in COMMANDS.items():
+    for function in functions:
+        efa.command(cls=Command, rich_help_panel=group)(function)

@@ -1,0 +1,564 @@
+"""Models of tidy tables: what they learn, say and draw, and which tables they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import softmax
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from support.messages import refuses
+from support.sequences import make_efa
+from torch.distributions import constraints
+
+from attngeo.errors import (
+    DataError,
+    InterruptedTrainingError,
+    TableError,
+    TrainingError,
+    UnsupportedModelError,
+    UsageError,
+)
+from attngeo.estimators import ExponentialFamilyAttention
+from attngeo.estimators.efa.families import ExponentialFamily, Gaussian, parse_family
+from attngeo.papers.wibisono2025.simulated import synthetic_ratings
+
+SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 0.01}
+FAMILIES = {
+    "gaussian": [0.5, -1.0], "gaussian:2": [0.5, -1.0], "poisson": [0, 3], "poisson:1": [1, 3],
+    "poisson-from-1": [1, 2], "bernoulli": [0, 1], "binomial:4": [0, 4], "negative-binomial:2": [0, 5],
+    "gamma:2": [0.5, 3.0], "ordinal:3": [0, 2],
+}  # fmt: skip
+
+
+def draw_table(values: list[float] | None = None) -> pd.DataFrame:
+    """Sequences of 2 to 4 rows, with items and coordinates; values are drawn from those given."""
+    draw = np.random.default_rng(0)
+    rows = [
+        {"sequence": name, "item": item, "x": float(draw.normal()), "y": float(draw.normal())}
+        for name in "abcdef"
+        for item in draw.permutation(["milk", "bread", "tea", "jam"])[: draw.integers(2, 5)]
+    ]
+    frame = pd.DataFrame(rows)
+    return frame if values is None else frame.assign(value=draw.choice(values, len(frame)).astype(float))
+
+
+def fit(frame: Any, **options: Any) -> ExponentialFamilyAttention:
+    return make_efa(**SMALL | options).fit(frame)
+
+
+def density(of_mean: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
+    """The logarithm of a density of SciPy at the rows of a table, by the predicted mean and the value."""
+    return lambda model, frame: of_mean(model.predict(frame)["mean"].to_numpy(), frame["value"].to_numpy())
+
+
+def normal_density(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> np.ndarray:
+    deviation = float(model.model_.family.variance_as(torch.zeros(())).detach()) ** 0.5
+    found: np.ndarray = stats.norm.logpdf(frame["value"], model.predict(frame)["mean"], deviation)
+    return found
+
+
+def ordinal_density(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> np.ndarray:
+    """Log softmax(η·k + b)_y, with the η whose mean is the predicted one."""
+    levels, weights = np.arange(3), model.model_.family.weights.detach().double().numpy()
+    chances = [
+        softmax(
+            brentq(lambda eta, mean=mean: softmax(eta * levels + weights) @ levels - mean, -50, 50) * levels + weights
+        )
+        for mean in model.predict(frame)["mean"]
+    ]
+    found: np.ndarray = np.log(np.array(chances)[range(len(frame)), frame["value"].astype(int)])
+    return found
+
+
+DENSITIES: dict[str, Callable[[ExponentialFamilyAttention, pd.DataFrame], np.ndarray]] = {
+    "gaussian": normal_density,
+    "poisson": density(lambda mean, value: stats.poisson.logpmf(value, mean)),
+    "poisson-from-1": density(lambda mean, value: stats.poisson.logpmf(value - 1, mean - 1)),
+    "bernoulli": density(lambda mean, value: stats.bernoulli.logpmf(value, mean)),
+    "binomial": density(lambda mean, value: stats.binom.logpmf(value, 4, mean / 4)),
+    "negative-binomial": density(lambda mean, value: stats.nbinom.logpmf(value, 2, 2 / (2 + mean))),
+    "gamma": density(lambda mean, value: stats.gamma.logpdf(value, 2, scale=mean / 2)),
+    "ordinal": ordinal_density,
+}
+
+
+def randomise(model: ExponentialFamilyAttention, size: float = 1) -> ExponentialFamilyAttention:
+    """Parameters of the size that keeps numbers near 1, or larger, so that what a position sees matters."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in model.model_.network.parameters():
+            weight.copy_(size * torch.randn_like(weight) / weight.shape[-1] ** 0.5)
+    return model
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_values_are_learned_from_their_context(direction: str) -> None:
+    """The exact means are known. The error is a fifth, or less, of that of a mean for each item."""
+    data = synthetic_ratings(600)
+    train, test = data[data["sequence"] < 450], data[data["sequence"] >= 450]
+    options: dict[str, Any] = {"max_epochs": 8, "learning_rate": 0.005, "batch_size": 64}
+    model = ExponentialFamilyAttention(direction=direction, **options).fit(train)
+    per_item = test["item"].map(train.groupby("item")["value"].mean())
+    error, of_items = (((found - test["mean"]) ** 2).mean() for found in (model.predict(test)["mean"], per_item))
+    assert error < of_items / 2
+    assert model.score(test) == pytest.approx(float(model.log_prob(test).mean()))
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_items_that_follow_each_other_are_learned(direction: str) -> None:
+    """An item has probability 1 if one before it is known. If another one is as probable, −log p is at least log 2."""
+    starts = np.random.default_rng(0).integers(0, 5, 80)
+    rows = [{"sequence": n, "item": (start + k) % 5} for n, start in enumerate(starts) for k in range(4)]
+    frame = pd.DataFrame(rows)
+    options: dict[str, Any] = {"max_epochs": 40, "learning_rate": 0.02, "batch_size": 20, "patience": 0, "order": True}
+    model = ExponentialFamilyAttention(direction=direction, **options).fit(frame)
+    later = frame.groupby("sequence").cumcount() > 0
+    loss = -float(model.log_prob(frame)[later].mean())
+    assert loss < 0.05
+    found = model.predict(frame)
+    assert (found["item"] != frame["item"])[later].mean() <= loss / np.log(2)
+    chances = model.predict_proba(frame)
+    assert chances.columns.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)
+    own = chances.to_numpy()[np.arange(len(frame)), frame["item"]]
+    np.testing.assert_allclose(np.log(own), model.log_prob(frame), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("model", ["efa", "fm"])
+def test_each_family_is_fitted_and_drawn_from(name: str, model: str) -> None:
+    frame = draw_table(FAMILIES[name])
+    fitted = fit(frame, family=name, model=model)
+    expected = DENSITIES[name.partition(":")[0]](fitted, frame)
+    np.testing.assert_allclose(fitted.log_prob(frame), expected, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():  # counts that raise each other would grow without limit
+        for weight in fitted.model_.network.parameters():
+            weight.mul_(0.1)
+    drawn = fitted.sample(given=frame.drop(columns="value"), seed=3)
+    assert fitted.model_.family.supports(torch.tensor(drawn["value"].to_numpy())).all()
+    assert drawn["value"].dtype == ("float64" if name.partition(":")[0] in ("gaussian", "gamma") else "int64")
+    assert drawn["item"].equals(frame["item"])
+    assert drawn.equals(fitted.sample(given=frame, seed=3))
+
+
+class Waiting(ExponentialFamily):
+    """Exponential times; the network gives the logarithm of the rate."""
+
+    values, support = "positive numbers", constraints.positive
+
+    def __init__(self, slowest: float = 1e-6) -> None:
+        super().__init__()
+        self.slowest = slowest
+
+    def log_partition(self, natural: torch.Tensor) -> torch.Tensor:
+        return -torch.log(-natural)
+
+    def log_base(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(value)
+
+    def distribution(self, natural: torch.Tensor) -> torch.distributions.Distribution:
+        return torch.distributions.Exponential(-natural)
+
+    def natural(self, raw: torch.Tensor) -> torch.Tensor:
+        return -torch.exp(-raw) - self.slowest
+
+
+def test_a_family_of_ones_own_is_given_as_an_instance(tmp_path: Path) -> None:
+    family = Waiting(0.01)
+    rows = draw_table([0.5, 2.0, 7.0])
+    model = fit(rows, family=family)
+    assert model.model_.family is not family
+    assert model.model_.family.slowest == 0.01
+    rate = 1 / torch.tensor(model.predict(rows)["mean"].to_numpy())
+    expected = torch.distributions.Exponential(rate).log_prob(torch.tensor(rows["value"].to_numpy()))
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
+    assert model.measure_fit()["train"].without_context < 0
+    model.save(tmp_path / "m")
+    loaded = ExponentialFamilyAttention.load(tmp_path / "m", Waiting(0.01))
+    pd.testing.assert_series_equal(loaded.log_prob(rows), model.log_prob(rows))
+    with pytest.raises(TableError, match="positive numbers"):
+        model.log_prob(rows.assign(value=-1.0))
+    with pytest.raises(UnsupportedModelError, match="Waiting"):
+        ExponentialFamilyAttention.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_is_named_by_a_text_that_gives_it_again(name: str) -> None:
+    family = parse_family(name)
+    assert parse_family(family.text).text == family.text
+    assert fit(draw_table(FAMILIES[name]), family=family).options_.family == family.text
+
+
+def test_it_is_an_estimator_of_scikit_learn() -> None:
+    """Groups of sequences are divided, and the scores are those of models that did not see them."""
+    rows = synthetic_ratings(60)
+    model = make_efa(**SMALL | {"max_epochs": 3, "family": Gaussian(), "norm": True})
+    copied = clone(model)
+    assert copied.get_params()["architecture"] == model.architecture
+    assert copied.set_params(n_heads=1).n_heads == 1
+    search = GridSearchCV(model, {"n_layers": [1, 2], "learning_rate": [0.01, 0.1]}, cv=GroupKFold(3))
+    search.fit(rows, groups=rows["sequence"])
+    scores = search.cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all()
+    assert search.best_estimator_.score(rows) == pytest.approx(search.score(rows))
+    train = rows[rows["sequence"] % 3 > 0]
+    first, again = (make_efa(**SMALL | {"random_state": np.random.RandomState(3)}).fit(train) for _ in range(2))
+    assert first.score(rows) == again.score(rows)
+
+
+def test_values_as_numbers_need_no_other_heads() -> None:
+    frame = draw_table([0.0, 1.0])
+    model = fit(frame, family="bernoulli", embedding="identity")  # a token has one number more than its two vectors
+    shape = model.model_.attention.shape
+    assert (shape.width, shape.heads, shape.size) == (9, 2, 4)
+    randomise(model)
+    other = frame.assign(value=frame["value"].where(frame.index != 0, 1 - frame["value"]))
+    changed = model.predict(other)["mean"] != model.predict(frame)["mean"]
+    rest = frame["sequence"] == frame["sequence"][0]
+    assert changed.tolist() == [row != 0 and bool(same) for row, same in enumerate(rest)]
+
+
+@pytest.mark.parametrize("part", ["items", "values"])
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_a_row_is_predicted_from_the_rows_that_its_position_sees(part: str, direction: str) -> None:
+    frame = draw_table([0.0, 1.0, 2.0])
+    model = randomise(fit(frame, part=part, direction=direction, short="keep", order=True))
+    before = model.predict_proba(frame).to_numpy() if part == "items" else model.predict(frame).to_numpy()
+    for row in (0, 4, len(frame) - 1):
+        changed = frame.copy()
+        if part == "items":
+            changed.loc[row, "item"] = next(each for each in ("milk", "tea") if each != frame["item"][row])
+        else:
+            changed.loc[row, "value"] += 5
+        after = model.predict_proba(changed).to_numpy() if part == "items" else model.predict(changed).to_numpy()
+        differs = np.abs(after - before).max(axis=1)
+        same = (frame["sequence"] == frame["sequence"][row]).to_numpy() & (np.arange(len(frame)) != row)
+        expected = same & (np.arange(len(frame)) > row) if direction == "uni" else same
+        assert (differs[expected] > 1e-3).all()  # numbers are near 1, and products in single precision
+        assert (differs[~expected] < 1e-5).all()
+
+
+def test_rows_may_come_in_any_order_and_have_any_index() -> None:
+    frame = draw_table([0.0, 1.0]).assign(position=lambda each: each.groupby("sequence").cumcount())
+    model = randomise(fit(frame, position="position"))
+    shuffled = frame.sample(frac=1, random_state=1)
+    np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-5, atol=1e-5)
+    reversed_ones = frame.assign(position=-frame["position"])
+    assert not np.allclose(model.log_prob(reversed_ones), model.log_prob(frame), atol=0.01)
+
+
+@pytest.mark.parametrize("options", [{}, {"order": False}])
+def test_a_set_without_an_order_gives_the_same_numbers_in_each_order(options: dict[str, Any]) -> None:
+    frame = draw_table([0.0, 1.0])
+    model = randomise(fit(frame, **options))
+    shuffled = frame.sample(frac=1, random_state=1)
+    np.testing.assert_allclose(model.log_prob(shuffled).sort_index(), model.log_prob(frame), rtol=1e-5, atol=1e-5)
+    longer = pd.concat([frame, frame], ignore_index=True)
+    assert np.isfinite(model.log_prob(longer)).all()
+
+
+@pytest.mark.parametrize("part", ["items", "values"])
+def test_positions_have_vectors_if_a_column_states_an_order(part: str, tmp_path: Path) -> None:
+    frame = draw_table([0.0, 1.0])
+    stated = frame.assign(position=frame.groupby("sequence").cumcount())
+
+    def has_vectors(table: pd.DataFrame, **options: Any) -> bool:
+        model = fit(table, part=part, **options)
+        model.save(tmp_path / "m")
+        loaded = ExponentialFamilyAttention.load(tmp_path / "m")
+        assert loaded.log_prob(table).equals(model.log_prob(table))
+        return "network.position.weight" in loaded.model_.state_dict()
+
+    assert not has_vectors(frame)
+    assert has_vectors(stated)
+    assert has_vectors(stated.rename(columns={"position": "rank"}), position="rank")
+    assert has_vectors(frame, direction="uni")  # its rows are asked for in their order
+    assert has_vectors(frame, order=True)
+    assert not has_vectors(stated, order=False)
+    assert not has_vectors(frame, order=False, direction="uni")
+    assert not has_vectors(stated, model="fm")
+
+
+def test_coordinates_and_earlier_values_enter() -> None:
+    frame = draw_table([0.0, 1.0]).assign(before=1.5)
+    model = randomise(fit(frame, coordinates=("x", "y"), lags="before", item_vectors=False))
+    for column in ("x", "before"):
+        moved = frame.assign(**{column: frame[column] + 1})
+        assert not np.allclose(model.predict(moved), model.predict(frame), atol=1e-3)
+    assert np.allclose(model.predict(frame.assign(item="milk")), model.predict(frame))
+
+
+def test_scaling_inside_the_model_does_not_change_what_units_mean() -> None:
+    frame = draw_table([10.0, 20.0, 70.0])
+    fahrenheit = frame.assign(value=frame["value"] * 9 / 5 + 32)
+    celsius_model, other = fit(frame, family="gaussian:1"), fit(fahrenheit, family="gaussian:1")
+    assert celsius_model.model_.shape.value_scale[1] * 9 / 5 == pytest.approx(other.model_.shape.value_scale[1])
+    other.model_.load_state_dict(randomise(celsius_model).model_.state_dict())
+    expected = celsius_model.predict(frame)["mean"] * 9 / 5 + 32
+    np.testing.assert_allclose(other.predict(fahrenheit)["mean"], expected, rtol=1e-5, atol=1e-3)  # units of 20
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_weights_of_attention_sum_to_1_and_see_what_the_prediction_sees(direction: str) -> None:
+    frame = draw_table([0.0, 1.0])
+    model = randomise(fit(frame, direction=direction, short="keep"))
+    weights = model.attention_weights(frame)
+    assert set(weights["layer"]) == {0, 1} == set(weights["head"])
+    sums = weights.groupby(["row", "layer", "head"])["weight"].sum()
+    np.testing.assert_allclose(sums, 1, rtol=1e-5)
+    assert len(sums) == 4 * len(frame)
+    items = frame["item"].to_numpy()
+    assert (items[weights["row"]] == weights["item"]).all()
+    assert (items[weights["other"]] == weights["other_item"]).all()
+    assert (frame["sequence"].to_numpy()[weights["other"]] == weights["sequence"]).all()
+    if direction == "uni":
+        assert (weights["other_position"] <= weights["position"]).all()
+
+
+def test_weights_of_a_model_of_values_name_the_items_that_the_table_has() -> None:
+    frame = draw_table([0.0, 1.0])
+    frame = frame.assign(x=np.arange(len(frame)) % 3)
+    model = fit(frame, family="bernoulli", part="values", item_vectors=False, coordinates=("x",))
+    assert not model.items_
+    weights = model.attention_weights(frame)
+    assert weights["other_item"].tolist() == frame["item"].to_numpy()[weights["other"]].tolist()
+    assert "item" not in model.attention_weights(frame.drop(columns="item"))
+
+
+def test_weights_of_attention_give_the_prediction_of_one_linear_layer() -> None:
+    """With values as they are and no residual, the read vector is Σ weight·value, which the last layer scores."""
+    frame = draw_table()
+    model = randomise(fit(frame, n_layers=1, n_heads=1, residual=False, order=False))
+    weights = model.attention_weights(frame)
+    network = model.model_.network
+    layer = network.attention.layers[0]
+    numbers = {item: at for at, item in enumerate(model.items_)}
+    vectors = [network.context.weight[-1] if a == b else network.context.weight[numbers[item]]
+               for a, b, item in zip(weights["row"], weights["other"], weights["other_item"], strict=True)]  # fmt: skip
+    values = layer.output.weight @ layer.value(torch.stack(vectors)).T * torch.tensor(weights["weight"].to_numpy())
+    mixed = pd.DataFrame(values.detach().T.numpy()).groupby(weights["row"]).sum().to_numpy()
+    logits = (mixed + layer.output.bias.detach().numpy()) @ network.center.weight.detach().numpy().T
+    np.testing.assert_allclose(
+        torch.tensor(logits).softmax(-1).numpy(), model.predict_proba(frame).to_numpy(), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_vectors_of_items_are_those_of_the_first_layer() -> None:
+    model = fit(draw_table())
+    found = model.embeddings()
+    assert list(found) == ["context", "center", "query", "key", "value"]
+    assert all(each.index.tolist() == ["bread", "jam", "milk", "tea"] for each in found.values())
+    layer = model.model_.network.attention.layers[0]
+    wanted = found["context"].to_numpy() @ layer.key.weight.detach().numpy().T + layer.key.bias.detach().numpy()
+    np.testing.assert_allclose(found["key"], wanted, rtol=1e-5, atol=1e-5)
+    assert list(fit(draw_table(), model="fm").embeddings()) == ["context", "center"]
+
+
+def test_drawn_sequences_have_the_distribution_of_the_model() -> None:
+    """Pairs drawn in order, against the products of the model's own conditional probabilities: five standard errors."""
+    frame = pd.DataFrame({"sequence": [1, 1, 2, 2], "item": ["a", "b", "b", "a"]})
+    model = randomise(fit(frame, direction="uni"), size=1.25)  # the second item depends on the first
+    drawn = model.sample(4000, 2, seed=5)
+    pairs = drawn.pivot(index="sequence", columns="position", values="item")
+    for first in "ab":
+        for second in "ab":
+            pair = pd.DataFrame({"sequence": 1, "item": [first, second]})
+            share = ((pairs[0] == first) & (pairs[1] == second)).mean()
+            chance = np.exp(model.log_prob(pair).sum())
+            assert share == pytest.approx(chance, abs=5 * np.sqrt(chance * (1 - chance) / 4000))
+
+
+def test_values_that_grow_without_limit_are_not_drawn() -> None:
+    frame = draw_table([1.0, 2.0])
+    model = fit(frame, family="poisson", model="fm")
+    with torch.no_grad():
+        for weight in model.model_.network.parameters():
+            weight.fill_(2.0)
+    with refuses(DataError, "the drawn values grow without limit"):
+        model.sample(given=frame)
+
+
+def test_gibbs_sampling_finds_items_that_go_together() -> None:
+    """Each item of a pair has probability 1 given the other."""
+    frame = pd.DataFrame({"sequence": np.repeat(range(60), 2), "item": ["a", "b", "c", "d"] * 30})
+    model = fit(frame, max_epochs=20, learning_rate=0.02, width=8, batch_size=20, order=True)
+    assert model.log_prob(frame).min() > np.log(0.99)
+    drawn = model.sample(50, 2, seed=1).groupby("sequence")["item"].agg("".join)
+    assert drawn.isin(["ab", "cd"]).mean() > 0.8
+
+
+def stop_after(steps: int) -> Callable[[Any], None]:
+    """A progress callback that is interrupted at its n-th call."""
+    calls: list[Any] = []
+
+    def stop(step: Any) -> None:
+        calls.append(step)
+        if len(calls) == steps:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) -> None:
+    frame = draw_table([0.0, 1.0])
+    whole = fit(frame, max_epochs=6)
+
+    def start() -> ExponentialFamilyAttention:
+        return make_efa(**SMALL | {"max_epochs": 6})
+
+    with pytest.raises(InterruptedTrainingError):
+        start().fit(frame, folder=tmp_path, progress=stop_after(3))
+    with pytest.raises(TrainingError, match="another model or data"):
+        start().fit(frame.assign(value=0.0), folder=tmp_path)
+    assert start().fit(frame, folder=tmp_path).log_prob(frame).equals(whole.log_prob(frame))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("part", ["items", "values"])
+def test_a_fit_that_fails_or_is_interrupted_leaves_the_model_as_it_was(part: str) -> None:
+    frame = draw_table([0.0, 1.0])
+    other = frame.assign(item=frame["item"].map({"milk": "rice", "bread": "oats", "tea": "salt", "jam": "oil"}))
+    model = fit(frame, part=part)
+    before, measured = model.log_prob(frame), model.measure_fit()
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(other, progress=interrupt)
+    with pytest.raises(TableError):
+        model.fit(other, validation=other.assign(item="beer"), test=other.assign(sequence=None))
+    assert model.items_ == ["bread", "jam", "milk", "tea"]
+    assert model.log_prob(frame).equals(before)
+    assert model.measure_fit()["train"] == pytest.approx(measured["train"], nan_ok=True)
+    fresh = make_efa(**SMALL, part=part)
+    with pytest.raises(KeyboardInterrupt):
+        fresh.fit(frame, progress=interrupt)
+    with refuses(UsageError, "not fitted"):
+        fresh.part_  # noqa: B018 - raises
+
+
+def test_mixed_precision_changes_the_numbers_a_little() -> None:
+    """Products have eight bits, so that they differ by 0.4% and less."""
+    frame = draw_table([0.0, 3.0])
+    for part in ("items", "values"):
+        exact, mixed = (fit(frame, part=part, precision=precision, max_epochs=5) for precision in ("fp32", "bf16"))
+        assert mixed.score(frame) != exact.score(frame)
+        assert mixed.score(frame) == pytest.approx(exact.score(frame), rel=0.01)
+
+
+def test_held_out_sequences_stop_the_training_and_seeds_give_the_same_numbers() -> None:
+    frame = pd.concat([draw_table([0.0, 1.0]).assign(sequence=lambda each, k=k: each["sequence"] + str(k))
+                       for k in range(3)])  # fmt: skip
+    options: dict[str, Any] = {"max_epochs": 100, "validation_fraction": 0.3, "patience": 2, "learning_rate": 0.05}
+    first, second, other = (fit(frame, random_state=seed, **options) for seed in (1, 1, 2))
+    assert len(first.history_.validation) < 100
+    assert first.score(frame) == second.score(frame) != other.score(frame)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
+    "no rows": ({}, draw_table([1.0]).head(0), "no rows"),
+    "no column": ({"sequence": "basket"}, draw_table([1.0]), "no column 'basket'"),
+    "NaN": ({}, draw_table([1.0, np.nan]), "expected a finite number"),
+    "larger than single precision can square": ({}, draw_table([1.0, -1e30]), "has -1e+30 in column 'value', expected"),
+    "infinite": ({}, draw_table([1.0, np.inf]), "has inf in column 'value', expected a finite number"),
+    "text": ({}, draw_table([1.0]).assign(value="many"), "'many' in column 'value'"),
+    "support": ({"family": "poisson"}, draw_table([1.0, -2.0]), "value -2, expected whole numbers from 0"),
+    "one row": ({}, pd.DataFrame({"sequence": [1, 1, 2], "item": list("aba"), "value": 1.0}), "sequence 2 has one row"),
+    "no item": ({}, draw_table([1.0]).assign(item=None), "row 1 has no item"),
+    "no sequence": ({}, draw_table([1.0]).assign(sequence=None), "the training table: row 1 has no sequence"),
+    "coordinates": ({"coordinates": ("x",)}, draw_table([1.0]).assign(x=np.nan), "row 1 has nan in column 'x'"),
+    "twice": ({"position": "x"}, draw_table([1.0]).assign(x=0), "of an earlier row of its sequence"),
+    "nothing known": ({"item": "thing"}, draw_table([1.0]), "neither the column 'thing' nor coordinates"),
+    "nothing to hold out": ({"validation_fraction": 0.01}, draw_table([1.0]), "cannot be held out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_table_that_cannot_be_used_is_refused_with_its_row(case: str) -> None:
+    options, frame, message = REFUSED[case]
+    with refuses(TableError, message):
+        fit(frame, **options)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "family": ({"family": "normal"}, "family is 'normal', expected one of: gaussian[:VARIANCE], poisson"),
+    "no number": ({"family": "binomial"}, "expected binomial:TOTAL_COUNT"),
+    "number": ({"family": "binomial:2.5"}, "expected a whole number after the colon"),
+    "head": ({"head": (-1,)}, "head is -1"),
+    "n_heads": ({"n_heads": 5}, "expected a multiple of heads"),
+    "longest": ({"longest": 2}, "longest is 2, but a sequence has 4 positions"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_options_that_do_not_fit_are_refused(case: str) -> None:
+    options, message = WRONG[case]
+    with refuses(UsageError, message):
+        fit(draw_table([1.0]), **options)
+
+
+def test_what_a_model_was_not_fitted_to_is_refused() -> None:
+    frame = draw_table([1.0, 2.0])
+    model = fit(frame, order=True)
+    longer = pd.DataFrame({"sequence": 1, "item": ["tea"] * 5, "value": 1.0})
+    for data, message in (
+        (frame.assign(item="beer"), "row 1 has the item 'beer', which no training row has, expected one of 4 items"),
+        (longer, "sequence 1 has 5 positions, expected at most 4"),
+        (frame.drop(columns="value"), "no column 'value'"),
+    ):
+        with refuses(TableError, message):
+            model.log_prob(data)
+    assert len(fit(frame, model="fm").log_prob(longer)) == 5  # it has no positions
+    with refuses(UsageError, "not fitted"):
+        ExponentialFamilyAttention().log_prob(frame)
+    with refuses(UsageError, "no probability of each item"):
+        model.predict_proba(frame)
+    with refuses(UsageError, "expected a table of sequences whose values are drawn"):
+        model.sample()
+    with refuses(UsageError, "a factor model has no attention"):
+        fit(frame, model="fm").attention_weights(frame)
+    with refuses(UsageError, "length is 9, expected a whole number from 1 to 4"):
+        fit(draw_table()).sample(2, 9)
+
+
+def test_a_factor_model_of_places_knows_its_places_only() -> None:
+    places = pd.DataFrame({"x": [0.0, 1.0, 5.0], "y": [0.0, 2.0, 1.0]})
+    days = pd.concat([places.assign(sequence=day, value=[1.0, 2.0, day]) for day in range(4)], ignore_index=True)
+    options: dict[str, Any] = {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}
+    model = fit(days, **options)
+    assert len(model.predict(days)) == 12
+    for other in (days.iloc[::-1], days[days["x"] < 5], days.assign(x=days["x"] + 1)):
+        with refuses(TableError, "requires its 3 places in each sequence"):
+            model.predict(other)
+    with refuses(TableError, "requires its 3 places"):
+        fit(days.iloc[:-1], **options)
+
+
+@pytest.mark.parametrize("family", ["gamma:2", "negative-binomial:2", "poisson", "shifted"])
+def test_values_far_from_one_are_learned_in_few_epochs(family: str) -> None:
+    """A model begins at the mean of the values, whatever their unit, and is better than without a context."""
+    draw = np.random.default_rng(0)
+    level = np.repeat(draw.normal(0, 1, 120), 4)
+    values = np.ceil(5000 * np.exp(level) * draw.gamma(2, 0.5, len(level)))
+    frame = pd.DataFrame({"sequence": np.arange(len(level)) // 4, "item": list("abcd") * 120, "value": values})
+    name = "poisson-from-1" if family == "shifted" else family
+    model = fit(frame, family=name, max_epochs=10, batch_size=30)
+    measured = model.measure(frame, frame)
+    assert measured.log_prob > measured.without_context + 0.3  # by 0.7 nats and more
+    first = fit(frame, family=name, max_epochs=1).predict(frame)["mean"]
+    assert first.mean() == pytest.approx(values.mean(), rel=0.5)
+
+
+def test_a_loss_that_diverges_stops_the_training_and_names_the_batch() -> None:
+    with refuses(TrainingError, "batch"):
+        fit(draw_table([1e18, -1e18]), standardise=False, family="gaussian:1", learning_rate=1e9, max_epochs=5)

@@ -1,0 +1,104 @@
+"""Factor models by their formulas, and attention with the parameters of propositions 1 to 3."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.messages import refuses
+from torch import Tensor, nn
+
+from attngeo.errors import UsageError
+from attngeo.estimators.efa.networks import Batch, ItemFactors, SpatialFactors, ValueFactors
+from attngeo.papers.wibisono2025.propositions import attention_of_items, attention_of_places, attention_of_values
+
+ITEMS, SIZE, LENGTH = 7, 4, 5
+
+
+def randomise(model: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    model.double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn_like(weight))
+    return model
+
+
+def draw(batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    """Items, values, and which positions have some: sequences of length 5, 3 and 1."""
+    torch.manual_seed(1)
+    items = torch.stack([torch.randperm(ITEMS)[:LENGTH] for _ in range(batch)])
+    known = torch.arange(LENGTH)[None] < torch.tensor([[LENGTH], [3], [1]])
+    return items, torch.randn(batch, LENGTH, dtype=torch.float64), known
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("pooling", "start"), [("mean", False), ("sum", True)])
+def test_factor_models_are_their_formulas(causal: bool, pooling: str, start: bool) -> None:
+    items, values, known = draw()
+    options = {"causal": causal, "pooling": pooling, "start": start}
+    of_items = randomise(ItemFactors(ITEMS, SIZE, **options))
+    of_values = randomise(ValueFactors(ITEMS, SIZE, **options))
+    batch = Batch(known, items, values)
+    logits, raw = of_items(batch), of_values(batch)
+    for b, length in enumerate(known.sum(1).tolist()):
+        for i in range(length):
+            others = [j for j in range(length) if (j < i if causal else j != i)]
+            share = 1 if pooling == "sum" else 1 / max(length - 1, 1)
+            for model, found in ((of_items, logits), (of_values, raw)):
+                context = model.start.clone() if start else torch.zeros(SIZE, dtype=torch.float64)
+                for j in others:
+                    factor = 1 if model is of_items else values[b, j]
+                    context = context + share * factor * model.context.weight[items[b, j]]
+                expected = model.center.weight @ context
+                torch.testing.assert_close(found[b, i], expected if model is of_items else expected[items[b, i]])
+
+
+@pytest.mark.parametrize("neighbours", [1, 3, None])
+def test_the_neighbours_of_a_place_are_the_nearest_ones(neighbours: int | None) -> None:
+    torch.manual_seed(2)
+    coordinates, values = torch.randn(6, 2, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
+    distances = torch.cdist(coordinates, coordinates)
+    model = randomise(SpatialFactors(distances, 2, SIZE, neighbours=neighbours, hidden=8))
+    batch = Batch(torch.ones_like(values, dtype=torch.bool), values=values, coordinates=coordinates)
+    found, h = model(batch), model.place(coordinates)
+    for i in range(6):
+        nearest = distances[i].argsort()[1 : 1 + (neighbours or 5)]
+        expected = sum(values[:, j] * (h[i] @ h[j]) for j in nearest)
+        torch.testing.assert_close(found[:, i], expected)
+
+
+def test_attention_with_the_parameters_of_proposition_1() -> None:
+    items, _, _ = draw()
+    factors = randomise(ItemFactors(ITEMS, SIZE))
+    known = torch.ones_like(items, dtype=torch.bool)
+    batch = Batch(known, items)
+    torch.testing.assert_close(attention_of_items(factors, LENGTH)(batch), factors(batch))
+
+
+def test_attention_with_the_parameters_of_proposition_2() -> None:
+    torch.manual_seed(3)
+    coordinates, values = torch.randn(6, 2, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
+    factors = randomise(SpatialFactors(torch.cdist(coordinates, coordinates), 2, SIZE, hidden=8))
+    known = torch.ones_like(values, dtype=torch.bool)
+    batch = Batch(known, values=values, coordinates=coordinates)
+    torch.testing.assert_close(attention_of_places(factors)(batch), factors(batch))
+
+
+def test_attention_with_the_parameters_of_proposition_3() -> None:
+    items, values, _ = draw()
+    factors = randomise(ValueFactors(ITEMS, SIZE))
+    known = torch.ones_like(items, dtype=torch.bool)
+    batch = Batch(known, items, values)
+    torch.testing.assert_close(attention_of_values(factors, LENGTH)(batch), factors(batch))
+
+
+def test_other_factor_models_are_refused() -> None:
+    for options in ({"causal": True}, {"pooling": "sum"}, {"start": True}):
+        with refuses(UsageError, "proposition"):
+            attention_of_items(ItemFactors(ITEMS, SIZE, **options), LENGTH)
+        with refuses(UsageError, "proposition"):
+            attention_of_values(ValueFactors(ITEMS, SIZE, **options), LENGTH)
+    with refuses(UsageError, "neighbours"):
+        attention_of_places(SpatialFactors(torch.rand(4, 4), 2, neighbours=2))
+    with refuses(UsageError, "neighbours", "4", "3"):
+        SpatialFactors(torch.rand(4, 4), 2, neighbours=4)

@@ -1,0 +1,153 @@
+"""The item and the value part: against torch's own attention on masked copies, and what a position may see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.messages import refuses
+from torch import Tensor, nn
+
+from attngeo.errors import UsageError
+from attngeo.estimators.efa.attention import AttentionShape
+from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
+
+ITEMS, LENGTH = 6, 4
+TWO_LAYERS: dict[str, Any] = {"layers": 2, "heads": 2, "scale": "head", "bias": True}
+
+
+def randomise(model: nn.Module) -> Any:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in model.double().parameters():
+            weight.copy_(torch.randn_like(weight) * 0.6)
+    return model
+
+
+def draw() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(1)
+    known = torch.arange(LENGTH)[None] < torch.tensor([[LENGTH], [2], [3]])
+    return torch.randint(0, ITEMS, (3, LENGTH)), torch.randn(3, LENGTH, dtype=torch.float64), known
+
+
+def to_torch(layer: nn.Module, width: int) -> nn.MultiheadAttention:
+    """The attention of a layer as torch's own module."""
+    plain = nn.MultiheadAttention(width, 2, batch_first=True, dtype=torch.float64)
+    with torch.no_grad():
+        plain.in_proj_weight.copy_(torch.cat([layer.query.weight, layer.key.weight, layer.value.weight]))
+        plain.in_proj_bias.copy_(torch.cat([layer.query.bias, layer.key.bias, layer.value.bias]))
+        plain.out_proj.load_state_dict(layer.output.state_dict())
+    return plain
+
+
+def attend(model: Any, tokens: Tensor, known: Tensor, causal: bool) -> Tensor:
+    """Two layers of torch's attention with residual connections."""
+    length = tokens.shape[1]
+    hidden = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
+    for layer in model.attention.layers:
+        plain = to_torch(layer, tokens.shape[-1])
+        mixed, _ = plain(tokens, tokens, tokens, key_padding_mask=~known, attn_mask=hidden, need_weights=False)
+        tokens = tokens + mixed
+    return tokens
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_item_part_is_attention_on_masked_sequences(causal: bool) -> None:
+    items, _, known = draw()
+    model = randomise(ItemAttention(ITEMS, AttentionShape(width=4, **TWO_LAYERS), positions=LENGTH, causal=causal))
+    found = model(Batch(known, items))
+    for i in range(LENGTH):
+        masked = items.clone()
+        masked[:, i] = ITEMS
+        x = attend(model, model.context(masked) + model.position.weight, known, causal)
+        rows = known[:, i]
+        torch.testing.assert_close(found[rows, i], (x[:, i] @ model.center.weight.T)[rows])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("value", ["identity", "levels", "network"])
+def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) -> None:
+    items, values, known = draw()
+    values = values.abs().floor().clamp(max=2) if value == "levels" else values
+    shape = ValueShape(
+        items=ITEMS, item_size=3, value=value, levels=3, value_size=4, hidden=5, positions=LENGTH, head=(5,),
+        both=value != "identity",
+    )  # fmt: skip
+    model = randomise(ValueAttention(shape, AttentionShape(width=shape.attended, **TWO_LAYERS), causal=causal))
+    found = model(Batch(known, items, values))
+    for i in range(LENGTH):
+        if value == "identity":
+            embedded = values[..., None].clone()
+            embedded[:, i] = 0
+        else:
+            embedded = model.level(values.long() if value == "levels" else values[..., None])
+            embedded = torch.where((torch.arange(LENGTH) == i)[None, :, None], model.mask, embedded)
+        parts = [model.context(items), *([model.center(items)] if shape.both else []), embedded]
+        x = attend(model, torch.cat(parts, -1) + model.position.weight, known, causal)
+        rows = known[:, i]
+        torch.testing.assert_close(found[rows, i], model.head(x[:, i])[rows, 0])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_value_changes_no_prediction_of_itself_nor_of_earlier_ones(causal: bool, layers: int) -> None:
+    items, values, known = draw()
+    known[:] = True
+    shape = ValueShape(items=ITEMS, item_size=3, head=())
+    attention = AttentionShape(width=shape.attended, layers=layers, heads=1)
+    model = randomise(ValueAttention(shape, attention, causal=causal))
+    before = model(Batch(known, items, values))
+    for at in range(LENGTH):
+        changed = values.clone()
+        changed[:, at] += 2
+        same = torch.isclose(before, model(Batch(known, items, changed)), rtol=1e-12, atol=1e-12).all(0)
+        expected = torch.arange(LENGTH) <= at if causal else torch.arange(LENGTH) == at
+        assert torch.equal(same, expected)
+
+
+def test_earlier_values_are_context_and_time_is_told() -> None:
+    torch.manual_seed(2)
+    coordinates, values = torch.randn(5, 2, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    known = torch.ones(3, 5, dtype=torch.bool)
+    shape = ValueShape(
+        coordinates=2, coordinate_size=4, hidden=6, value="network", value_size=4, lags=2, lag_size=3, join=8, width=6,
+        head=(16, 8),
+    )  # fmt: skip
+    model = randomise(ValueAttention(shape, AttentionShape(width=6, layers=2, heads=2, norm=True, feed_forward=7)))
+    lagged = torch.randn(3, 2, 5, dtype=torch.float64)
+    found = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged))
+    assert found.shape == (3, 5)
+    swapped = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged.flip(1)))
+    assert not torch.isclose(found, swapped).any()
+    order = torch.randperm(5)
+    moved = model(Batch(known, values=values[:, order], coordinates=coordinates[order], lagged=lagged[:, :, order]))
+    torch.testing.assert_close(moved, found[:, order])
+    known[1, 3] = False
+    unknown = torch.where(known, values, torch.nan)
+    lost = torch.where(known[:, None], lagged, torch.nan)
+    with_nan = model(Batch(known, values=unknown, coordinates=coordinates, lagged=lost))[known]
+    without = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged))[known]
+    torch.testing.assert_close(with_nan, without)
+    with refuses(UsageError, "2 earlier"):
+        model(Batch(known, values=values, coordinates=coordinates, lagged=lagged[:, :1]))
+    with refuses(UsageError, "coordinates"):
+        model(Batch(known, values=values, lagged=lagged))
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    items, values, known = draw()
+    with refuses(UsageError, "items", "coordinates"):
+        ValueShape()
+    with refuses(UsageError, "levels"):
+        ValueShape(items=3, value="levels")
+    shape = ValueShape(items=ITEMS, item_size=3, positions=2)
+    with refuses(UsageError, "7", "8"):
+        ValueAttention(shape, AttentionShape(width=8))
+    model = ValueAttention(shape, AttentionShape(width=7))
+    with refuses(UsageError, "4 positions", "2"):
+        model(Batch(known, items, values.float()))
+    with refuses(UsageError, "items"):
+        model(Batch(known[:, :2], values=values[:, :2].float()))
+    with refuses(UsageError, "4 positions", "2"):
+        ItemAttention(ITEMS, AttentionShape(width=4), positions=2)(Batch(known, items))

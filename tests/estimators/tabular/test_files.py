@@ -1,0 +1,218 @@
+"""A user's own table: what is read, how methods are measured, what is refused, and tables of what was learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import log_loss, mean_squared_error
+from support.messages import refuses
+
+from attngeo.errors import DataUnavailableError, TableError, UsageError
+from attngeo.estimators import AttentionClassifier
+from attngeo.estimators.shared.files import read_own_table
+from attngeo.estimators.tabular.files import (
+    MASK,
+    fit_table,
+    measure_chances,
+    read_tables,
+    tabulate_attention,
+    tabulate_encodings,
+)
+from attngeo.estimators.tabular.options import FitOptions
+
+
+def write(folder: Path, text: str, name: str = "t.csv") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    random = np.random.default_rng(0)
+    chances = random.dirichlet([1, 1], 500)
+    truth = (random.random(500) < chances[:, 1]).astype(int)
+    found = measure_chances(np.array([3, 5]), truth, chances)
+    predicted = np.array([3, 5])[chances.argmax(1)]
+    assert found["accuracy"] == np.mean(chances.argmax(1) == truth)
+    assert found["mse"] == pytest.approx(mean_squared_error(np.array([3, 5])[truth], predicted))
+    assert found["log_loss"] == pytest.approx(log_loss(truth, chances))
+    confidence = chances.max(1)
+    edges = np.linspace(0, 1, 11)
+    right, mean = calibration_curve(chances.argmax(1) == truth, confidence, n_bins=10)
+    sizes = np.histogram(confidence, edges)[0]
+    assert found["calibration_error"] == pytest.approx(np.sum(np.abs(right - mean) * sizes[sizes > 0]) / 500)
+    assert found["calibration_error"] < 0.1
+    ordered = measure_chances(np.array(["a", "b"]), truth, chances, is_ordered=True)["mse"]
+    assert ordered == pytest.approx(mean_squared_error(truth, chances.argmax(1)))
+    assert np.isnan(measure_chances(np.array(["a", "b"]), truth, chances)["mse"])
+    assert measure_chances(np.array([0, 1]), truth, np.eye(2)[1 - truth] * 0.98 + 0.01)["calibration_error"] > 0.9
+
+
+def test_cells_of_a_file_keep_their_kind(tmp_path: Path) -> None:
+    path = write(tmp_path, '\ufeffname, code,n,mass\nNone,01,1,2.5\n"a,b",02,,?\nn/a,03,3,NA\n')
+    frame = read_own_table(path)
+    assert frame["name"].tolist() == ["None", "a,b", "n/a"]
+    assert frame["n"].isna().tolist() == [False, True, False]
+    assert frame["mass"].isna().tolist() == [False, True, True]
+    assert read_own_table(path, missing=["n/a"])["mass"].tolist() == ["2.5", "?", "NA"]
+    frame.to_parquet(tmp_path / "t.parquet")
+    pd.testing.assert_frame_equal(read_own_table(tmp_path / "t.parquet"), frame)
+
+
+def test_codes_keep_their_leading_zeros(tmp_path: Path) -> None:
+    path = write(tmp_path, "code,n,share,empty,day,month\n1,10,0.5,,01/02,01\n01 ,0,00.25,007,02/03,12\n")
+    frame = read_own_table(path, codes=["code", "n", "share", "empty", "day", "absent"])
+    assert frame["code"].tolist() == ["1", "01 "]
+    assert frame["n"].tolist() == [10, 0]
+    assert frame["share"].tolist() == [0.5, 0.25]
+    assert frame["empty"].isna().tolist() == [True, False]
+    assert frame["empty"][1] == "007"
+    assert frame["day"].tolist() == ["01/02", "02/03"]
+    assert frame["month"].tolist() == [1, 12]  # of other columns, numbers are numbers
+
+
+def write_rows(folder: Path, rows: int = 80) -> str:
+    random = np.random.default_rng(0)
+    size, mass = random.choice(["s", "m"], rows), random.normal(size=rows)
+    label = np.where(size == "s", "small", "large")
+    frame = pd.DataFrame({"size": size, "mass": mass, "y": label})
+    frame.loc[::9, "size"] = None
+    frame.loc[5, "y"] = None
+    frame.to_csv(folder / "rows.csv", index=False)
+    return str(folder / "rows.csv")
+
+
+def test_rows_that_are_held_out_have_a_label_and_do_not_train(tmp_path: Path) -> None:
+    tables = read_tables(write_rows(tmp_path), FitOptions(target="y", test_size=0.2, seed=3))
+    assert len(tables.train_y) + len(tables.test_y) == 80
+    assert len(tables.test_y) == 16
+    assert tables.test_y.notna().all()
+    assert not set(tables.train_y.index) & set(tables.test_y.index)
+    assert 5 in tables.train_y.index
+    again = read_tables(str(tmp_path / "rows.csv"), FitOptions(target="y", test_size=0.2, seed=4))
+    assert set(again.test_y.index) != set(tables.test_y.index)
+
+
+def test_an_index_that_repeats_its_labels_loses_no_row(tmp_path: Path) -> None:
+    rows = pd.read_csv(write_rows(tmp_path, 90))
+    pd.concat([rows[:50], rows[50:].reset_index(drop=True)]).to_parquet(tmp_path / "rows.parquet")
+    tables = read_tables(str(tmp_path / "rows.parquet"), FitOptions(target="y", test_size=0.2, seed=3))
+    again = pd.concat([tables.train_x, tables.test_x])
+    assert sorted(again["mass"]) == sorted(rows["mass"])
+    assert len(tables.test_y) == 18
+
+
+def test_each_method_is_measured_on_the_same_rows(tmp_path: Path) -> None:
+    options = FitOptions(target="y", methods="lr,atn", max_epochs=40, learning_rate=0.02, device="cpu")
+    rows, model = fit_table(read_tables(write_rows(tmp_path), options), options)
+    assert rows["method"].tolist() == ["lr", "atn"]
+    assert (rows["accuracy"] > 0.7).all()
+    assert (rows["test_rows"] == 20).all()
+    assert rows["mse"].isna().all()
+    assert model is not None
+    assert model.classes_.tolist() == ["large", "small"]
+
+
+@pytest.mark.slow
+def test_baselines_train_on_all_rows_though_early_stopping_holds_some_out(tmp_path: Path) -> None:
+    found = []
+    for options in ({}, {"validation_fraction": 0.5, "patience": 1}):
+        chosen = FitOptions(target="y", methods="lr,rf", max_epochs=2, device="cpu", **options)
+        found.append(fit_table(read_tables(write_rows(tmp_path), chosen), chosen)[0])
+    pd.testing.assert_frame_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "facts"),
+    [
+        ("a,b,a\n1,2,3\n", TableError, ["'a'", "rename"]),
+        ("a,b\n", TableError, ["0 rows"]),
+        ("", TableError, ["t.csv"]),
+        ('a,b\n"1,2\n', TableError, ["t.csv"]),
+        ("y\n1\n2\n", TableError, ["'y'", "only"]),
+        ("a,z\n1,2\n2,3\n", TableError, ["'y'", "a, z"]),
+    ],
+)
+def test_files_that_are_no_table_are_refused(text: str, kind: type[Any], facts: list[object], tmp_path: Path) -> None:
+    with refuses(kind, *facts):
+        read_tables(write(tmp_path, text), FitOptions(target="y"))
+
+
+def test_other_bad_input_is_refused(tmp_path: Path) -> None:
+    with refuses(DataUnavailableError, tmp_path / "no.csv"):
+        read_own_table(tmp_path / "no.csv")
+    with refuses(UsageError, "rows.xlsx", ".csv"):
+        read_own_table("rows.xlsx")
+    path = write_rows(tmp_path)
+    with refuses(UsageError, "target", "size, mass, y"):
+        read_tables(path, FitOptions())
+    with refuses(TableError, "'sise'", "size"):
+        read_tables(path, FitOptions(target="sise"))
+    other = write(tmp_path, "size,y\ns,small\n")
+    with refuses(TableError, other, "'mass'"):
+        read_tables(path, FitOptions(target="y", test=other))
+    with refuses(UsageError, "nn", "methods"):
+        FitOptions(target="y", methods="atn,nn")
+    (tmp_path / "bin.csv").write_bytes(b"\xff\xfe\x00a")
+    with refuses(TableError, tmp_path / "bin.csv"):
+        read_own_table(tmp_path / "bin.csv")
+    unlabelled = write(tmp_path, "size,mass,y\ns,1.0,\n", "u.csv")
+    options = FitOptions(target="y", test=unlabelled, methods="lr")
+    with refuses(TableError, "no test row has a label"):
+        fit_table(read_tables(path, options), options)
+
+
+@pytest.fixture(scope="module")
+def model() -> AttentionClassifier:
+    draw = np.random.default_rng(0)
+    x = pd.DataFrame({"colour": draw.choice(["red", "blue"], 40), "size": draw.integers(0, 3, 40)})
+    return AttentionClassifier(max_epochs=2, random_state=0).fit(x, pd.Series(x["colour"] == "red", name="warm"))
+
+
+def test_the_attention_of_each_cell_sums_to_one(model: AttentionClassifier) -> None:
+    table = pd.DataFrame({"colour": ["blue", None], "size": [2, 1]})
+    rows = tabulate_attention(model, table)
+    sums = rows.groupby(["row", "cell", "head"])["attention"].sum()
+    assert len(sums) == 2 * 3 * model.n_heads
+    np.testing.assert_allclose(sums, 1, atol=1e-5)
+    values = [dict(zip(own["on"], own["value"], strict=True)) for _, own in rows.groupby("row")]
+    assert values == [{"colour": "blue", "size": "2", "warm": MASK}, {"colour": MASK, "size": "1", "warm": MASK}]
+    first = rows[(rows["row"] == 2) & (rows["head"] == 1) & (rows["cell"] == "size") & (rows["on"] == "colour")]
+    assert first["attention"].item() == pytest.approx(model.attention(table)[1, 1, 1, 0])
+
+
+def test_an_unseen_value_that_is_masked_is_shown_as_masked(model: AttentionClassifier) -> None:
+    masking = (
+        clone(model)
+        .set_params(unseen="mask")
+        .fit(pd.DataFrame({"colour": ["red", "blue"] * 4, "size": [0, 1] * 4}), pd.Series([0, 1] * 4, name="warm"))
+    )
+    rows = tabulate_attention(masking, pd.DataFrame({"colour": ["green"], "size": [1]}))
+    assert dict(zip(rows["on"], rows["value"], strict=True)) == {"colour": MASK, "size": "1", "warm": MASK}
+
+
+def test_medians_of_bins_have_no_needless_digits() -> None:
+    table = pd.DataFrame(
+        {"year": [1937, 1940, 1951, 1960, 1972] * 4, "share": [0.1, 0.2, 0.30000000000000004] * 6 + [0.5] * 2}
+    )
+    model = AttentionClassifier(max_epochs=1, n_bins=3, random_state=0).fit(table, pd.Series([0, 1] * 10, name="y"))
+    rows = tabulate_encodings(model)
+    assert rows[rows["column"] == "year"]["value"].tolist() == ["1938.5", "1955.5", "1972"]
+    assert "0.3" in set(rows[rows["column"] == "share"]["value"])
+
+
+def test_encodings_keep_the_distances_that_two_dimensions_can(model: AttentionClassifier) -> None:
+    rows = tabulate_encodings(model)
+    assert set(zip(rows["column"], rows["value"], strict=True)) >= {("colour", "red"), ("size", "2"), ("warm", "True")}
+    placed = rows[["x", "y"]].to_numpy()
+    whole = model.category_encodings_.to_numpy() + model.feature_encodings_[[0, 0, 1, 1, 1, 2, 2]]
+    whole -= whole.mean(0)
+    np.testing.assert_allclose(placed.mean(0), 0, atol=1e-6)
+    values = np.linalg.svd(whole, compute_uv=False)
+    np.testing.assert_allclose(np.linalg.norm(placed, axis=0), values[:2], rtol=1e-4)
+    pd.testing.assert_frame_equal(rows, tabulate_encodings(model))

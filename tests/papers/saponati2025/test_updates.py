@@ -1,0 +1,58 @@
+"""The update of W_qk: the contributions against finite differences, and that wrong formulas are noticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attngeo.papers.saponati2025 import updates
+
+CHECKS = [
+    updates.check_proposition_2_1, updates.check_proposition_2_1_softmax, updates.check_remark_s1_6,
+    updates.check_proposition_2_2,
+]  # fmt: skip
+SIZES = [{"tokens": 3, "dimensions": 2, "words": 2}, {"tokens": 7, "dimensions": 9, "words": 4}]
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_contributions_are_derivatives_by_each_score(softmax: bool, bidirectional: bool) -> None:
+    """β_ij is the derivative of the log-likelihood by x_i·M·x_jᵀ, here by central differences."""
+    sequence = updates.draw_sequence(3, bidirectional=bidirectional)
+    scores, step = updates.scores_of(sequence), 1e-5
+    beta = updates.softmax_contributions(sequence) if softmax else updates.contributions(sequence, softmax=False)
+    for i in range(len(scores)):
+        for j in range(len(scores)):
+            ends = []
+            for sign in (1, -1):
+                moved = scores.clone()
+                moved[i, j] += sign * step
+                ends.append(float(updates.log_likelihood(sequence, moved * sequence.allowed, softmax=softmax)))
+            assert float(beta[i, j]) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-8)
+
+
+def test_who_sees_whom() -> None:
+    assert updates.draw_sequence(0).allowed.tolist() == torch.ones(6, 6).tril(-1).bool().tolist()
+    assert updates.draw_sequence(0, bidirectional=True).allowed.tolist() == (torch.eye(6) == 0).tolist()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_statements_hold_for_any_sizes(check: Any, sizes: dict[str, int]) -> None:
+    found = check(7, **sizes)
+    assert found.worst < 1e-10
+    assert not found.printed or found.worst_printed > 1e-3
+
+
+def test_a_wrong_derivative_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = updates.contributions
+    monkeypatch.setattr(updates, "contributions", lambda *args, **more: original(*args, **more) * 1.001)
+    for check in CHECKS:
+        assert check(0).worst > 1e-5
+
+
+def test_rank_one_sums_are_products() -> None:
+    x, beta = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
+    assert torch.allclose(updates.rank_one_sum(x, beta), x.T @ beta @ x)

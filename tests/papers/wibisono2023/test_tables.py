@@ -1,0 +1,395 @@
+"""The experiments: what is run in which order, what is kept and under what, and the tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.messages import assert_states, refuses
+from support.other_code import changed_code, code_in
+
+from attngeo.errors import DataError, TrainingError, UsageError
+from attngeo.estimators.tabular.options import METHOD_LABELS
+from attngeo.papers.wibisono2023.data import AutoMpg, seeds_of_data_sets, simulate
+from attngeo.papers.wibisono2023.methods import KIND, METHODS, Answer, Method, MethodRun, Problem, is_outdated, perform
+from attngeo.papers.wibisono2023.options import (
+    AutoMpgOptions,
+    Shift,
+    SimulateOptions,
+    auto_mpg_scores,
+    paper_settings,
+    simulation_scores,
+)
+from attngeo.papers.wibisono2023.tables import (
+    AUTO_MPG_COLUMNS,
+    SIMULATION_COLUMNS,
+    build_auto_mpg_frame,
+    build_simulation_frame,
+    describe_advantage,
+    measure_advantage,
+    plan_auto_mpg,
+    plan_simulation,
+    run_methods,
+    summarise_methods,
+)
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.provenance import digest_statements
+from attngeo.scores.options import ResultOptions
+from attngeo.studies.engine import StudyOptions
+
+# A module that no method depends on.
+MODULE = "attngeo.papers.wibisono2023.tables"
+TINY: dict[str, Any] = {"rows": 60, "classes": 3, "features": 3}
+
+
+class Guess:
+    """A method that predicts one class. asked: the seeds of each call."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.asked: list[list[int]] = []
+        self._fail_at = fail_at
+
+    def __call__(self, problems: Sequence[Problem], progress: ProgressCallback) -> list[Answer]:
+        progress(Progress("fit", "guess"))
+        self.asked.append([problem.seed for problem in problems])
+        if self._fail_at in self.asked[-1]:
+            raise TrainingError("the loss is not a number")
+        return [
+            Answer(np.zeros_like(table.train.y), np.full_like(table.test.y, seed % 3), {"parameters": {}})
+            for table, seed in problems
+        ]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def guess(monkeypatch: pytest.MonkeyPatch) -> Guess:
+    """A method of the name `guess`."""
+    made = Guess()
+    monkeypatch.setitem(METHOD_LABELS, "guess", "Guess")
+    monkeypatch.setitem(METHODS, "guess", Method(made, MODULE, "numpy"))
+    return made
+
+
+def make_run(seeds: tuple[int, ...] = (1,), method: str = "guess", **shift: Any) -> MethodRun:
+    chosen = Shift(n_classes=3, n_features=3, n_c=1, train_rows=30, test_rows=30, **shift)
+    return MethodRun("run", method, seeds, partial(simulate, chosen), {"n_c": 1}, {"experiment": "test"})
+
+
+def test_scores_are_those_of_the_predictions(guess: Guess) -> None:
+    run = make_run((4, 6))
+    rows = perform(run, ignore_progress)
+    for row, seed in zip(rows, (4, 6), strict=True):
+        table = run.make_table(seed)
+        assert row == {
+            "n_c": 1, "method": "guess", "seed": seed,
+            "accuracy": np.mean(table.test.y == seed % 3), "mse": np.mean((table.test.y - seed % 3) ** 2),
+            "train_accuracy": np.mean(table.train.y == 0), "train_mse": np.mean(table.train.y**2),
+        }  # fmt: skip
+    assert guess.asked == [[4, 6]]
+
+
+def test_no_answer_is_computed_twice(guess: Guess) -> None:
+    notes: list[str] = []
+    first = perform(make_run((1, 2)), ignore_progress)
+    again = perform(make_run((2, 3, 1)), lambda step: notes.append(step.what) if step.phase == "kept" else None)
+    assert guess.asked == [[1, 2], [3]]
+    assert notes == ["2 of 3 data sets from the result store"]
+    assert [row["seed"] for row in again] == [2, 3, 1]
+    assert [again[2], again[0]] == first
+    assert perform(make_run((1,)), ignore_progress, fresh=True) == first[:1]
+    assert guess.asked[2:] == [[1]]
+
+
+def test_scores_are_kept_under_all_that_they_depend_on(guess: Guess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not under what they do not depend on: the same rows and seed of another setting or run are the same problem."""
+    run = make_run()
+    perform(run, ignore_progress)
+    same = dataclasses.replace(run, name="another", labels={"n_c": 5}, about={})
+    table = run.make_table(1)
+    same_rows = dataclasses.replace(run, make_table=lambda _: table)
+    assert perform(same, ignore_progress)[0]["n_c"] == 5
+    perform(same_rows, ignore_progress)
+    assert len(guess.asked) == 1
+    perform(dataclasses.replace(same_rows, seeds=(2,)), ignore_progress)
+    perform(make_run(noise=0.1), ignore_progress)
+    perform(make_run(convention="published"), ignore_progress)
+    assert len(guess.asked) == 4
+    for name, changed in (("module", "attngeo.papers.wibisono2023.data"), ("package", "pandas")):
+        monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], **{name: changed}))
+        perform(run, ignore_progress)
+    assert len(guess.asked) == 6
+
+
+def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo.studies.results import list_entries
+
+    perform(make_run(), ignore_progress)
+    (entry,) = list_entries()
+    assert guess.asked == [[1]]
+    assert entry.path.parent == cache / KIND
+    assert entry.about["parameters"] == {}
+    assert not is_outdated(entry.about)
+    other = dataclasses.replace(METHODS["guess"], module="attngeo.papers.wibisono2023.data")
+    monkeypatch.setitem(METHODS, "guess", other)
+    assert is_outdated(entry.about)
+    monkeypatch.delitem(METHODS, "guess")
+    assert is_outdated(entry.about)
+    assert is_outdated({})
+
+
+def test_the_digest_of_statements_ignores_comments_and_docstrings(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+
+    def digest(text: str) -> str:
+        module.write_text(text)
+        with code_in(tmp_path):
+            return digest_statements("attngeo.module")
+
+    first = digest('"""Doc."""\n\n\ndef double(x):\n    """Twice."""\n    return 2 * x  # why\n')
+    assert digest("def double(x):\n\n    # Other words.\n    return 2*x\n") == first
+    assert digest("def double(x):\n    return 2 * x + 0\n") != first
+    assert digest('def double(x):\n    print("Twice.")\n    return 2 * x\n') != first
+
+
+@pytest.mark.parametrize(
+    ("statement", "changed", "depends"),
+    [
+        ("import attngeo.other", "other.py", True),
+        ("from attngeo import other", "other.py", True),
+        ("def f():\n    from attngeo.folder.inner import x", "folder/inner.py", True),
+        ("from attngeo.folder import inner", "folder/__init__.py", True),
+        ("from attngeo.folder import y", "other.py", True),
+        ("from attngeo.folder import z", "other.py", False),
+        ("from attngeo.third import x", "folder/inner.py", True),
+        ("if TYPE_CHECKING:\n    import attngeo.other", "other.py", False),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    import attngeo.other", "other.py", True),
+        ("import torch\nfrom os import path", "other.py", False),
+        ("import attngeo", "__init__.py", False),
+    ],
+)
+def test_the_digest_of_statements_is_of_all_that_a_module_imports(
+    statement: str, changed: str, depends: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for name, text in {
+        "module.py": statement, "__init__.py": "import attngeo.other", "other.py": "x = 1",
+        "folder/__init__.py": "if TYPE_CHECKING:\n    from attngeo.other import y as y\nz = 1",
+        "folder/inner.py": "x = 1", "third.py": "from attngeo.folder.inner import x\nimport attngeo.module",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    with code_in(tmp_path):
+        before = digest_statements("attngeo.module")
+    with (tmp_path / changed).open("a") as file:
+        file.write("\nx = 2")
+    with code_in(tmp_path):
+        assert (digest_statements("attngeo.module") != before) == depends
+
+
+def test_answers_depend_on_the_code_of_their_method() -> None:
+    before = {name: METHODS[name].version for name in ("lr", "atn")}
+    with changed_code("efa/network.py"):
+        assert {name: METHODS[name].version for name in before} == before
+    with changed_code("training/state.py"):
+        assert METHODS["atn"].version != before["atn"]
+        assert METHODS["lr"].version == before["lr"]
+
+
+def test_the_first_data_set_of_every_setting_comes_first(guess: Guess, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SimulateOptions(settings=["1,0,0.1", "5,0,0.9"], datasets=3, methods=["lr", "guess"])
+    first, second, third = seeds_of_data_sets(3)
+    planned = [(run.labels["n_c"], run.method, run.seeds) for run in plan_simulation(options)]
+    assert planned[:6] == [
+        (1, "lr", (first,)), (1, "guess", (first,)), (5, "lr", (first,)), (5, "guess", (first,)),
+        (1, "lr", (second,)), (1, "guess", (second,)),
+    ]  # fmt: skip
+    monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], together=True))
+    planned = [(run.labels["n_c"], run.method, run.seeds) for run in plan_simulation(options)]
+    assert planned[1] == (1, "guess", (first, second, third))
+    assert [method for _, method, _ in planned].count("guess") == 2
+    assert [run.method for run in plan_simulation(options)][4:] == ["lr"] * 4
+    assert guess.asked == []
+
+
+def test_a_run_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = seeds_of_data_sets(3)
+    made = Guess(fail_at=seeds[1])
+    monkeypatch.setitem(METHOD_LABELS, "guess", "Guess")
+    monkeypatch.setitem(METHODS, "guess", Method(made, MODULE, "numpy"))
+    options = SimulateOptions(settings=["1,0,0.1"], datasets=3, methods=["guess"], **TINY)
+    outcomes = run_methods(plan_simulation(options))
+    assert [type(outcome.failure) for outcome in outcomes] == [type(None), TrainingError, type(None)]
+    frame = build_simulation_frame(options, outcomes)
+    assert list(frame["seed"]) == [seeds[0], seeds[2]]
+    assert len(run_methods(plan_simulation(options), study=StudyOptions(fail_fast=True))) == 2
+
+
+def test_the_table_has_the_order_of_the_settings_and_the_published_means() -> None:
+    options = SimulateOptions(settings=["5,0,0.9", "1,0.5,0.1"], datasets=2, methods=["lr"], convention="published")
+    frame = build_simulation_frame(options, run_methods(plan_simulation(options)))
+    assert tuple(frame.columns) == SIMULATION_COLUMNS
+    assert list(frame["n_c"]) == [5, 5, 1, 1]
+    assert list(frame["seed"]) == seeds_of_data_sets(2) * 2
+    assert list(frame["published_accuracy"].unique()) == [0.1616, 0.34535]
+    assert frame.attrs["convention"] == "published"
+    small = SimulateOptions(settings=["5,0,0.9"], datasets=1, methods=["lr"], rows=100)
+    of_small = build_simulation_frame(small, run_methods(plan_simulation(small)))
+    assert of_small[["published_accuracy", "published_mse"]].isna().all(axis=None)
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_table() -> None:
+    options = SimulateOptions(settings=["1,0,0.9", "2,0.5,0.1"], datasets=2, methods=["lr"], **TINY)
+    runs, fresh = plan_simulation(options), ResultOptions(fresh=True)
+    frames = [
+        build_simulation_frame(options, run_methods(runs, results=fresh, study=StudyOptions(jobs=jobs)))
+        for jobs in (1, 2)
+    ]
+    pd.testing.assert_frame_equal(*frames, check_exact=True)
+
+
+def test_a_study_without_results_has_an_empty_table() -> None:
+    options = SimulateOptions(settings=["1,0,0.9"], datasets=1, methods=["lr"])
+    frame = build_simulation_frame(options, [])
+    assert tuple(frame.columns) == SIMULATION_COLUMNS
+    assert len(frame) == 0
+
+
+def test_auto_mpg_is_answered_with_every_seed(guess: Guess) -> None:
+    table = simulate(Shift(n_classes=3, train_rows=30, test_rows=30), 0)
+    options = AutoMpgOptions(seeds=3, methods=["guess", "lr"])
+    for is_of_paper in (True, False):
+        data = AutoMpg(table, is_of_paper)
+        planned = plan_auto_mpg(options, data)
+        assert [run.seeds for run in planned[:3]] == [(42,), (43,), (44,)]
+        frame = build_auto_mpg_frame(options, data, run_methods(planned))
+        assert tuple(frame.columns) == AUTO_MPG_COLUMNS
+        assert list(frame["method"]) == ["guess"] * 3 + ["lr"] * 3
+        published = frame.loc[frame["method"] == "lr", "published_accuracy"]
+        assert published.notna().all() == is_of_paper
+    assert guess.asked == [[42], [43], [44]]
+
+
+def make_results(ours: Sequence[float], best: Sequence[float], worse: Sequence[float]) -> pd.DataFrame:
+    rows = [
+        {"n_c": 5, "noise": 0.0, "corr": 0.9, "method": method, "seed": seed, "accuracy": value, "mse": 1 - value}
+        for method, values in (("lr", worse), ("gb", best), ("atn", ours))
+        for seed, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows).assign(published_accuracy=0.1, published_mse=0.2)
+
+
+def test_the_advantage_is_over_the_best_baseline_and_paired_by_data_set() -> None:
+    (row,) = measure_advantage(make_results([0.5, 0.3, 0.4], [0.4, 0.2, 0.36], [0.1, 0.1, 0.8])).to_dict("records")
+    assert row["best"] == "lr"  # its mean is the highest, although it is best on one data set only
+    (row,) = measure_advantage(make_results([0.5, 0.3, 0.4], [0.4, 0.2, 0.36], [0.1, 0.1, 0.1])).to_dict("records")
+    differences = np.array([0.1, 0.1, 0.04])
+    assert (row["best"], row["runs"]) == ("gb", 3)
+    assert row["advantage"] == pytest.approx(differences.mean())
+    assert row["error"] == pytest.approx(differences.std(ddof=1) / np.sqrt(3))
+    assert row["is_larger"]
+    partial = make_results([0.5, 0.3, 0.4], [0.4, 0.2, 0.36], [0.9, 0.1, 0.1])
+    (row,) = measure_advantage(partial.drop(partial.query("method == 'lr'").index[1:])).to_dict("records")
+    assert row["best"] == "gb"  # the other one has a single data set
+    behind = measure_advantage(make_results([0.2, 0.3], [0.4, 0.2], [0.1, 0.1]))
+    assert not behind["is_larger"].item()
+    assert "0 of 1 " in describe_advantage(behind)
+    single = measure_advantage(make_results([0.5], [0.4], [0.1]))
+    assert np.isnan(single["error"].item())
+    assert not single["is_larger"].item()
+
+
+def test_the_summary_has_means_and_deviations_of_samples() -> None:
+    summary = summarise_methods(make_results([0.5, 0.3], [0.4, 0.2], [0.1, 0.1])).set_index("method")
+    assert summary.loc["atn", "accuracy_mean"] == pytest.approx(0.4)
+    assert summary.loc["atn", "accuracy_sd"] == pytest.approx(0.2 / np.sqrt(2))
+    assert summary.loc["gb", "mse_mean"] == pytest.approx(0.7)
+    assert list(summary["runs"]) == [2, 2, 2]
+    assert list(summary.index) == ["lr", "gb", "atn"]
+
+
+def test_rows_of_something_else_are_refused() -> None:
+    results = make_results([0.5], [0.4], [0.1])
+    for function in (summarise_methods, measure_advantage):
+        for column in ("accuracy", "method"):
+            with refuses(DataError, f"'{column}'", "attngeo tabular simulate"):
+                function(results.drop(columns=column))
+        with refuses(DataError, "'n_c'"):
+            function(results.drop(columns=["n_c", "noise", "corr"]))
+
+
+def test_the_published_tables_are_whole() -> None:
+    methods = ("lr", "rf", "gb", "mlp", "atn")
+    assert len(paper_settings()) == 12
+    assert set(simulation_scores()) == {(setting, method) for setting in paper_settings() for method in methods}
+    assert len(auto_mpg_scores()) == 10
+    printed = simulation_scores()[paper_settings()[0], "gb"]  # the first row of Table 1
+    assert (round(printed.accuracy, 3), round(printed.mse, 3)) == (0.413, 2.730)
+
+
+def test_quick_is_a_part_and_what_is_given_wins() -> None:
+    quick = SimulateOptions(quick=True)
+    assert len(quick.shifts) == 1
+    assert quick.data_sets == 3
+    assert "gb" not in quick.method_names
+    assert SimulateOptions(quick=True, datasets=4, methods="gb").method_names == ("gb",)
+    whole = SimulateOptions()
+    assert (len(whole.shifts), whole.data_sets) == (12, 20)
+    assert whole.method_names == ("lr", "rf", "gb", "mlp", "atn")
+
+
+def test_all_methods_that_options_may_name_are_known() -> None:
+    assert list(METHODS) == list(METHOD_LABELS)
+    assert AutoMpgOptions().method_names == ("lr", "rf", "gb", "mlp", "atn")
+    assert is_outdated({"method": "tabnet"})
+
+
+def test_the_script_of_the_other_models_runs_beside_the_source() -> None:
+    """Without pytorch_tabular, which is imported when a model is made."""
+    script = Path(__file__).parents[3] / "reports/tabular/other_models.py"
+    code = (
+        "import runpy, sys; names = runpy.run_path(sys.argv[1]); print(*names['CONFIGS']); print(*names['COLUMNS'])\n"
+        "sys.argv = [sys.argv[1], '--help']; names['main']()"
+    )
+    shown = subprocess.run([sys.executable, "-c", code, script], capture_output=True, text=True, check=True).stdout
+    methods, columns, *lines = shown.splitlines()
+    assert set(methods.split()) == set(auto_mpg_scores()) - set(METHODS)
+    assert tuple(columns.split()) == AUTO_MPG_COLUMNS
+    assert_states(" ".join(lines), "--seeds", "--methods", 42)
+
+
+@pytest.mark.parametrize(
+    ("values", "facts"),
+    [
+        ({"methods": "lr,gbb"}, ["methods", "'gbb'", "gb"]),
+        ({"methods": ["forest"]}, ["'forest'", "rf"]),
+        ({"methods": ","}, ["methods"]),
+        ({"settings": ["5,0"]}, ["settings", "'5,0'", "5,0,0.9"]),
+        ({"settings": ["a,0,0.9"]}, ["'a,0,0.9'"]),
+        ({"settings": [(1.5, 0, 0.9)]}, ["settings", "1.5"]),
+        ({"settings": ["6,0,0.9"]}, ["features", 5, "6,0,0.9"]),
+        ({"settings": ["5,nan,0.9"]}, ["settings", "5,nan,0.9"]),
+        ({"settings": ["5,-1,0.9"]}, ["noise", -1.0]),
+        ({"settings": ["5,0,2"]}, ["corr", 2.0]),
+        ({"datasets": 0}, ["datasets", 0]),
+        ({"datasets": -1}, ["datasets", -1]),
+        ({"rows": 5}, ["rows", 5]),
+        ({"classes": 30, "rows": 20}, ["rows", 20, "classes", 30]),
+        ({"convention": "paper"}, ["convention", "'paper'", "published"]),
+    ],
+)
+def test_bad_options_are_one_line(values: dict[str, Any], facts: list[object]) -> None:
+    with refuses(UsageError, *facts):
+        SimulateOptions(**values)

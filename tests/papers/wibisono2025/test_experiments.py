@@ -1,0 +1,218 @@
+"""The paper's experiments: which runs they have, what is kept, and the table beside the published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.data import DATA, needs, write_instacart, write_movielens, write_temperatures
+from support.messages import refuses
+from support.other_code import changed_code
+
+from attngeo.errors import DataError, DataUnavailableError, UsageError
+from attngeo.estimators import ExponentialFamilyAttention
+from attngeo.estimators.efa.views import rank_similar
+from attngeo.papers.wibisono2025.experiments import (
+    COLUMNS,
+    SETTINGS,
+    RunOptions,
+    build_frame,
+    compare_models,
+    is_outdated,
+    load_split,
+    perform,
+    plan_runs,
+    published_results,
+    run_planned,
+)
+from attngeo.papers.wibisono2025.simulated import synthetic_ratings
+from attngeo.progress import Progress
+from attngeo.studies.results import list_entries
+
+PLACES = {
+    "movielens-sequence": "movielens", "movielens-ratings": "movielens", "instacart": "instacart",
+    "temperature": "temperature",
+}  # fmt: skip
+WRITERS = {"movielens": write_movielens, "instacart": write_instacart, "temperature": write_temperatures}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _few_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Synthetic ratings of 400 users: tests are of the runs, not of their numbers."""
+    monkeypatch.setattr("attngeo.papers.wibisono2025.datasets.synthetic_ratings", partial(synthetic_ratings, 400))
+    load_split.cache_clear()
+    yield
+    load_split.cache_clear()
+
+
+def run(experiment: str, **options: Any) -> Any:
+    return compare_models(experiment, RunOptions(**options))
+
+
+@pytest.mark.parametrize("experiment", SETTINGS)
+def test_every_published_number_belongs_to_a_run(experiment: str) -> None:
+    runs = plan_runs(experiment, RunOptions(published=True))
+    planned = {(each.experiment, each.model, each.direction, each.setting) for each in runs}
+    published = {tuple(name[:4]) for name in published_results() if name.experiment == experiment}
+    assert published <= planned
+
+
+def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
+    quick = RunOptions(epochs=1, model="fm", seeds=2)
+    outcomes = run_planned(plan_runs("synthetic", quick))
+    fits = [each for each in outcomes if each.result and each.result[0]["model"] == "fm"]
+    efa = [replace(each, result=[row | {"model": "efa"} for row in each.result or ()]) for each in fits]
+    for made, layers, is_known in ((efa, 1, False), (efa, 2, True), (fits, 1, True)):  # the paper has two
+        frame = build_frame(made, RunOptions(layers=layers))
+        assert frame.loc[frame["metric"] == "mse", "published"].notna().all() == is_known
+    assert build_frame(outcomes, quick)["published"].isna().all()  # another number of epochs than the paper's
+    rows = build_frame(outcomes, RunOptions(model="fm", seeds=2))
+    assert tuple(rows.columns) == COLUMNS
+    mse = rows[rows["metric"] == "mse"]
+    assert mse.groupby("model").size().to_dict() == {"bayes": 2, "fm": 4, "mean-per-item": 2}
+    paper = mse.drop_duplicates(["model", "direction"]).set_index(["model", "direction"])["published"]
+    assert paper["fm"].to_dict() == {"bi": pytest.approx(2.636, abs=1e-3), "uni": pytest.approx(4.519, abs=1e-3)}
+    assert paper["bayes"].isna().all()
+    seeds = mse[mse["model"] == "fm"].groupby("seed")["value"].mean()
+    assert seeds[0] != seeds[1]
+
+
+def test_what_is_kept_is_not_computed_again_and_the_text_differs_from_the_code() -> None:
+    first = run("synthetic", epochs=1, model="fm", published=True, direction="uni")
+    again = plan_runs("synthetic", RunOptions(epochs=1, model="fm", published=True, direction="uni"))
+    outcomes = run_planned(again)
+    assert all("from the result store" in each.notes[0] for each in outcomes)
+    assert build_frame(outcomes, RunOptions(epochs=1, published=True)).equals(first)
+    by_text = run("synthetic", epochs=1, model="fm", direction="uni")
+    fm = (first["model"] == "fm") & (first["metric"] == "mse")
+    assert (first["value"][fm] != by_text["value"][fm]).all()
+    entries = list_entries()
+    assert len(entries) == 6
+    assert not any(is_outdated(entry.about) for entry in entries)
+    assert is_outdated({"version": {"code": "other", "torch": "1"}})
+
+
+def test_fitted_models_are_saved_and_a_missing_one_is_fitted_again(tmp_path: Path) -> None:
+    options = {"epochs": 1, "direction": "uni", "save": str(tmp_path / "models"), "baselines": False, "model": "fm"}
+    rows = run("synthetic", **options)
+    folder = tmp_path / "models" / "synthetic-fm-uni-seed-0"
+    assert ExponentialFamilyAttention.load(folder).options_.direction == "uni"
+    (folder / "model.safetensors").unlink()
+    (folder / "config.json").unlink()
+    folder.rmdir()
+    assert run("synthetic", **options).equals(rows)
+    assert ExponentialFamilyAttention.load(folder)
+    (folder / "config.json").unlink()  # as after a kill
+    run("synthetic", **options)
+    assert ExponentialFamilyAttention.load(folder)
+    other = options | {"epochs": 2}
+    run("synthetic", **other | {"save": None})
+    run("synthetic", **other)
+    assert ExponentialFamilyAttention.load(folder).options_.epochs == 2
+
+
+def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
+    """Names that two items would share are left out."""
+    write_instacart(tmp_path)
+    (tmp_path / "items.csv").write_text("item,name\n1,Limes\n2,Milk\n3,Milk\n99,Unknown\n")
+    options = {"epochs": 1, "direction": "bi", "model": "efa", "baselines": False, "data": str(tmp_path)}
+    rows = run("instacart", **options, save=str(tmp_path / "models"))
+    model = ExponentialFamilyAttention.load(tmp_path / "models" / "instacart-efa-bi-seed-0")
+    assert model.items_ == ["Limes", *range(2, 13)]
+    frame = pd.DataFrame({"sequence": 0, "position": range(3), "item": ["Limes", 2, 3]})
+    assert len(rank_similar(model.model_, model.items_, "Limes", 3)) == 3
+    assert model.log_prob(frame.astype({"item": object})).notna().all()
+    again = run("instacart", **options | {"data": str(tmp_path)})
+    assert again.equals(rows)
+    (tmp_path / "items.csv").write_text("product_id,name\n1,Limes\n")
+    (other,) = plan_runs("instacart", RunOptions(**options | {"save": str(tmp_path / "others")}))
+    steps: list[Progress] = []
+    with refuses(DataError, "items.csv"):
+        perform(other, steps.append)
+    assert steps == []  # the training has not begun
+
+
+@pytest.mark.parametrize(
+    ("experiment", "write"),
+    [
+        *((name, WRITERS[place]) for name, place in PLACES.items()),
+        *(pytest.param(name, None, marks=needs(place)) for name, place in PLACES.items()),
+    ],
+)
+def test_each_experiment_runs_on_its_data(
+    experiment: str, write: Callable[[Path], None] | None, tmp_path: Path
+) -> None:
+    folder = tmp_path if write else DATA / PLACES[experiment]
+    if write:
+        write(folder)
+    more = {"neighbours": 3} if experiment == "temperature" else {}
+    rows = run(experiment, data=str(folder), epochs=1, model="fm", **more)
+    assert rows["value"].notna().all()
+    assert set(rows["model"]) == {"fm", *SETTINGS[experiment].trivial}
+
+
+def test_layers_and_earlier_days_are_settings(tmp_path: Path) -> None:
+    write_temperatures(tmp_path)
+    runs = plan_runs("temperature", RunOptions(model="efa", data=str(tmp_path)))
+    names = [each.setting for each in runs if each.model == "efa"]
+    assert names == ["1 layer", "2 layers", "4 layers", "4 layers, 1 day", "4 layers, 2 days"]
+    runs = plan_runs("temperature", RunOptions(model="efa", layers=1, lags=1, epochs=1, baselines=False))
+    assert [(each.setting, len(each.options.lag_names)) for each in runs if each.options] == [("1 layer, 1 day", 1)]
+
+
+def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    with refuses(UsageError, "experiment is 'books'"):
+        plan_runs("books", RunOptions())
+    with refuses(UsageError, "neighbours is 0"):
+        RunOptions(neighbours=0)
+    with refuses(UsageError, "neighbours has no effect on synthetic"):
+        plan_runs("synthetic", RunOptions(neighbours=3))
+    for model, options in {"fm": ["layers", "lags"], "efa": ["neighbours"]}.items():
+        for name in options:
+            with refuses(UsageError, f"{name} has no effect on the model {model}"):
+                plan_runs("temperature", RunOptions(model=model, **{name: 1}))
+    with refuses(UsageError, "layers has no effect on the model fm"):
+        plan_runs("synthetic", RunOptions(model="fm", layers=3))
+    with refuses(UsageError, "direction is 'uni', expected bi for temperature"):
+        plan_runs("temperature", RunOptions(direction="uni"))
+    runs = plan_runs("instacart", RunOptions(data=str(tmp_path / "none"), model="fm", direction="bi"))
+    assert isinstance(run_planned(runs)[0].failure, DataUnavailableError)
+    with refuses(DataUnavailableError, "none"):
+        run("instacart", data=str(tmp_path / "none"))
+
+
+@pytest.mark.slow
+def test_a_known_model_is_found_again_as_the_data_grow() -> None:
+    """The held-out cross-entropy of the fitted model approaches that of the true one; the factor model's does not."""
+    rows = run("recovery")
+    found = rows[rows["metric"] == "cross_entropy"].set_index(["model", "setting"])["value"]
+    truth = found["bayes", ""]
+    gaps = [found["efa", f"N={size}"] - truth for size in SETTINGS["recovery"].sizes]
+    assert gaps == sorted(gaps, reverse=True)
+    assert 0 < gaps[-1] < 0.02 < 0.1 < gaps[0]
+    assert found["fm", "N=6400"] - truth > 0.1
+    assert found["unigram", ""] > found["fm", "N=6400"]
+
+
+def test_results_depend_on_the_code_that_makes_them() -> None:
+    """Those of a baseline do not depend on that of the models."""
+    run("synthetic", epochs=1, model="fm", direction="uni")
+    found = {str(entry.about["model"]): entry.about for entry in list_entries()}
+    for changed, outdated in {
+        "estimators/tabular/network.py": set(),
+        "training/loop.py": {"synthetic fm uni seed 0"},
+        "estimators/efa/model.py": {"synthetic fm uni seed 0"},
+        "papers/wibisono2025/baselines.py": set(found),
+    }.items():  # fmt: skip
+        with changed_code(changed):
+            assert {name for name, about in found.items() if is_outdated(about)} == outdated, changed

@@ -1,0 +1,99 @@
+"""Theorem 1: relations between embeddings, and what two parameters with the same distribution have in common."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.messages import refuses
+
+from attngeo.errors import UsageError
+from attngeo.estimators.efa.prediction import draw_items
+from attngeo.papers.wibisono2025 import identifiability
+from attngeo.papers.wibisono2025.identifiability import (
+    check_theorem_1_fits,
+    check_theorem_1_items,
+    check_theorem_1_values,
+    compare_models,
+    draw_truth,
+    fit_items,
+    know_all,
+    make_part,
+    mean_loss,
+    relate,
+)
+
+
+def test_a_linear_map_is_recognised_and_noise_is_not() -> None:
+    torch.manual_seed(0)
+    first, noise = torch.randn(400, 3), torch.randn(400, 3)
+    mapped = first @ torch.randn(3, 3)
+    exact, partly, none = (relate(first, each) for each in (mapped, mapped + noise, noise))
+    assert exact.error < 1e-5
+    assert exact.correlation > 1 - 1e-5
+    assert none.correlation < 0.2
+    assert max(none.forward, none.backward) < 0.05
+    assert none.correlation < partly.correlation < exact.correlation
+    assert none.forward < partly.forward < exact.forward
+
+
+def test_an_added_vector_needs_an_intercept() -> None:
+    torch.manual_seed(1)
+    first = torch.randn(100, 3)
+    second = first @ torch.randn(3, 3) + 5
+    assert relate(first, second, intercept=True).error < 1e-5
+    assert relate(first, second).error > 0.5
+    assert relate(first, second).correlation > 1 - 1e-5
+
+
+def test_directions_differ_if_one_side_has_lost_a_dimension() -> None:
+    torch.manual_seed(2)
+    first = torch.randn(200, 3)
+    found = relate(first, first @ torch.diag(torch.tensor([1.0, 1.0, 1e-9])) + 1e-6 * torch.randn(200, 3))
+    assert found.forward > 1 - 1e-5
+    assert found.backward < 0.8
+
+
+@pytest.mark.parametrize("shapes", [((9, 3), (8, 3)), ((8, 3), (8, 3)), ((20,), (20,))])
+def test_vectors_that_do_not_determine_a_map_are_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
+    with refuses(UsageError, "rows", "10" if len(shapes[0]) == 2 else "shapes"):
+        relate(*(torch.randn(shape) for shape in shapes))
+
+
+def test_other_parameters_of_the_same_distribution_are_related_and_others_are_not() -> None:
+    truth = draw_truth(30, 3, 5, 0)
+    same, other = draw_truth(30, 3, 5, 0), draw_truth(30, 3, 5, 1)
+    basis = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, -1.0], [1.0, 0.0, 1.0]])
+    with torch.no_grad():
+        layer = same.attention.layers[0]
+        layer.value.weight.copy_(basis @ layer.value.weight)  # type: ignore[union-attr, operator]
+        same.center.weight.copy_(same.center.weight @ basis.inverse() + 3)
+    items = torch.randint(30, (100, 5), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(*(torch.softmax(model(know_all(items)), -1) for model in (truth, same)))
+    assert compare_models(truth, same, know_all(items)).error < 1e-5
+    assert compare_models(truth, other, know_all(items)).error > 0.5
+
+
+def test_the_printed_theorem_fails_where_the_corrected_one_holds() -> None:
+    for check in (check_theorem_1_items, check_theorem_1_values):
+        found = check(3)
+        assert found.worst < 1e-10
+        assert found.worst_printed > 0.1
+
+
+def test_further_starts_go_on_only_if_a_fit_is_not_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identifiability, "SCHEDULE", ((2e-2, 2), (1e-2, 20)))
+    truth = draw_truth(12, 2, 4, 0)
+    items = draw_items(make_part(truth), 1500, 4, causal=True, sweeps=1, seed=0)
+    lowest, first = (fit_items(items, 12, 2, 0, enough=enough, starts=2) for enough in (-1.0, 100.0))
+    assert mean_loss(lowest, items) <= mean_loss(first, items) < math.log(12)
+    assert mean_loss(truth, items) < math.log(12)
+
+
+@pytest.mark.slow
+def test_two_fits_are_related_and_models_without_training_are_not() -> None:
+    found = check_theorem_1_fits(1)
+    assert found.worst < 0.01
+    untrained = found.computed.split("untrained")[1]
+    assert all(float(part.split()[0]) < 0.5 for part in untrained.split("R² ")[1:])

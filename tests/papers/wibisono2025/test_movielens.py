@@ -1,0 +1,150 @@
+"""MovieLens-100K: the published counts where it is present, the rules of the paper, its division and bad files."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.model_selection import train_test_split
+from support.data import DATA, needs
+from support.messages import refuses
+
+from attngeo.errors import DataError, DataUnavailableError
+from attngeo.papers.wibisono2025.files import Split, mark_validated_copies
+from attngeo.papers.wibisono2025.movielens import (
+    movielens_ratings,
+    movielens_sequences,
+    read_movielens,
+    split_movielens_ratings,
+    split_movielens_sequences,
+)
+
+
+@needs("movielens/u.data")
+def test_movielens_has_the_published_counts() -> None:
+    frame = read_movielens(DATA / "movielens/u.data")
+    sequences, ratings = movielens_sequences(frame, published=True), movielens_ratings(frame, published=True)
+    assert (sequences["sequence"].nunique(), sequences["item"].nunique(), len(sequences)) == (902, 50, 13_757)
+    assert (ratings["sequence"].nunique(), ratings["item"].nunique(), len(ratings)) == (893, 50, 12_465)
+    assert sorted(ratings["value"].unique()) == [1, 2, 3]
+
+
+def count_users(split: Split) -> list[int]:
+    return [part["sequence"].nunique() for part in split]
+
+
+@needs("movielens/u.data")
+@pytest.mark.parametrize(
+    ("divide", "make", "users", "test_rows"),
+    [
+        (split_movielens_sequences, movielens_sequences, [480, 161, 219], 3_408),
+        (split_movielens_ratings, movielens_ratings, [473, 158, 211], 3_038),
+    ],
+)
+def test_the_published_division_is_that_of_their_code(
+    divide: Callable[..., Split], make: Callable[..., pd.DataFrame], users: list[int], test_rows: int
+) -> None:
+    """Positions of users are compared with their numbers, as there; the numbers of batches that it printed fit."""
+    raw = read_movielens(DATA / "movielens")
+    frame, split = make(raw, published=True), divide(raw, published=True)
+    everyone = frame["sequence"].unique()
+    order = np.random.RandomState(42).permutation(len(everyone))
+    ids = sorted(set(order[order[: 3 * len(everyone) // 4]]) & set(everyone))
+    train, validation = train_test_split(ids, test_size=0.25, random_state=42)
+    assert [set(part["sequence"]) for part in split[:2]] == [set(train), set(validation)]
+    assert (count_users(split), len(split.test)) == (users, test_rows)
+    assert not set(split.test["sequence"]) & set(ids)
+
+
+@needs("movielens/u.data")
+def test_published_copies_are_divided_as_by_their_code() -> None:
+    split = split_movielens_ratings(read_movielens(DATA / "movielens"), published=True)
+    marked = mark_validated_copies(split)
+    _, held = train_test_split(np.arange(len(marked)), test_size=0.25, random_state=42)
+    assert set(marked.index[marked["validates"]]) == set(held)
+    assert -(-int((~marked["validates"]).sum()) // 256) == 26  # batches of an epoch, as it printed
+    assert len(marked) == len(split.train) + len(split.validation)
+    assert marked.sort_values(["sequence", "position"]).index.is_monotonic_increasing
+
+
+def test_users_are_divided_at_random_as_the_text_says(tmp_path: Path) -> None:
+    rows = [(user, item, 4, item) for user in range(1, 102) for item in (1, 2, 3)]
+    frame = read_movielens(write(tmp_path, rows))
+    split = split_movielens_sequences(frame, seed=3)
+    assert count_users(split) == [56, 19, 26]
+    assert sum(len(part) for part in split) == len(rows)
+    assert len({user for part in split for user in part["sequence"]}) == 101
+    again, other = split_movielens_sequences(frame, seed=3), split_movielens_sequences(frame, seed=4)
+    assert all(a.equals(b) for a, b in zip(split, again, strict=True))
+    assert not split.test.equals(other.test)
+    with refuses(DataError, "1 sequences", "give all the data"):
+        split_movielens_sequences(frame[frame["user"] == 1])
+
+
+def write(folder: Path, rows: list[tuple[int, int, int, int]]) -> Path:
+    (folder / "u.data").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+    return folder / "u.data"
+
+
+def test_one_rating_of_each_time_is_kept_and_users_who_rate_at_once_are_not(tmp_path: Path) -> None:
+    rows = [(1, 7, 5, 30), (1, 8, 3, 10), (1, 9, 1, 20), (1, 6, 4, 20), (2, 7, 3, 10), (2, 8, 3, 10), (3, 9, 2, 5)]
+    frame = read_movielens(write(tmp_path, rows))
+    found = movielens_sequences(frame, seed=0)
+    assert found["sequence"].tolist() == [1, 1, 1, 3]
+    assert found["position"].tolist() == [0, 1, 2, 0]
+    assert found["item"].tolist()[::2] == [8, 7]
+    assert {movielens_sequences(frame, seed=seed)["item"][1] for seed in range(20)} == {6, 9}
+    picked = pd.DataFrame({"item": [9, 6]}).sample(n=1, random_state=42)["item"].item()  # as the published code does
+    assert movielens_sequences(frame, published=True)["item"][1] == picked
+    # User 3 has no rating from 3, user 2 rates all at once.
+    high = movielens_ratings(frame)
+    assert high[["sequence", "item", "value"]].to_numpy().tolist() == [[1, 8, 1], [1, 6, 2], [1, 7, 3]]
+
+
+def test_of_equal_counts_the_lowest_number_is_kept(tmp_path: Path) -> None:
+    rows = [(user, item, 4, item) for item in range(60, 0, -1) for user in range(1, 3 if item > 20 else 2)]
+    found = movielens_sequences(read_movielens(write(tmp_path, rows)))
+    assert sorted(found["item"].unique()) == [*range(1, 11), *range(21, 61)]
+
+
+def test_the_archive_a_packed_file_and_a_folder_are_read_as_well(tmp_path: Path) -> None:
+    rows = [(1, 7, 5, 30), (1, 8, 3, 10)]
+    plain = write(tmp_path, rows)
+    expected = read_movielens(plain)
+    (tmp_path / "zip").mkdir()
+    with zipfile.ZipFile(tmp_path / "zip" / "ml-100k.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("ml-100k/u.item", "no")
+        archive.write(plain, "ml-100k/u.data")
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    for place in (str(tmp_path), tmp_path / "zip", tmp_path / "zip" / "ml-100k.zip", tmp_path / "packed.gz"):
+        pd.testing.assert_frame_equal(read_movielens(place), expected)
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("a", "b")
+    with refuses(DataError, "other.zip", "ml-100k/u.data"):
+        read_movielens(tmp_path / "other.zip")
+    (tmp_path / "cut.gz").write_bytes((tmp_path / "packed.gz").read_bytes()[:-9])
+    with refuses(DataError, "cut.gz"):
+        read_movielens(tmp_path / "cut.gz")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with refuses(DataUnavailableError, tmp_path / "no.data", "u.data"):
+        read_movielens(tmp_path / "no.data")
+    with refuses(DataError, "u.data", "from 1 to 5"):
+        read_movielens(write(tmp_path, [(1, 1, 3, 1), (1, 2, 6, 2)]))
+    with refuses(DataError, "u.data", "row 2", "user 1", "item 1"):
+        read_movielens(write(tmp_path, [(1, 1, 3, 1), (1, 1, 4, 2)]))
+    with refuses(DataError, "u.data", "no rows"):
+        read_movielens(write(tmp_path, []))
+    (tmp_path / "u.data").write_text("user,item\n1,2\n")
+    with refuses(DataError, "u.data"):
+        read_movielens(tmp_path / "u.data")
+    for text in ("1\t2\t3\t4\t5\n", "1\t2\t3\n", "1\t2\t3\tnan\n", "1\t2\t3\t1.5\n"):
+        (tmp_path / "u.data").write_text(text)
+        with refuses(DataError, "u.data"):
+            read_movielens(tmp_path / "u.data")

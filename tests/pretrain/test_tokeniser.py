@@ -1,0 +1,211 @@
+"""Tokenisers: trained ones are the same in each process, and existing ones are loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from support.hub_client import environment_of
+from support.hub_server import serve
+from support.messages import assert_states, refuses
+from support.toy_text import (
+    WORDS,
+    draw_documents,
+    make_gpt2,
+    make_sequences,
+    make_text,
+    save_tokeniser,
+    take_rows,
+    word_tokeniser,
+)
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from attngeo.errors import DataError, DataUnavailableError, UsageError
+from attngeo.pretrain.sources import TextSource, open_text
+from attngeo.pretrain.text import SeededMaskingCollator
+from attngeo.pretrain.tokeniser import prepare_tokeniser, train_wordpieces
+
+
+def test_a_trained_tokeniser() -> None:
+    tokeniser = train_wordpieces(open_text("austen"), 1024)
+    assert len(tokeniser) == 1024
+    assert tokeniser.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert sorted(tokeniser.all_special_ids) == [0, 1, 2, 3, 4]
+    assert tokeniser.tokenize("Elizabeth, however") == ["elizabeth", ",", "however"]
+    assert tokeniser.tokenize("[MASK] Été ÉTÉ 日x") == ["[MASK]", *tokeniser.tokenize("ete ete"), "[UNK]", "x"]
+    assert tokeniser.decode(tokeniser.encode("It was.")) == "[CLS] it was. [SEP]"
+    known = set(tokeniser.get_vocab())
+    assert {f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"} <= known
+    assert not known & {"##.", "##,", "##-", "## ", " "}  # these are not part of a word
+
+
+@pytest.mark.parametrize("size", [9, 10, 17, 50, 300, 5000])
+def test_a_trained_tokeniser_has_at_most_as_many_pieces_as_asked_for(size: int) -> None:
+    everything = [" ".join(chr(point) * 2 for point in range(first, first + 64)) for first in range(0x21, 0x3000, 64)]
+    tokeniser = train_wordpieces(make_text([*everything, *draw_documents()]), size)
+    assert len(tokeniser) <= size
+    assert set(tokeniser.get_vocab().values()) == set(range(len(tokeniser)))
+    assert len(make_sequences(draw_documents(), tokeniser)) == 1000
+
+
+def test_frequent_characters_are_kept() -> None:
+    text = ["a b c " * 9, "d " * 8, "x y z"]
+    known = set(train_wordpieces(make_text(text), 5 + 4 * 4).get_vocab())
+    assert known == {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd", "##a", "##b", "##c", "##d"}
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_a_vocabulary_without_room_for_characters(size: int) -> None:
+    with refuses(UsageError, "vocab_size", size, 9):
+        train_wordpieces(make_text(["ba"]), size)
+
+
+@pytest.mark.parametrize("documents", [[], [" ", ""], ["\u0301\u200b"]])
+def test_nothing_to_train_on(documents: list[str]) -> None:
+    with refuses(DataError, "no text", "--data"):
+        train_wordpieces(make_text(documents), 100)
+
+
+def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attngeo.pretrain import sources, tokeniser
+
+    monkeypatch.setattr(sources, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(tokeniser, "MOST_BATCHES", 3)
+    taken = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        for word in WORDS * 10**6:
+            taken += 1
+            yield f"{word} "
+
+    known = set(train_wordpieces(TextSource("endless", endless, True), 100).get_vocab())
+    assert "ba" in known
+    assert taken <= 2 * 3 * 35
+
+
+def test_a_trained_tokeniser_is_saved_and_loaded(tmp_path: Path) -> None:
+    tokeniser = train_wordpieces(open_text("austen"), 500)
+    tokeniser.save_pretrained(tmp_path)
+    for loaded in (AutoTokenizer.from_pretrained(tmp_path), prepare_tokeniser(str(tmp_path), make_text([]), 1, "mlm")):
+        assert loaded.get_vocab() == tokeniser.get_vocab()
+        assert loaded.special_tokens_map == tokeniser.special_tokens_map
+        for text in ("It is a truth universally acknowledged", "Ünknown [MASK] 日本, [SEP]", ""):
+            assert loaded(text) == tokeniser(text)
+            assert loaded.decode(loaded.encode(text)) == tokeniser.decode(tokeniser.encode(text))
+
+
+CHILD = """
+import hashlib, json, sys
+from attngeo.pretrain.text import SeededMaskingCollator
+from attngeo.pretrain.sequences import build_sequences
+from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.tokeniser import train_wordpieces
+text = open_text("austen")
+tokeniser = train_wordpieces(text, 1024)
+found = build_sequences(text, tokeniser, length=64, pack=True, count=99, batch=1, seed=7)
+batch = SeededMaskingCollator(tokeniser, mask_seed=7)([found[index] for index in range(32)])
+made = [json.dumps(tokeniser.get_vocab(), sort_keys=True).encode(), batch["input_ids"].numpy().tobytes()]
+print(*(hashlib.sha256(each).hexdigest() for each in (*made, batch["labels"].numpy().tobytes())))
+"""
+
+
+@pytest.mark.slow
+def test_every_process_makes_the_same_tokeniser_sequences_and_masks(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(CHILD, {})
+    expected = capsys.readouterr().out
+    for seed, threads in (("1", "1"), ("random", "4")):
+        environment = {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"}
+        run = subprocess.run(
+            [sys.executable, "-c", CHILD], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+        )
+        assert run.stdout == expected
+
+
+def test_a_tokeniser_without_a_mask_token_cannot_mask(tmp_path: Path) -> None:
+    name = save_tokeniser(make_gpt2(), tmp_path)
+    with refuses(UsageError, name, "mask token", "mlm", "--objective clm"):
+        prepare_tokeniser(name, make_text([]), 1, "mlm")
+    assert prepare_tokeniser(name, make_text([]), 1, "clm").mask_token is None
+    masked = prepare_tokeniser(save_tokeniser(make_gpt2(mask="<mask>"), tmp_path / "mask"), make_text([]), 1, "mlm")
+    assert masked.mask_token == "<mask>"
+
+
+def test_token_ids_may_have_gaps(tmp_path: Path) -> None:
+    core = Tokenizer(models.WordLevel({"[UNK]": 0, "ba": 7, "be": 40}, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    name = save_tokeniser(
+        PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", mask_token="[MASK]"), tmp_path
+    )
+    tokeniser = prepare_tokeniser(name, make_text([]), 1, "mlm")
+    found = make_sequences(["ba be ba be"] * 20, tokeniser, length=4)
+    assert {token for row in take_rows(found, 20) for token in row} == {7, 40}
+    assert SeededMaskingCollator(tokeniser)([found[0], found[1]])["input_ids"].shape == (2, 4)
+
+
+def test_tokenisers_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "tokenizer.json").write_text("{")
+    code = tmp_path / "code"
+    save_tokeniser(make_gpt2(), code)
+    config = json.loads((code / "tokenizer_config.json").read_text())
+    config |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (code / "tokenizer_config.json").write_text(json.dumps(config))
+    (code / "own.py").write_text("raise SystemExit('run')")
+    for name, error, *facts in (
+        (str(tmp_path), DataError, "tokeniser"),
+        (str(broken), DataError, "tokeniser"),
+        (str(code), DataError, "tokeniser"),
+        ("./none", DataUnavailableError, "no such folder", "--tokenizer train"),
+        ("org/none", DataUnavailableError, "--tokenizer train"),
+        ("org/none@v1", DataUnavailableError, "--tokenizer train"),
+        ("demo:minilm", UsageError, "demo", "folder", "Hub", "train"),
+        ("no name", UsageError),
+    ):
+        with refuses(error, name, *facts):
+            prepare_tokeniser(name, make_text([]), 100, "clm")
+
+
+HUB_CHILD = """
+import sys
+from attngeo.errors import AttnGeoError
+from attngeo.pretrain.sources import TextSource
+from attngeo.pretrain.tokeniser import prepare_tokeniser
+for name in sys.argv[1:]:
+    try:
+        print(*prepare_tokeniser(name, TextSource("none", lambda: iter([])), 1, "mlm").tokenize("ba be"))
+    except AttnGeoError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_tokenisers_of_the_hub(tmp_path: Path) -> None:
+    word_tokeniser().save_pretrained(tmp_path / "v1")
+    with serve() as hub:
+        hub.repositories |= {"org/name": tmp_path, "org/name@v1": tmp_path / "v1"}
+        environment = environment_of(hub.url, tmp_path / "home")
+        run = subprocess.run(
+            [sys.executable, "-c", HUB_CHILD, "org/name@v1", "org/name", "org/none"],
+            capture_output=True, text=True, check=True, env=os.environ | environment | {"HF_HUB_OFFLINE": "0"},
+        )  # fmt: skip
+    tagged, empty, none = run.stdout.splitlines()
+    assert (tagged, run.stderr) == ("ba be", "")
+    for answer, name in ((empty, "org/name"), (none, "org/none")):
+        assert_states(answer, "DataUnavailableError", name, "--tokenizer train")
+
+
+def test_the_default_is_the_tokeniser_that_the_data_set_was_published_with(tmp_path: Path) -> None:
+    name = save_tokeniser(make_gpt2(), tmp_path)
+    text = TextSource("own", lambda: iter(["ba"]), tokenizer=name)
+    assert prepare_tokeniser("", text, 100, "clm").get_vocab() == make_gpt2().get_vocab()
+    assert "[MASK]" in prepare_tokeniser("train", text, 100, "clm").get_vocab()
+    assert "[MASK]" in prepare_tokeniser("", make_text(["ba"]), 100, "clm").get_vocab()
