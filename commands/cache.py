@@ -17,13 +17,16 @@ from rich.text import Text
 from attngeo.bounds import dump_json, printable
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
+from attngeo.provenance import digest_code, software
+from attngeo.questions import QUESTIONS
 from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
 from .messages import say
 from .options import FindingsFormat, Quiet
 from .tables import Terminal, drop_columns
 
-# Folder of the cache → the module that knows when its results are outdated, and which options are usual.
+# Folder of the cache → the module that knows when its results are outdated, and which options are usual. Other folders
+# have the names of questions, and their results are of one version of all code.
 KINDS = {
     "efa": "attngeo.papers.wibisono2025.experiments",
     "scores": "attngeo.scores.score",
@@ -92,8 +95,10 @@ def _is_chosen(entry: Entry, models: list[str], *, outdated: bool) -> bool:
 
 def _is_outdated(entry: Entry) -> bool:
     """Whether a result is no answer any more; one of a kind that this version does not know is none."""
-    kind = KINDS.get(entry.path.parent.name)
-    return kind is None or bool(import_module(kind).is_outdated(entry.about))
+    kind = entry.path.parent.name
+    if kind in KINDS:
+        return bool(import_module(KINDS[kind]).is_outdated(entry.about))
+    return kind not in QUESTIONS or entry.about.get("version") != {"code": digest_code(), **software()}
 
 
 def _text(entry: Entry, name: str) -> str:
@@ -140,7 +145,10 @@ def _print(entries: list[Entry]) -> None:
 
 def _name_changed(entry: Entry, options: dict[str, Any]) -> list[str]:
     """The options that tell a result from others of its name, as names and values."""
-    kind = KINDS.get(entry.path.parent.name)
-    usual = {} if kind is None else import_module(kind).list_usual_options(entry.about)
+    kind, usual = entry.path.parent.name, dict[str, Any]()
+    if kind in KINDS:
+        usual = import_module(KINDS[kind]).list_usual_options(entry.about)
+    elif kind in QUESTIONS:
+        usual = {name: field.default for name, field in QUESTIONS[kind].make_options_class().model_fields.items()}
     changed = {name: options[name] for name in usual if name in options and options[name] != usual[name]}
     return [name if value is True else f"{name}={value}" for name, value in changed.items()]

@@ -15,6 +15,7 @@ from attngeo.figures.options import ImageSize, PlotOptions
 from attngeo.options import RESULTS
 
 from .declare import with_options
+from .messages import say
 from .options import Quiet, Verbose, complete_models
 from .outputs import check_outputs
 
@@ -38,17 +39,18 @@ def plot(
         list[str], typer.Argument(metavar="INPUT", show_default=False, help=INPUT_HELP, autocompletion=complete_models)
     ],
     output: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             "-o",
             "--output",
             metavar="FILE",
             help="Write the figure to a .html .json .png .svg or .pdf file; may be repeated",
+            show_default="KIND.html in the working folder",
             rich_help_panel=RESULTS,
         ),
-    ],
-    options: PlotOptions,
-    size: ImageSize,
+    ] = None,
+    options: PlotOptions = PlotOptions(),
+    size: ImageSize = ImageSize(),
     hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -61,13 +63,14 @@ def plot(
     {kinds}
 
     Examples:
-        attngeo plot heatmap demo:minilm -o minilm.html
+        attngeo plot heatmap demo:minilm
         attngeo plot size scores.parquet --score directionality -o size.png
         attngeo plot matrix demo:minilm --layer 2 --head 5 -o matrix.pdf
     """
     spec = FIGURES[one_of("kind", kind, FIGURES)]
     spec.check_given(options.model_fields_set)
-    check_outputs((), output, inputs)
+    files = output or [Path(f"{kind}.html")]
+    check_outputs((), files, inputs)
 
     from attngeo.figures.save import save_figure
     from attngeo.reporting.plots import plot as draw_figure
@@ -76,8 +79,10 @@ def plot(
 
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = draw_figure(kind, inputs, options=options, hub=hub, progress=progress)
-    for path in output:
+    for path in files:
         save_figure(figure, path, size=size)
+    if not output and not quiet:
+        say(f"{files[0]}: written")
 
 
 def _list_kinds() -> str:

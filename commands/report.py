@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from attngeo.bounds import dump_json
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, RESULTS
@@ -46,6 +47,10 @@ def report(
             rich_help_panel=INPUT,
         ),
     ] = False,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Print the JSON schema of recipes, for editors", rich_help_panel=INPUT),
+    ] = False,
     hub: HubAccess = HubAccess(),
     study: StudyOptions = StudyOptions(),
     quiet: Quiet = False,
@@ -63,6 +68,11 @@ def report(
     """
     if start:
         _write_starter(recipe, output)
+        return
+    if schema:
+        from attngeo.reporting.recipe import recipe_class
+
+        sys.stdout.write(dump_json(recipe_class().model_json_schema(), indent=2) + "\n")
         return
     if recipe is None:
         raise UsageError("no recipe is given; attngeo report --init -o recipe.toml writes one to start from")

@@ -11,9 +11,18 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
-from attngeo.figures.common import average_runs, colour_methods, dodge, escape_name, finish_figure
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import DASHES, GUIDE, MARKED, OTHER
+from attngeo.figures.style import (
+    DASHES,
+    GUIDE,
+    MARKED,
+    OTHER,
+    average_runs,
+    colour_methods,
+    dodge,
+    escape_name,
+    finish_figure,
+)
 
 # What a row's metric must be to be drawn, and how the axis calls it; there is one for each experiment.
 METRICS = {"mse": "mean squared error", "loss": "loss", "cross_entropy": "cross-entropy"}

@@ -1,7 +1,7 @@
 """The kinds of figures as data: the one table that `attngeo.plot`, its command and recipes read.
 
-A new kind is a function, DataFrames and options → Figure, and one more `FigureSpec` in `FIGURES`. The table imports
-neither pandas nor plotly: a function is imported when it is first called.
+A new kind is a function, DataFrames and options → Figure, and one more entry of `FIGURES`. The table imports neither
+pandas nor plotly: a function is imported when it is first called.
 """
 
 from __future__ import annotations
@@ -9,48 +9,41 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import UsageError
 from attngeo.figures.options import LOSS, PlotOptions
-from attngeo.figures.palette import DASHES
 from attngeo.scores.spec import score_names
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-# What a figure can be drawn from. scores: rows of `attngeo.score` with all heads. summary: rows of `summarise`, made of
-# them. published: rows of `published_scores`. matrix: the two tables of `query_key_matrix`. curves: rows of
-# `curves.parquet` or `geometry.parquet`. analogies: rows of `attngeo.analogy`. explanations: rows of `explain`.
-# methods: rows of `attngeo tabular simulate` or `auto-mpg`. cells, encodings: tables of an `AttentionClassifier`; the
-# latter also of a saved model. weights: rows of `attngeo efa attention`. vectors, places: rows of
-# `attngeo.estimators.efa.views`;
-# the former also of a saved model. errors: rows of `attngeo efa run`.
-FrameName = Literal[
-    "scores", "summary", "published", "matrix", "curves", "analogies", "explanations", "methods", "cells", "encodings",
-    "weights", "vectors", "places", "errors",
-]  # fmt: skip
-Draw = Callable[..., "Figure"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureSpec:
     """One kind of figure.
 
-    description: what it shows, as a noun phrase; {score} stands for the score. frames: the tables that `draw` takes, in
-    this order. columns: those that the rows which are read must have, besides the score's own. options: the fields of
-    PlotOptions that it uses. draw: called as draw(*tables, options=options). draws_loss: whether `score` may be "loss".
-    most_models: a report draws more models than this one by one, with a menu; None draws them all at once.
+    description: what it shows, as a noun phrase; {score} stands for the score. source: what makes its rows, a key of
+    `attngeo.reporting.plots.SOURCES`. columns: those that rows must have, besides the score's own; none if it is drawn
+    from a model. options: the fields of PlotOptions that it uses. draw: a function, or the name "module:function" of
+    one in `attngeo.figures`, which is called as draw(*tables, options=options). draws_loss: whether `score` may be
+    "loss". most_models: a report draws more models than this one by one, with a menu; None draws them all at once.
     """
 
     name: str
+    draw: str | Callable[..., Figure]
     description: str
-    frames: tuple[FrameName, ...]
+    source: str
     columns: tuple[str, ...] = ()
     options: tuple[str, ...]
-    draw: Draw
     draws_loss: bool = False
     most_models: int | None = None
+
+    def make(self, *tables: Any, options: PlotOptions) -> Figure:
+        """The figure of these tables."""
+        draw = pkgutil.resolve_name(f"attngeo.figures.{self.draw}") if isinstance(self.draw, str) else self.draw
+        figure: Figure = draw(*tables, options=options)
+        return figure
 
     def describe(self, score: str = "score") -> str:
         """What it shows, in words, with the name of a score in it."""
@@ -74,156 +67,92 @@ class FigureSpec:
                 raise UsageError(f"{name} is not an option of {self.name}, expected some of: {', '.join(self.options)}")
 
 
-def import_later(name: str) -> Draw:
-    """The function "module:function", imported when it is first called."""
-
-    def draw(*tables: Any, options: PlotOptions) -> Figure:
-        figure: Figure = pkgutil.resolve_name(name)(*tables, options=options)
-        return figure
-
-    return draw
-
-
-SCORE_COLUMNS = ("model", "stack", "layer", "head")
-
+SCORED = ("model", "stack", "layer", "head")
+TRAINED = ("step", "stack", "layer", "head")
+WHERE = ("where",)
 FIGURES: dict[str, FigureSpec] = {
     spec.name: spec
     for spec in (
         FigureSpec(
-            name="heatmap",
+            name="heatmap", draw="scores:draw_heatmap", source="score", columns=SCORED, most_models=1,
             description="{score} of every layer and head, as a map of layers × heads",
-            frames=("scores",),
-            columns=SCORE_COLUMNS,
             options=("score", "stack", "where"),
-            draw=import_later("attngeo.figures.scores:draw_heatmap"),
-            most_models=1,
         ),
         FigureSpec(
-            name="layers",
-            description="{score} against the layer, with quartiles over heads",
-            frames=("scores",),
-            columns=SCORE_COLUMNS,
-            options=("score", "stack", "where"),
-            draw=import_later("attngeo.figures.scores:draw_layers"),
-            most_models=len(DASHES),
+            name="layers", draw="scores:draw_layers", source="score", columns=SCORED, most_models=6,
+            description="{score} against the layer, with quartiles over heads", options=("score", "stack", "where"),
         ),
         FigureSpec(
-            name="heads",
+            name="heads", draw="scores:draw_heads", source="score", most_models=1, options=("stack", "where"),
+            columns=(*SCORED, "symmetry", "directionality"),
             description="symmetry against directionality, one point for each head",
-            frames=("scores",),
-            columns=(*SCORE_COLUMNS, "symmetry", "directionality"),
-            options=("stack", "where"),
-            draw=import_later("attngeo.figures.scores:draw_heads"),
-            most_models=1,
         ),
         FigureSpec(
-            name="size",
+            name="size", draw="scores:draw_sizes", source="score", columns=SCORED,
             description="median {score} against the number of parameters, with the published models (Fig. 2)",
-            frames=("summary", "published"),
-            columns=SCORE_COLUMNS,
             options=("score", "stack", "where", "published"),
-            draw=import_later("attngeo.figures.sizes:draw_sizes"),
         ),
         FigureSpec(
-            name="matrix",
+            name="matrix", draw="scores:draw_matrix", source="matrix", options=("layer", "head", "stack"),
             description="entries of one W_qk, with the norms of its rows and columns",
-            frames=("matrix",),
-            options=("layer", "head", "stack"),
-            draw=import_later("attngeo.figures.matrix:draw_matrix"),
         ),
         FigureSpec(
-            name="training",
-            description="{score} against the training step (Fig. 3, S5)",
-            frames=("curves",),
-            columns=("step", "stack", "layer", "head"),
-            options=("score", "where"),
-            draw=import_later("attngeo.figures.training:draw_training"),
-            draws_loss=True,
+            name="training", draw="training:draw_training", source="pretrain", columns=TRAINED, draws_loss=True,
+            description="{score} against the training step (Fig. 3, S5)", options=("score", "where"),
         ),
         FigureSpec(
-            name="training-layers",
-            description="{score} of each layer against the training step (Fig. 3, S5)",
-            frames=("curves",),
-            columns=("step", "stack", "layer", "head"),
-            options=("score", "where"),
-            draw=import_later("attngeo.figures.training:draw_training_layers"),
+            name="training-layers", draw="training:draw_training_layers", source="pretrain", columns=TRAINED,
+            description="{score} of each layer against the training step (Fig. 3, S5)", options=("score", "where"),
         ),
         FigureSpec(
-            name="analogies",
-            description="accuracy at word analogies, with confidence intervals",
-            frames=("analogies",),
+            name="analogies", draw="analogies:draw_analogies", source="analogy", options=WHERE,
             columns=(
                 "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "questions",
             ),
-            options=("where",),
-            draw=import_later("attngeo.figures.analogies:draw_analogies"),
+            description="accuracy at word analogies, with confidence intervals",
         ),
         FigureSpec(
-            name="paraphrases",
-            description="paraphrase errors of word analogies against their cosine errors (analogy --explain)",
-            frames=("explanations",),
+            name="paraphrases", draw="analogies:draw_paraphrases", source="explain", options=WHERE,
             columns=(
                 "model", "a", "b", "c", "answer", "cosine_error", "rho", "sigma", "sigma_star", "delta", "xi",
                 "zeta_spread",
             ),
-            options=("where",),
-            draw=import_later("attngeo.figures.paraphrases:draw_paraphrases"),
+            description="paraphrase errors of word analogies against their cosine errors (analogy --explain)",
         ),
         FigureSpec(
-            name="shift",
+            name="shift", draw="estimators:draw_shift", source="simulate", columns=("method", "seed", "accuracy"),
             description="accuracy of methods on tables against the shift of the test rows, with intervals",
-            frames=("methods",),
-            columns=("method", "seed", "accuracy"),
             options=("where", "published"),
-            draw=import_later("attngeo.figures.tabular:draw_shift"),
         ),
         FigureSpec(
-            name="row-attention",
-            description="attention of the cells of a table's row on each other",
-            frames=("cells",),
+            name="row-attention", draw="estimators:draw_row_attention", source="cells", options=WHERE,
             columns=("cell", "on", "head", "attention"),
-            options=("where",),
-            draw=import_later("attngeo.figures.tabular:draw_row_attention"),
+            description="attention of the cells of a table's row on each other",
         ),
         FigureSpec(
-            name="encodings",
-            description="encodings of the categories of a table in two dimensions",
-            frames=("encodings",),
+            name="encodings", draw="estimators:draw_encodings", source="encodings", options=WHERE,
             columns=("column", "value", "x", "y"),
-            options=("where",),
-            draw=import_later("attngeo.figures.tabular:draw_encodings"),
+            description="encodings of the categories of a table in two dimensions",
         ),
         FigureSpec(
-            name="test-errors",
-            description="test errors of exponential family attention, factor models and baselines, with intervals",
-            frames=("errors",),
+            name="test-errors", draw="experiments:draw_test_errors", source="efa", options=("where", "published"),
             columns=("experiment", "model", "direction", "setting", "metric", "value"),
-            options=("where", "published"),
-            draw=import_later("attngeo.figures.experiments:draw_test_errors"),
+            description="test errors of exponential family attention, factor models and baselines, with intervals",
         ),
         FigureSpec(
-            name="item-attention",
-            description="attention of the items of a sequence on each other, layer by layer",
-            frames=("weights",),
+            name="item-attention", draw="estimators:draw_item_attention", source="weights", options=WHERE,
             columns=("sequence", "layer", "position", "other_position", "weight"),
-            options=("where",),
-            draw=import_later("attngeo.figures.items:draw_item_attention"),
+            description="attention of the items of a sequence on each other, layer by layer",
         ),
         FigureSpec(
-            name="item-vectors",
-            description="queries, keys and values of items in each head of the first layer",
-            frames=("vectors",),
+            name="item-vectors", draw="estimators:draw_item_vectors", source="vectors", options=WHERE,
             columns=("item", "vector", "head", "number", "value"),
-            options=("where",),
-            draw=import_later("attngeo.figures.items:draw_item_vectors"),
+            description="queries, keys and values of items in each head of the first layer",
         ),
         FigureSpec(
-            name="place-attention",
-            description="attention of one place on others, on a map of longitude and latitude",
-            frames=("places",),
+            name="place-attention", draw="places:draw_place_attention", source="places", options=WHERE,
             columns=("place", "other", "latitude", "longitude", "layer", "weight"),
-            options=("where",),
-            draw=import_later("attngeo.figures.places:draw_place_attention"),
+            description="attention of one place on others, on a map of longitude and latitude",
         ),
     )
 }  # fmt: skip

@@ -1,12 +1,14 @@
-"""The scores of attention, layer by layer and head by head.
+"""The scores of attention layer by layer, head by head and by the size of models; and one matrix.
 
-Every function takes rows of `attngeo.score(model, per_head=True)`, of one model or of several joined.
+Functions take rows of `attngeo.score(model, per_head=True)`, of one model or of several joined.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,22 +16,36 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
-from attngeo.figures.common import (
+from attngeo.figures.options import PlotOptions
+from attngeo.figures.style import (
+    DASHES,
+    GUIDE,
+    MAGNITUDE,
+    MARKED,
+    MISSING,
+    OTHER,
+    ROLES,
+    SIGNED,
+    SYMBOLS,
     add_chance_line,
     axis_title_of,
     chance_of,
     choose_ticks,
     compose_title,
     escape_name,
+    fade,
     finish_figure,
     label_of,
     name_panels,
     number_format_of,
     quartile_shares,
+    role_of,
     split_panels,
+    tell_apart,
 )
-from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import DASHES, MISSING, SIGNED, SYMBOLS, fade, role_of, tell_apart
+from attngeo.papers.saponati2025.published import published_scores
+from attngeo.scores.spec import SCORES
+from attngeo.scores.summary import statistic, summarise
 
 # Pixels: the height of a cell, the least height of a panel, and the room between panels and around them.
 CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
@@ -165,3 +181,136 @@ def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: 
     add_chance_line(figure, "symmetry", axis="x")
     figure.update_layout(xaxis_title=axis_title_of("symmetry"), yaxis_title=axis_title_of("directionality"))
     return finish_figure(figure, compose_title(rows, "symmetry and directionality of each head"))
+
+
+# With more models than this, names beside the points would cover one another.
+MOST_NAMED, NAME_LENGTH = 12, 28
+
+
+def draw_sizes(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+    """Median score over layers against the number of parameters, with quartiles; a point for each stack and model.
+
+    The published models are drawn faintly behind the others, hollow if an erratum is known. Raises DataError if no row
+    has a number of parameters. Source: Saponati et al. 2025, Fig. 2 and S1.
+    """
+    summary, published = summarise(rows), published_scores()
+    if summary["parameters"].isna().all():
+        raise DataError("the numbers of parameters are missing; write the rows again with attngeo score")
+    figure = go.Figure()
+    behind = options.published and options.score in published
+    if behind:
+        _add_published(figure, published, options.score)
+    _add_measured(figure, summary[summary["parameters"].notna()], options.score)
+    add_chance_line(figure, options.score)
+    figure.update_layout(
+        xaxis={"title": "parameters", "type": "log", "exponentformat": "B", "dtick": 1},
+        yaxis={"title": axis_title_of(options.score)},
+    )
+    details = "bars: quartiles over layers"
+    if behind:
+        details += "; hollow: published value with a known error"
+    return finish_figure(
+        figure, f"median {label_of(options.score)} over layers against the number of parameters", details
+    )
+
+
+def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> None:
+    """The published models, clipped to the score's range, beyond which a few mistaken ones lie."""
+    for role in map(str, published["role"].unique()):
+        own = published[published["role"] == role]
+        figure.add_scatter(
+            x=own["parameters"], y=own[score].clip(SCORES[score].low, SCORES[score].high), mode="markers",
+            name=f"published {role}s",
+            marker={
+                "color": ROLES[role], "size": 6, "opacity": 0.3,
+                "symbol": ["circle-open" if erratum else "circle" for erratum in own["erratum"]],
+            },
+            customdata=[
+                [escape_name(row.model), row.layers, "<br>" + str(row.erratum) if row.erratum else ""]
+                for row in own.itertuples()
+            ],
+            hovertemplate="%{customdata[0]}, published<br>%{x:,} parameters, %{customdata[1]} layers<br>"
+            f"{label_of(score)} %{{y:{number_format_of(score)}}}%{{customdata[2]}}<extra></extra>",
+        )  # fmt: skip
+
+
+def _add_measured(figure: go.Figure, sized: pd.DataFrame, score: str) -> None:
+    """The median of each stack with a bar from quartile to quartile; named if there are few."""
+    named = len(sized) <= MOST_NAMED
+    for role, own in sized.groupby(sized["stack"].map(role_of), sort=False):
+        lower, middle, upper = (own[statistic(score, place)].astype("float32") for place in quartile_shares())
+        figure.add_scatter(
+            x=own["parameters"].astype("int64"), y=middle, mode="markers+text" if named else "markers",
+            text=[escape_name(row.model, NAME_LENGTH) for row in own.itertuples()] if named else None,
+            textposition="middle right", textfont={"size": 11}, cliponaxis=False, name=escape_name(role),
+            marker={"color": ROLES.get(str(role), OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
+            error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
+            customdata=[[escape_name(row.model), escape_name(row.stack), row.layers] for row in own.itertuples()],
+            hovertemplate="%{customdata[0]}<br>%{x:,} parameters<br>%{customdata[1]}, %{customdata[2]} layers<br>"
+            f"median {label_of(score)} %{{y:{number_format_of(score)}}}<extra></extra>",
+        )  # fmt: skip
+
+
+# Points of the line in a margin; every outlier has a point of its own besides.
+MARGIN_POINTS = 1024
+# Where the shades end, so that a few large entries do not leave all others white.
+DARKEST = 0.995
+
+
+def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001
+    """|W_qk| as shades, with the norms of its rows at the right and of its columns on top; outliers are marked.
+
+    cells, norms: of `attngeo.scores.matrix.query_key_matrix`, whose `attrs` name the matrix. The shades end at the
+    99.5th percentile; larger entries are black, too. Source: Saponati et al. 2025, Fig. 2 (examples).
+    """
+    about = cells.attrs
+    figure = make_subplots(
+        rows=2, cols=2, column_widths=[0.84, 0.16], row_heights=[0.16, 0.84], shared_xaxes=True, shared_yaxes=True,
+        horizontal_spacing=0.015, vertical_spacing=0.015,
+    )  # fmt: skip
+    edge = about["edge"]
+    span = f" and the next {edge - 1}" if edge > 1 else ""
+    figure.add_heatmap(
+        z=cells.to_numpy(dtype="float32"), x=cells.columns, y=cells.index, colorscale=MAGNITUDE, zmin=0,
+        zmax=float(np.quantile(cells.to_numpy(), DARKEST)), colorbar={"title": "largest |entry|", "x": 1.02},
+        hovertemplate=f"row %{{y}}{span}<br>column %{{x}}{span}<br>largest |entry| %{{z:.3g}}<extra></extra>",
+        row=2, col=1,
+    )  # fmt: skip
+    for axis, place in (("column", {"row": 1, "col": 1}), ("row", {"row": 2, "col": 2})):
+        _add_margin(figure, norms[norms["axis"] == axis], axis, place)
+    width = len(cells) * edge
+    figure.update_xaxes(title="column (key dimension)", row=2, col=1)
+    figure.update_yaxes(title="row (query dimension)", row=2, col=1)
+    figure.update_xaxes(range=[-0.5, width - 0.5], col=1)
+    figure.update_yaxes(range=[width - 0.5, -0.5], row=2)
+    # The label 0 of this axis would cover that of the rows.
+    figure.update_yaxes(title="norm", rangemode="tozero", ticklabelshift=-7, row=1, col=1)
+    figure.update_xaxes(title="norm", rangemode="tozero", row=2, col=2)
+    figure.update_layout(height=720)
+    outliers = norms[norms["outlier"]]["axis"].value_counts()
+    return finish_figure(
+        figure, f"{escape_name(about['model'])}: |W_qk| of {_name_matrix(about)} ({escape_name(about['stack'])})",
+        f"outliers: {outliers.get('row', 0)} rows and {outliers.get('column', 0)} columns with a norm above "
+        f"mean + {about['gamma']:g}·std",
+    )  # fmt: skip
+
+
+def _name_matrix(about: Mapping[Any, Any]) -> str:
+    """Which matrix of the model it is."""
+    return f"layer {about['layer']}" if about["head"] is None else f"head {about['head']} of layer {about['layer']}"
+
+
+def _add_margin(figure: go.Figure, norms: pd.DataFrame, axis: str, place: dict[str, int]) -> None:
+    """Norms as a line, of every few the largest, and each outlier as a point."""
+    width = -(-len(norms) // MARGIN_POINTS)
+    largest = norms.loc[norms.groupby(norms["index"] // width)["norm"].idxmax()]
+    for rows, look in (
+        (largest, {"mode": "lines", "line": {"color": GUIDE, "width": 1}}),
+        (norms[norms["outlier"]], {"mode": "markers", "marker": {"color": MARKED, "size": 5}}),
+    ):
+        positions, values = rows["index"].to_numpy("int32"), rows["norm"].to_numpy("float32")
+        if axis == "column":
+            points = {"x": positions, "y": values, "hovertemplate": "column %{x}<br>norm %{y:.4g}<extra></extra>"}
+        else:
+            points = {"x": values, "y": positions, "hovertemplate": "row %{y}<br>norm %{x:.4g}<extra></extra>"}
+        figure.add_scatter(showlegend=False, **points, **look, **place)

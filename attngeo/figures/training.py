@@ -16,16 +16,22 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from attngeo.errors import UsageError
-from attngeo.figures.common import (
+from attngeo.figures.options import LOSS, PlotOptions
+from attngeo.figures.style import (
+    DASHES,
+    INITIALISATIONS,
+    LAYERS,
+    OBJECTIVE_NAMES,
+    OBJECTIVES,
+    OTHER,
     add_chance_line,
     axis_title_of,
     escape_name,
+    fade,
     finish_figure,
     label_of,
     quartile_shares,
 )
-from attngeo.figures.options import LOSS, PlotOptions
-from attngeo.figures.palette import DASHES, INITIALISATIONS, LAYERS, OBJECTIVE_NAMES, OBJECTIVES, OTHER, fade
 
 # The end of the colour scale of layers: what follows is a yellow that white paper swallows.
 LAST_COLOUR = 0.85

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError, UsageError
 from attngeo.papers.saponati2025.published import published_of, published_scores
-from attngeo.papers.wibisono2023.tables import measure_advantage, summarise_methods
-from attngeo.reporting.inputs import FigureInputs, read_frames
-from attngeo.reporting.plots import plot
+from attngeo.papers.wibisono2023.tables import (
+    ADVANTAGE_COLUMNS,
+    LABELS,
+    METHOD_COLUMNS,
+    measure_advantage,
+    summarise_methods,
+)
+from attngeo.reporting.answers import Workplace, resolve_reference
+from attngeo.reporting.plots import FigureInputs, plot, read_tables
+from attngeo.reporting.recipe import Check, FigureBlock, Recipe, TableBlock
 from attngeo.reporting.results import CollectedResults
-from attngeo.reporting.schema import Check, FigureBlock, Recipe, TableBlock
-from attngeo.reporting.workplace import Workplace, resolve_reference
 from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import QUARTILES, statistic, summarise
@@ -70,7 +76,7 @@ def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace
 
 def _draw_model(block: FigureBlock, model: str, place: Workplace) -> Figure:
     """A figure of one model, which is named as in the recipe instead of by its path on this machine."""
-    frames = read_frames(
+    frames = read_tables(
         FigureInputs(
             given=[resolve_reference(model, place.base)], spec=block.spec, options=block.shown,
             hub=place.hub, progress=place.progress,
@@ -78,7 +84,7 @@ def _draw_model(block: FigureBlock, model: str, place: Workplace) -> Figure:
     )  # fmt: skip
     for frame in frames:
         frame.attrs = {**frame.attrs, "model": model}
-    return block.spec.draw(*frames, options=block.shown)
+    return block.spec.make(*frames, options=block.shown)
 
 
 def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
@@ -152,6 +158,16 @@ def _choose_name(name: str, rows: pd.DataFrame, taken: dict[str, pd.DataFrame]) 
     return free
 
 
+def list_shown_columns(show: str, known: Collection[str] | None) -> tuple[str, ...] | None:
+    """The columns of what a table shows. known: those of the results; None if only reading tells them."""
+    if show in ("summary", "published"):
+        return shown_columns() if show == "summary" else published_columns()
+    if show == "rows":
+        return None if known is None else tuple(known)
+    labels = [name for name in LABELS if known is None or name in known]
+    return (*labels, *(METHOD_COLUMNS if show == "methods" else ADVANTAGE_COLUMNS))
+
+
 def shown_columns() -> tuple[str, ...]:
     """The columns of a summary that a page has room for."""
     spread = (statistic(score, place) for score in score_names() for place in QUARTILES)
@@ -190,7 +206,8 @@ def _columns_beside(score: str) -> tuple[str, str, str]:
 
 def run_check(check: Check, recipe: Recipe, results: CollectedResults) -> list[Outcome]:
     """The outcome of a check for every stack of its models; a model that is missing fails."""
-    wanted = check.models if check.models is not None else recipe.models_of(check.of)
+    request = recipe.find_request(check.of)
+    wanted = check.models or ([] if request is None else request.model_names)
     rows = results.rows.get(check.of)
     if rows is None:
         return [Outcome(check.fail_if, model, "", None, {}) for model in wanted]

@@ -1,19 +1,21 @@
-"""The page of a report: one HTML file that contains all it needs."""
+"""The page of a report: one HTML file that contains all it needs; and the same as Markdown, for a pull request."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds import printable
+import numpy as np
+
+from attngeo.bounds import escape_markdown, printable
 from attngeo.reporting.blocks import ReportFigure, ReportTable
-from attngeo.reporting.payload import compress, pack_figures
 from attngeo.scores.conditions import Outcome
-from attngeo.tables.write import format_for_people, numeric_columns
+from attngeo.tables.write import format_for_people, numeric_columns, to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +23,15 @@ if TYPE_CHECKING:
 
 # Rows of a table that a page shows; the table's files have all rows.
 MOST_ROWS = 500
+# The same of the text for a pull request.
+MOST_MARKDOWN_ROWS = 50
 # Significant digits of numbers in tables.
 DIGITS = 4
+# The scores of heat maps, which are most of a large page, are whole thousandths: a picture and a hover show no more,
+# and as decimal text they compress to less than half of the base64 that plotly writes.
+THOUSANDTHS = 1000
+# The `meta` of a heat map in thousandths, for the script of the page.
+META = {"thousandths": True}
 
 
 @dataclass(frozen=True)
@@ -160,3 +169,82 @@ def _hash(script: str) -> str:
 
 def _read_file(name: str) -> str:
     return (files("attngeo.reporting") / name).read_text("utf-8")
+
+
+def pack_figures(figures: Iterable[Figure]) -> str:
+    """All figures as base64 text of gzip. The same figures give the same text."""
+    return compress("\n".join(map(encode_figure, figures)).encode())
+
+
+def encode_figure(figure: Figure) -> str:
+    """A figure as plotly's JSON, in one line, without the template; the page sets the colours."""
+    from plotly.io.json import to_json_plotly
+
+    content = figure.to_plotly_json()
+    content["layout"].pop("template", None)
+    for trace in content["data"]:
+        if trace["type"] == "heatmap" and "coloraxis" in trace:
+            trace |= {"z": count_thousandths(trace["z"]), "meta": META}
+    return str(to_json_plotly(content))
+
+
+def count_thousandths(scores: Any) -> list[list[int | None]]:
+    """Scores as whole thousandths; None for a missing one.
+
+    >>> count_thousandths(np.array([[0.1234, np.nan], [-1.0, 0.0]]))
+    [[123, None], [-1000, 0]]
+    """
+    rounded = np.round(_as_array(scores) * THOUSANDTHS)
+    return [[int(value) if np.isfinite(value) else None for value in row] for row in rounded.tolist()]
+
+
+def compress(content: bytes) -> str:
+    """Base64 text of gzip. The same content gives the same text."""
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+def _as_array(values: Any) -> np.ndarray:
+    """The array of a trace: plotly keeps it as it is, or as base64 with its type and shape."""
+    if not isinstance(values, dict):
+        return np.asarray(values, dtype=float)
+    shape = [int(size) for size in str(values["shape"]).split(",")]
+    return np.frombuffer(base64.b64decode(values["bdata"]), dtype=values["dtype"]).reshape(shape).astype(float)
+
+
+def render_markdown(content: ReportContent) -> str:
+    """The text of a report; names are shown letter for letter."""
+    blocks = [f"# {escape_markdown(content.title)}"]
+    if content.verdict:
+        blocks.append(f"**{content.verdict}.**")
+    blocks.append("\n".join([
+        *map(_render_check, sorted(content.checks, key=lambda check: not check.failed)),
+        *(f"- missing: {escape_markdown(failure)}" for failure in content.failures),
+    ]))  # fmt: skip
+    blocks.append(content.text.strip())
+    for section in content.sections:
+        blocks += [f"## {escape_markdown(section.title)}", section.text.strip()]
+        for figure in section.figures:
+            blocks.append(f"*{escape_markdown(figure.caption or figure.label)}*: see the figure in index.html.")
+        for table in section.tables:
+            more = (
+                f" (the first {MOST_MARKDOWN_ROWS} of {len(table.rows):,} rows)"
+                if len(table.rows) > MOST_MARKDOWN_ROWS
+                else ""
+            )
+            blocks += [
+                f"{escape_markdown(table.caption or table.name)}{more}:",
+                to_markdown(table.rows.head(MOST_MARKDOWN_ROWS), DIGITS).rstrip(),
+            ]
+    blocks.append(f"Made with attngeo {content.provenance['software']['attngeo']}, {content.provenance['date']}.")
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _render_check(check: Outcome) -> str:
+    """The result of a check, its values and its condition, which needs no escapes."""
+    mark = "✗" if check.failed else "✓"
+    return f"- {mark} {_name_model(check)}: {check.reason}; fails if `{check.expression}`"
+
+
+def _name_model(check: Outcome) -> str:
+    model = escape_markdown(check.model)
+    return f"{model} ({escape_markdown(check.stack)})" if check.stack else model

@@ -1,20 +1,178 @@
-"""Reading a recipe: a TOML file, checked in full before any work is done."""
+"""Recipes: TOML files whose tables are the classes here, checked in full before any work is done.
+
+The keys of `options`, and of a figure, are the fields of the options classes that the library and the commands use. The
+keys of results beside them are the parameters of the function that answers the question.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import tomllib
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Annotated, Any, Literal, Union
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
+from pydantic_core import ErrorDetails
 
 from attngeo.bounds import read_small_bytes
+from attngeo.choices import one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
-from attngeo.reporting.recipe_columns import find_unknown_columns
-from attngeo.reporting.recipe_errors import describe_problem, find_contradictions
-from attngeo.reporting.schema import Recipe
-from attngeo.reporting.toml_lines import Place, line_of, name_of
+from attngeo.figures.kinds import FIGURES, FigureSpec
+from attngeo.figures.options import PlotOptions
+from attngeo.options import Options, advise, describe_refusal, options_of
+from attngeo.questions import QUESTIONS, Question
+from attngeo.reporting.answers import Models
+from attngeo.schemas import Table, as_value_error, expected_of
+from attngeo.scores.conditions import Condition
+from attngeo.tables.read import explain_unknown_column
+
+Place = tuple[str | int, ...]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
+# The columns that rows must have so that a table can show something else than the rows, or a check be evaluated.
+SCORES = ("model", "stack", "layer", "head")
+SHOWN = {
+    "rows": (), "summary": SCORES, "published": SCORES, "methods": ("method", "accuracy"),
+    "advantage": ("method", "accuracy"),
+}  # fmt: skip
+# What makes the rows of figures that may be drawn from the folder of a saved model, too; a figure of no columns is
+# drawn from a model only.
+SAVED_MODELS = ("vectors", "encodings")
+
+
+def _check_values(wanted: object) -> object:
+    for value in wanted if isinstance(wanted, list) and wanted else [wanted]:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):  # True is a number
+            raise ValueError(f"expected a text or a number, or a list of them, got {value}")
+    return wanted
+
+
+Where = dict[str, Annotated[Any, BeforeValidator(_check_values)]]
+
+
+class Request(Table):
+    """Results of a question under a name. Each question has a class of its own, with further keys."""
+
+    command: str
+    name: Name
+    options: Options = Field(default_factory=Options)
+
+    @property
+    def question(self) -> Question:
+        """What is asked."""
+        return QUESTIONS[self.command]
+
+    @property
+    def model_names(self) -> list[str]:
+        """The models that are asked about; empty if there is no such key."""
+        return list(vars(self).get("models", ()))
+
+    @property
+    def subjects(self) -> dict[str, Any]:
+        """What is asked beside the options, by name."""
+        return {name: value for name, value in self if name not in Request.model_fields}
+
+
+@cache
+def make_request_class(question: Question) -> type[Request]:
+    """The class of the results of a question."""
+    function, options = question.find_function(), question.make_options_class()
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    keys: dict[str, Any] = {
+        parameter.name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
+        for parameter in parameters if parameter.name not in ("options", "place")
+    }  # fmt: skip
+    tag: Any = Literal[question.name]
+    return create_model(
+        f"Results of {question.name}", __base__=Request, __doc__=inspect.getdoc(function),
+        command=(tag, ...), **keys, options=(options, Field(default_factory=options)),
+    )  # fmt: skip
+
+
+class FigureBlock(PlotOptions):
+    """A figure of `attngeo plot`."""
+
+    kind: Annotated[str, AfterValidator(lambda kind: as_value_error(one_of, "kind", kind, FIGURES))]
+    of: str | None = None
+    model: str | None = None
+    models: Models | None = None
+    caption: str = ""
+    where: Where | None = None
+
+    @property
+    def spec(self) -> FigureSpec:
+        """The kind of figure."""
+        return FIGURES[self.kind]
+
+    @property
+    def shown(self) -> PlotOptions:
+        """What is shown of the results."""
+        return PlotOptions(**{name: value for name, value in self.given.items() if name in PlotOptions.model_fields})
+
+
+class TableBlock(Table):
+    """A table of results.
+
+    show: all rows, a summary of scores, medians beside the published ones, means of methods on tables, or the advantage
+    of attention over the best of the other methods.
+    """
+
+    of: str
+    show: Literal["rows", "summary", "published", "methods", "advantage"] = "rows"
+    columns: list[str] | None = Field(default=None, min_length=1)
+    where: Where = Field(default={})
+    caption: str = ""
+
+
+class Section(Table):
+    """A heading, then a text (Markdown), figures and tables."""
+
+    title: str = Field(min_length=1, max_length=200)
+    text: str = ""
+    figures: list[FigureBlock] = Field(default=[])
+    tables: list[TableBlock] = Field(default=[])
+
+
+class Check(Table):
+    """A condition that must be false for every stack of the models. of: results of the command score."""
+
+    of: str
+    fail_if: str
+    models: Models | None = None
+
+    @field_validator("fail_if")
+    @classmethod
+    def _parse(cls, text: str) -> str:
+        as_value_error(Condition, text)
+        return text
+
+
+class Recipe(Table):
+    """A report: title, text (Markdown), results, sections and checks."""
+
+    title: str = Field(min_length=1, max_length=200)
+    text: str = ""
+    results: list[Request] = Field(default=[])
+    section: list[Section] = Field(default=[])
+    check: list[Check] = Field(default=[])
+
+    def find_request(self, name: str | None) -> Request | None:
+        """The request of the results with this name."""
+        return next((request for request in self.results if request.name == name), None)
+
+
+def recipe_class() -> type[Recipe]:
+    """The class of recipes that may ask every question of the table."""
+    return _make_recipe_class(tuple(QUESTIONS.values()))
+
+
+@cache
+def _make_recipe_class(questions: tuple[Question, ...]) -> type[Recipe]:
+    requests: Any = Union[tuple(make_request_class(question) for question in questions)]  # noqa: UP007 - a value
+    results = list[Annotated[requests, Field(discriminator="command")]]
+    return create_model("Recipe", __base__=Recipe, __doc__=Recipe.__doc__, results=(results, Field(default=[])))
 
 
 class RecipeFile:
@@ -23,33 +181,27 @@ class RecipeFile:
     def __init__(self, path: Path, content: bytes, recipe: Recipe) -> None:
         self.path, self.recipe = path, recipe
         self.sha256 = hashlib.sha256(content).hexdigest()
-        self._text = content.decode()
-
-    def line_of(self, place: Place) -> int:
-        """The line of a part of the recipe, counted from 1."""
-        return line_of(self._text, place)
 
 
 def read_recipe(path: str | Path) -> RecipeFile:
     """Read and check a recipe.
 
-    Raises DataUnavailableError if there is no such file, and UsageError, which names file, line, key and what was
-    expected, if the recipe cannot be used.
+    Raises DataUnavailableError if there is no such file, and UsageError, which names the file, the place in it and what
+    was expected, if the recipe cannot be used.
     """
     path = Path(path).expanduser()
     content = _read_file(path)
-    text = content.decode()
-    fields = _parse_toml(path, text)
+    fields = _parse_toml(path, content.decode())
     try:
-        recipe = Recipe.model_validate(fields)
+        recipe = recipe_class().model_validate(fields)
     except ValidationError as error:
-        place, problem = describe_problem(error)
+        place, problem = _describe_problem(error)
     else:
-        contradiction = next(chain(find_contradictions(recipe), find_unknown_columns(recipe)), None)
+        contradiction = next(_find_contradictions(recipe), None)
         if contradiction is None:
             return RecipeFile(path, content, recipe)
         place, problem = contradiction
-    raise UsageError(f"{path}:{line_of(text, place)}: {name_of(place)}: {problem}")
+    raise UsageError(f"{path}: {name_place(place, fields)}: {problem}")
 
 
 def _read_file(path: Path) -> bytes:
@@ -75,3 +227,158 @@ def _parse_toml(path: Path, text: str) -> dict[str, object]:
         raise UsageError(f"{path}: not TOML: {reason}") from None
     except (ValueError, RecursionError) as error:  # a number or a nesting that is too large
         raise UsageError(f"{path}: not TOML: {first_line(error)}") from None
+
+
+def name_place(place: Place, fields: Mapping[str, Any]) -> str:
+    """A place as messages write it: tables of a list by their name or title, else counted from 1.
+
+    >>> name_place(("section", 0, "figures", 1, "kind"), {"section": [{"title": "Layers"}]})
+    'section "Layers".figures[2].kind'
+    """
+    text, table = "", fields
+    for part in place:
+        known = isinstance(table, Mapping | list) and (part in table if isinstance(table, Mapping) else True)
+        table = table[part] if known else {}  # type: ignore[index]
+        label = (table.get("name") or table.get("title")) if isinstance(table, Mapping) else None
+        if not isinstance(part, int):
+            text += f".{part}"
+        else:
+            text += f' "{label:.60}"' if isinstance(label, str) else f"[{part + 1}]"
+    return text.lstrip(".") or "recipe"
+
+
+def _find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
+    """Problems that only show when parts are put together: where each is, and what is wrong."""
+    names = [request.name for request in recipe.results]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            yield ("results", i, "name"), f"{name!r} is used twice, expected different names"
+    for i, section in enumerate(recipe.section):
+        for j, figure in enumerate(section.figures):
+            yield from _check_figure(recipe, ("section", i, "figures", j), figure)
+        for j, table in enumerate(section.tables):
+            yield from _check_table(recipe, ("section", i, "tables", j), table)
+    for i, check in enumerate(recipe.check):
+        yield from _check_reference(recipe, ("check", i), check.of, SCORES, check.models)
+
+
+def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
+    spec, options = figure.spec, figure.shown
+    keys = (("of",) if spec.columns else ("model",)) + (("models",) if "model" in spec.columns else ())
+    known = (*spec.options, *keys, *(("model",) if spec.source in SAVED_MODELS else ()))
+    for name in type(figure).model_fields:
+        if name in figure.model_fields_set and name not in ("kind", "caption", *known):
+            yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(known)}"
+    if "score" in figure.model_fields_set and options.score not in spec.scores:
+        yield (*place, "score"), f"score is {options.score!r}, expected one of: {', '.join(spec.scores)}"
+    if figure.model is not None and figure.of is not None:
+        yield (*place, "model"), f"{figure.kind} has of, too; expected results or a model"
+    elif figure.model is None and not spec.columns:
+        yield (*place, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
+    elif figure.model is None and figure.of is None:
+        other = "; or model, the folder of one" if spec.source in SAVED_MODELS else ""
+        yield (*place, "of"), f"is missing, expected the name of a [[results]] table{other}"
+    elif figure.of is not None:
+        yield from _check_reference(recipe, place, figure.of, spec.required_columns(options), figure.models)
+        yield from _check_where(recipe, place, figure.of, options.where or {})
+
+
+def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tuple[Place, str]]:
+    from attngeo.reporting.blocks import list_shown_columns
+
+    yield from _check_reference(recipe, place, table.of, SHOWN[table.show])
+    yield from _check_where(recipe, place, table.of, table.where)
+    known = list_shown_columns(table.show, _columns_of(recipe, table.of))
+    for column in table.columns or ():
+        if known is not None and column not in known:
+            yield (*place, "columns"), explain_unknown_column(column, known)
+
+
+def _columns_of(recipe: Recipe, name: str | None) -> tuple[str, ...] | None:
+    """The columns of some results; None if they are known only when they are read."""
+    request = recipe.find_request(name)
+    return None if request is None else request.question.list_columns()
+
+
+def _check_reference(
+    recipe: Recipe, place: Place, name: str, columns: Collection[str], models: Iterable[str] | None = None
+) -> Iterator[tuple[Place, str]]:
+    """Whether there are results of that name, with these columns and these models."""
+    request = recipe.find_request(name)
+    if request is None:
+        known = ", ".join(request.name for request in recipe.results) or "(none)"
+        yield (*place, "of"), f"there are no results {name!r}, expected one of: {known}"
+        return
+    known_columns = request.question.list_columns()
+    missing = [column for column in columns if known_columns is not None and column not in known_columns]
+    if missing:
+        able = {name: {*(question.list_columns() or columns)} for name, question in QUESTIONS.items()}
+        fit = [name for name, known in able.items() if known >= {*columns}]
+        yield (
+            (*place, "of"),
+            f"{name!r} are results of {request.command}, which have no column {missing[0]!r}; expected those of "
+            f"{' or '.join(fit)}",
+        )
+    for model in models or ():
+        if request.model_names and model not in request.model_names:
+            yield (
+                (*place, "models"),
+                f"{name!r} has no model {model!r}, expected one of: {', '.join(request.model_names)}",
+            )
+
+
+def _check_where(recipe: Recipe, place: Place, name: str, where: Iterable[str]) -> Iterator[tuple[Place, str]]:
+    known = _columns_of(recipe, name)
+    for column in where:
+        if known is not None and column not in known:
+            yield (*place, "where", column), explain_unknown_column(column, known)
+
+
+def _describe_problem(error: ValidationError) -> tuple[Place, str]:
+    """The place and the description of what pydantic found first.
+
+    A mistyped key makes the right one missing as well; the mistyped one says more.
+    """
+    problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    details, place = problem.get("ctx", {}), problem["loc"]
+    kind: type[BaseModel] = recipe_class()
+    if place[:1] == ("results",) and len(place) > 2 and place[2] in QUESTIONS:
+        kind = make_request_class(QUESTIONS[str(place[2])])  # pydantic names the member of a union
+        place = (*place[:2], *place[3:])
+    if "where" in place:
+        place = place[: place.index("where") + 2]
+    match problem["type"]:
+        case "extra_forbidden":
+            known = _list_keys(place, kind)
+            return place, f"unknown key; {advise(str(place[-1]), known)}"
+        case "union_tag_not_found" | "union_tag_invalid":
+            got = f", got {details['tag']!r}" if "tag" in details else ""
+            return (*place, "command"), f"expected one of: {', '.join(QUESTIONS)}{got}"
+        case "too_short":
+            return place, f"expected at least {details['min_length']}"
+        case "string_pattern_mismatch":
+            return place, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
+        case "model_type" | "dict_type":
+            return place, f"expected a table, got {problem['input']!r:.60}"
+        case "missing":
+            return place, "is missing"
+        case "value_error":
+            return place, str(details["error"])
+    return place, _describe_value(problem, place, kind)
+
+
+def _describe_value(problem: ErrorDetails, place: Place, kind: type[BaseModel]) -> str:
+    """What is wrong with a value, as the options class of its key says it."""
+    options: Any = kind.model_fields["options"].annotation if "options" in place else FigureBlock
+    if place[-1] in options_of(options):
+        return describe_refusal(options, problem | {"loc": (place[-1],)})
+    return f"expected {expected_of(problem)}, got {problem['input']!r:.60}"
+
+
+def _list_keys(place: Place, kind: type[BaseModel]) -> list[str]:
+    """The keys that the table around a place may have. kind: the class of the results that it belongs to."""
+    name = next((part for part in reversed(place[:-1]) if isinstance(part, str)), "")
+    tables: dict[str, Any] = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
+    if name == "options":
+        return list(kind.model_fields["options"].annotation.model_fields)  # type: ignore[union-attr]
+    return list(tables.get(name, kind).model_fields)

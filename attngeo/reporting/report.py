@@ -20,13 +20,11 @@ from attngeo.errors import OutputError, UsageError
 from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
+from attngeo.reporting.answers import Workplace
 from attngeo.reporting.blocks import FILE_NAME, build_figure, build_table, run_check
-from attngeo.reporting.markdown import render_markdown
-from attngeo.reporting.page import ReportContent, ReportSection, render_page
-from attngeo.reporting.recipe import RecipeFile, read_recipe
+from attngeo.reporting.page import ReportContent, ReportSection, render_markdown, render_page
+from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
 from attngeo.reporting.results import CollectedResults, ReportFailure, collect_results, remove_parts
-from attngeo.reporting.toml_lines import Place, name_of
-from attngeo.reporting.workplace import Workplace
 from attngeo.scores.conditions import Outcome
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.files import lock_folder
@@ -126,12 +124,12 @@ def _build_content(
 
 @contextmanager
 def _list_failure(file: RecipeFile, place: Place, results: CollectedResults) -> Iterator[None]:
-    """List a figure, table or check that fails, with its line in the recipe; the report continues with the next."""
+    """List a figure, table or check that fails, with its place in the recipe; the report continues with the next."""
     try:
         yield
     except Exception as error:
-        where = f"{file.path.name}:{file.line_of(place)}"
-        results.failures.append(ReportFailure.of(where, name_of(place), error))
+        what = name_place(place, file.recipe.model_dump(include={"section": {"__all__": {"title"}}}))
+        results.failures.append(ReportFailure.of(file.path.name, what, error))
 
 
 def _read_date() -> str:

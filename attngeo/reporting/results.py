@@ -1,22 +1,19 @@
-"""The results that a recipe requests. Each part is kept as soon as it is made, so that a report can be resumed."""
+"""The results that a recipe requests, one request after the other. Each is kept until the report is finished."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError, UnexpectedError
-from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.reporting.parts import plan_parts
-from attngeo.reporting.recipe import RecipeFile
-from attngeo.reporting.schema import AutoMpgRequest, EfaRequest, PretrainRequest, Request, SimulateRequest
-from attngeo.reporting.workplace import Workplace
-from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
+from attngeo.provenance import digest_code, software
+from attngeo.reporting.answers import ResultsAnswer, Workplace, describe_inputs
+from attngeo.reporting.recipe import RecipeFile, Request
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_parquet
 
@@ -26,15 +23,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PARTS = ".parts"
-# Requests that consist of runs, for which the processes are; those of training save their checkpoints at Ctrl-C.
-STUDIES = (PretrainRequest, SimulateRequest, AutoMpgRequest, EfaRequest)
 
 
 @dataclass(frozen=True)
 class ReportFailure:
     """What is missing from a report and why: a model of some results, or a figure or table of a section.
 
-    where: the recipe and the line, and for a model the name of the results.
+    where: the recipe, and for a model the name of the results.
     """
 
     where: str
@@ -54,16 +49,6 @@ class ReportFailure:
         return f"{self.where}: {self.what}: {str(self.error).removeprefix(f'{self.what}: ')}"
 
 
-@dataclass(frozen=True)
-class _RecipePart:
-    """A part of some results: its place and number in the recipe, and the name that a person knows it by."""
-
-    request: Request
-    place: int
-    number: int
-    name: str
-
-
 @dataclass
 class CollectedResults:
     """Results by name. rows: of each. made: how each part of them was made. failures: what is missing."""
@@ -74,91 +59,63 @@ class CollectedResults:
 
 
 def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
-    """Run the commands of a recipe, or take the parts that an unfinished report in the same folder has kept.
+    """Answer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
 
-    A model that fails is left out and listed. Raises the first failure if every part fails, and with `fail_fast` if one
-    does.
+    A model that fails is left out and listed. Raises the first failure if everything fails, and with `fail_fast` if
+    something does; and OutputError and InterruptedTrainingError at once.
     """
-    import pandas as pd
-
-    collected, frames = CollectedResults(), dict[str, list[pd.DataFrame]]()
-    for part, outcome in _make_all(_list_parts(file, place), place):
-        request = part.request
-        if outcome.failure is not None:
-            line = file.line_of(("results", part.place, "models", part.number))
-            where = f"{file.path.name}:{line}: {request.name}"
-            collected.failures.append(ReportFailure.of(where, part.name, outcome.failure))
-            continue
-        assert outcome.result is not None
-        frames.setdefault(request.name, []).append(outcome.result)
-        about = {str(key): value for key, value in outcome.result.attrs.items()}
-        collected.made.append({"results": request.name, "command": request.command, **about})
-    collected.rows = {name: pd.concat(found, ignore_index=True) for name, found in frames.items()}
+    collected = CollectedResults()
+    for request in file.recipe.results:
+        where = f'{file.path.name}: results "{request.name}"'
+        try:
+            answer = _load_or_ask(request, place)
+        except (OutputError, InterruptedTrainingError):
+            raise
+        except Exception as error:
+            what = ", ".join(request.model_names) or request.command
+            collected.failures.append(ReportFailure.of(where, what, error))
+        else:
+            collected.failures += [ReportFailure.of(where, what, error) for what, error in answer.failures]
+            if len(answer.rows):
+                collected.rows[request.name] = answer.rows
+            about = {"results": request.name, "command": request.command}
+            collected.made += [about | made for made in answer.made]
+        if collected.failures and place.study.fail_fast:
+            break
     if collected.failures and (not collected.rows or place.study.fail_fast):
         first = collected.failures[0]
         raise type(first.error)(str(first)) from first.error
     return collected
 
 
-def _list_parts(file: RecipeFile, place: Workplace) -> list[_RecipePart]:
-    return [
-        _RecipePart(request, i, j, name)
-        for i, request in enumerate(file.recipe.results)
-        for j, (name, _) in enumerate(plan_parts(request, place))
-    ]
-
-
-def _make_all(parts: list[_RecipePart], place: Workplace) -> list[tuple[_RecipePart, RunOutcome[pd.DataFrame]]]:
-    """Each part that was tried, and how it ended. Raises OutputError and InterruptedTrainingError at once."""
-
-    def note(outcome: RunOutcome[pd.DataFrame]) -> None:
-        if isinstance(outcome.failure, OutputError | InterruptedTrainingError):
-            raise outcome.failure
-
-    # Parts in other processes have no processes of their own: those would be too many, and wait for each other.
-    study, here = place.study, StudyOptions(fail_fast=place.study.fail_fast)
-    studies = [part for part in parts if isinstance(part.request, STUDIES)]
-    others = [part for part in parts if part not in studies]
-    groups = [(others, study, here), (studies, here, study)] if study.elsewhere else [(parts, study, study)]
-    found = []
-    for group, options, inside in groups:
-        make = partial(make_part, place=replace(place, progress=ignore_progress, study=inside))
-        outcomes = run_study(
-            make, group, names=[part.name for part in group], options=options, progress=place.progress, on_outcome=note
-        )
-        found += [(group[outcome.number], outcome) for outcome in outcomes]
-        if study.fail_fast and any(outcome.failure is not None for outcome in outcomes):
-            break
-    return sorted(found, key=lambda pair: parts.index(pair[0]))
-
-
-def make_part(part: _RecipePart, progress: ProgressCallback, *, place: Workplace) -> pd.DataFrame:
-    """One run of the study: the rows of one part, which are kept in a file until the report is finished."""
-    plan = list(plan_parts(part.request, replace(place, progress=progress)))
-    prepared = plan[part.number][1]()
-    path = place.folder / PARTS / f"{part.request.name}-{prepared.fingerprint}.parquet"
-    return _load_or_make(path, prepared.make)
+def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
+    """The answer that is kept; if there is none, the question is asked, and an answer that lacks nothing is kept."""
+    content = request.model_dump(exclude_unset=True)
+    inputs = describe_inputs(content, place.base)
+    depends_on = json.dumps([content, inputs, digest_code(), software()], sort_keys=True, default=str)
+    path = place.folder / PARTS / f"{request.name}-{hashlib.sha256(depends_on.encode()).hexdigest()[:16]}.parquet"
+    if path.is_file():
+        try:
+            rows = read_parquet(path)
+            log.info("%s: kept from the report that was interrupted", path.stem)
+            return ResultsAnswer(rows, rows.attrs.pop("made"))
+        except (OSError, ValueError, KeyError):
+            pass  # a broken file: the question is asked again
+    answer = request.question.find_function()(
+        request.options, replace(place, name=request.name, inputs=inputs), **request.subjects
+    )
+    if not answer.failures:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{path.parent} cannot be written ({error.strerror or error})") from None
+        kept = answer.rows.copy(deep=False)
+        kept.attrs = {"made": answer.made}
+        with atomic_write(path) as partial_path:
+            kept.to_parquet(partial_path, index=False)
+    return answer
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the kept parts of a report that is finished."""
+    """Remove the kept answers of a report that is finished."""
     shutil.rmtree(folder / PARTS, ignore_errors=True)
-
-
-def _load_or_make(path: Path, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """The part that the file keeps; if there is none, the part is made and kept."""
-    if path.is_file():
-        try:
-            kept = read_parquet(path)
-            log.info("%s: kept from the report that was interrupted", path.stem)
-            return kept
-        except (OSError, ValueError):
-            pass  # a broken file: the part is made again
-    frame = make()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path.parent} cannot be written ({error.strerror or error})") from None
-    with atomic_write(path) as file:
-        frame.to_parquet(file, index=False)
-    return frame

@@ -49,8 +49,8 @@ class MatrixKeywords(HubAccess):
 @takes(MatrixKeywords)
 def query_key_matrix(
     model: Any,
-    *,
     layer: int = 0,
+    *,
     head: int | None = None,
     stack: str | None = None,
     gamma: float = 2.0,

@@ -65,7 +65,6 @@ BAD = [
         2,
         "a.gif",
     ),
-    (["plot", "heatmap", "demo:minilm"], 2, "--output"),
     (["plot", "heatmap", "none.csv", "-o", "a.html"], 3, "none.csv"),
     (["plot", "heatmap", "demo:none", "-o", "a.html"], 3, "demo:none"),
     (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "--width is 5"),
@@ -92,6 +91,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_an_output_the_page_has_the_name_of_the_kind(inside: Run, tmp_path: Path) -> None:
+    done = inside("plot", "heatmap", "demo:encoder", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert_states(done.stderr, "heatmap.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["heatmap.html"]
 
 
 def test_conditions_decide_the_exit_code(attngeo: Run) -> None:

@@ -34,7 +34,7 @@ def test_from_the_starter_to_a_page(attngeo: Run, tmp_path: Path) -> None:
             1,
             "demo:encoder (encoder): symmetry.median is 0.3",
         ),
-        ('"demo:decoder"', '"demo:none"', 3, "scores: demo:none: "),
+        ('"demo:decoder"', '"demo:none"', 3, 'results "scores": demo:none: '),
     ],
 )
 def test_checks_and_missing_models_decide_the_exit_code(
@@ -64,7 +64,7 @@ def test_bad_input_is_one_line(inside: Run, tmp_path: Path) -> None:
     for arguments, code, fact in (
         (["report"], 2, "attngeo report --init"),
         (["report", "none.toml"], 3, "none.toml"),
-        (["report", "bad.toml"], 2, "bad.toml:2: text: "),
+        (["report", "bad.toml"], 2, "bad.toml: text: "),
         (["report", "."], 2, "folder"),
     ):
         done = inside(*arguments, cwd=tmp_path)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from support.frames import one_model
 
-from attngeo.figures.common import chance_of, choose_ticks, escape_name, name_panels
+from attngeo.figures.style import chance_of, choose_ticks, escape_name, name_panels
 from attngeo.scores.spec import score_names
 
 

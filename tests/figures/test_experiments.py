@@ -14,7 +14,7 @@ import attngeo
 from attngeo.errors import DataError
 from attngeo.figures.experiments import draw_test_errors
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import GUIDE, MARKED
+from attngeo.figures.style import GUIDE, MARKED
 
 COLUMNS = ("experiment", "model", "direction", "setting", "seed", "metric", "value", "published")
 

@@ -11,14 +11,14 @@ from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions, drawable_scores
 from attngeo.options import options_of
 from attngeo.reporting import plot
-from attngeo.reporting.inputs import READERS
+from attngeo.reporting.plots import SOURCES
 from attngeo.scores.spec import score_names
 
 
 @pytest.mark.parametrize("spec", FIGURES.values(), ids=lambda spec: spec.name)
 def test_every_kind_uses_options_and_frames_that_exist(spec: FigureSpec) -> None:
     assert set(spec.options) <= set(options_of(PlotOptions))
-    assert set(spec.frames) <= set(READERS)
+    assert spec.source in SOURCES
     assert "{" not in spec.describe()
     assert set(spec.scores) <= set(drawable_scores())
 
@@ -40,7 +40,7 @@ def test_a_new_kind_is_a_function_and_an_entry(monkeypatch: pytest.MonkeyPatch) 
         return go.Figure(layout={"title": f"{len(rows)} rows of {options.score}"})
 
     spec = FigureSpec(
-        name="count", description="number of rows", frames=("scores",), columns=("model", "layer"),
+        name="count", description="number of rows", source="score", columns=("model", "layer"),
         options=("score", "where"), draw=draw_count,
     )  # fmt: skip
     monkeypatch.setitem(FIGURES, "count", spec)

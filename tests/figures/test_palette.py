@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attngeo.figures import palette
-from attngeo.figures.palette import role_of
+from attngeo.figures import style as palette
+from attngeo.figures.style import role_of
 
 
 @pytest.mark.parametrize(

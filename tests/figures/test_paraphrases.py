@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attngeo.figures.analogies import TERMS, draw_paraphrases
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.paraphrases import TERMS, draw_paraphrases
 from attngeo.reporting import plot
 
 

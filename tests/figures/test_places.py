@@ -12,8 +12,8 @@ from support.messages import refuses
 import attngeo
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import MARKED
-from attngeo.figures.places import draw_place_attention
+from attngeo.figures.places import MOST_NAMES, draw_place_attention
+from attngeo.figures.style import MARKED
 
 PLACES = {"A": (30.0, -100.0), "B<1>": (50.0, -80.0), "C": (40.0, -120.0), "D": (40.01, -120.0)}
 
@@ -46,15 +46,14 @@ def test_points_are_at_their_places_and_their_areas_are_weights() -> None:
     assert figure.layout.yaxis.scaleanchor == "x"
 
 
-def test_names_do_not_hide_each_other() -> None:
+def test_the_places_of_the_largest_weights_are_named() -> None:
     rows = list_rows()
-    notes = attngeo.plot("place-attention", rows, where={"place": "A"}).layout.annotations
-    assert {note.text for note in notes} >= {"<b>A</b>", "D", "B&lt;1&gt;"}
+    others, masked = attngeo.plot("place-attention", rows, where={"place": "A"}).data
+    assert (list(others.text), list(masked.text)) == (["D", "C", "B&lt;1&gt;"], ["<b>A</b>"])
     crowd = pd.concat([rows[rows["place"] == "A"].assign(other=lambda own, at=at: own["other"] + str(at), weight=0.1)
                        for at in range(6)])  # fmt: skip
-    notes = draw_place_attention(crowd.assign(place="A0"), PlotOptions()).layout.annotations
-    sides = [(note.x, note.y, np.sign(round(note.xshift)), np.sign(round(note.yshift))) for note in notes]
-    assert 4 < len(sides) == len(set(sides)) <= 16  # above, below, left and right of a place
+    names = draw_place_attention(crowd.assign(place="A0"), PlotOptions()).data[0].text
+    assert len([name for name in names if name]) == MOST_NAMES < len(names)
 
 
 def test_layers_are_panels_and_earlier_times_are_added() -> None:

@@ -12,11 +12,8 @@ from support.frames import one_model
 
 from attngeo.errors import DataError
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import DASHES, ROLES
-from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers
-from attngeo.figures.sizes import draw_sizes
-from attngeo.papers.saponati2025.published import published_scores
-from attngeo.scores.summary import summarise
+from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers, draw_sizes
+from attngeo.figures.style import DASHES, ROLES
 
 NASTY = "<b>x</b>&<script>alert(1)</script>%{x}"
 SYMMETRY, DIRECTIONALITY = PlotOptions(score="symmetry"), PlotOptions(score="directionality")
@@ -90,7 +87,7 @@ def test_a_point_for_each_head(rows: pd.DataFrame) -> None:
     "make",
     [
         draw_heatmap, draw_layers, draw_heads,
-        lambda rows, options: draw_sizes(summarise(rows), published_scores(), options),
+        draw_sizes,
     ],
 )  # fmt: skip
 def test_names_are_shown_letter_for_letter(rows: pd.DataFrame, make: Any) -> None:

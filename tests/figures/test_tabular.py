@@ -10,8 +10,8 @@ from support.messages import assert_fails
 
 import attngeo
 from attngeo.errors import DataError, UsageError
+from attngeo.figures.estimators import draw_encodings, draw_row_attention, draw_shift
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.tabular import draw_encodings, draw_row_attention, draw_shift
 
 
 @pytest.fixture
@@ -105,13 +105,6 @@ def test_the_encodings_of_a_column_are_a_line_of_its_categories() -> None:
     assert ("lines" in first.mode, "lines" in second.mode) == (True, False)  # numbers have an order
     repeated, _ = draw_encodings(rows.set_axis([0, 0, 0]), PlotOptions()).data  # as after pd.concat
     assert list(repeated.x) == [0, 1]
-
-
-def test_labels_that_would_lie_on_another_show_under_the_pointer() -> None:
-    rows = pd.DataFrame({"column": "a", "value": ["north", "south", "east"], "x": [0.0, 0.001, 1], "y": [0.0, 0, 1]})
-    (trace,) = draw_encodings(rows, PlotOptions()).data
-    assert list(trace.text) == ["north", "", "east"]
-    assert list(trace.customdata) == ["north", "south", "east"]
 
 
 def test_files_and_tables_are_drawn_and_others_refused(

@@ -8,7 +8,7 @@ import pytest
 
 from attngeo.errors import UsageError
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import DASHES, INITIALISATIONS, OBJECTIVES
+from attngeo.figures.style import DASHES, INITIALISATIONS, OBJECTIVES
 from attngeo.figures.training import draw_training, draw_training_layers
 
 SYMMETRY, DIRECTIONALITY = PlotOptions(score="symmetry"), PlotOptions(score="directionality")

@@ -8,8 +8,9 @@ import pytest
 import typer
 from attngeo.commands.app import app
 
-from attngeo.reporting.schema import COMMANDS as REQUESTED
-from attngeo.reporting.schema import REQUESTS, FigureBlock, Recipe
+from attngeo.options import options_of
+from attngeo.questions import QUESTIONS
+from attngeo.reporting.recipe import FigureBlock, Recipe
 
 # Options about one run of a command, not about the question: a recipe is offline, quiet or verbose as a whole.
 RUNNING = {
@@ -93,11 +94,8 @@ def options_of_commands() -> dict[str, set[str]]:
 
 
 def keys_of_recipes() -> dict[str, set[str]]:
-    keys: dict[str, set[str]] = {}
-    for name, request in zip(REQUESTED, REQUESTS, strict=True):
-        if "options" in request.model_fields:
-            options: Any = request.model_fields["options"].annotation
-            keys[RENAMED.get(name, name)] = set(options.model_fields) - {"save"}
+    questions = {RENAMED.get(name, name): question for name, question in QUESTIONS.items() if name != "file"}
+    keys = {name: {*options_of(question.make_options_class())} for name, question in questions.items()}
     return keys | {"plot": set(FigureBlock.model_fields)}
 
 

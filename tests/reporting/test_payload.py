@@ -14,8 +14,7 @@ import pytest
 
 from attngeo.papers.saponati2025.published import published_scores
 from attngeo.reporting.blocks import ReportFigure
-from attngeo.reporting.page import ReportContent, ReportSection, render_page
-from attngeo.reporting.payload import encode_figure, pack_figures
+from attngeo.reporting.page import ReportContent, ReportSection, encode_figure, pack_figures, render_page
 from attngeo.reporting.plots import plot
 
 

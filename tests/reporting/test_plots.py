@@ -13,7 +13,7 @@ from support.runs import small_options
 import attngeo
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
 from attngeo.figures.options import PlotOptions
-from attngeo.figures.palette import OBJECTIVES
+from attngeo.figures.style import OBJECTIVES
 from attngeo.pretrain import compare, run
 from attngeo.reporting import plot
 from attngeo.tables import write as tables

@@ -10,10 +10,13 @@ from pydantic import BaseModel
 from support.readme import ROOT
 
 from attngeo.figures.kinds import FIGURES
+from attngeo.options import options_of
+from attngeo.questions import QUESTIONS
 from attngeo.reporting import read_recipe
-from attngeo.reporting.recipe_errors import TABLES
-from attngeo.reporting.schema import COMMANDS, REQUESTS, Recipe
+from attngeo.reporting.recipe import Check, FigureBlock, Recipe, Section, TableBlock, make_request_class
 
+TABLES = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
+REQUESTS = {name: make_request_class(question) for name, question in QUESTIONS.items()}
 TEXT = (ROOT / "attngeo/reporting/README.md").read_text("utf-8")
 
 
@@ -42,7 +45,7 @@ def test_every_kind_of_figure_is_listed_with_its_options() -> None:
 
 def test_every_key_of_a_recipe_is_listed() -> None:
     classes: dict[str, list[type[BaseModel]]] = {
-        "recipe": [Recipe], "results": list(REQUESTS), **{name: [kind] for name, kind in TABLES.items()},
+        "recipe": [Recipe], "results": list(REQUESTS.values()), **{name: [kind] for name, kind in TABLES.items()},
     }  # fmt: skip
     expected = {(table, key) for table, kinds in classes.items() for kind in kinds for key in kind.model_fields}
     rows = read_table("table", "key", "value")
@@ -58,9 +61,7 @@ def test_every_key_of_a_recipe_is_listed() -> None:
 def test_every_option_of_a_command_is_listed() -> None:
     rows = read_table("command", "keys of `options`")
     assert {names_in(row[0])[0]: names_in(row[1]) for row in rows} == {
-        command: [name for name in request.model_fields["options"].annotation.model_fields if name != "save"]
-        for command, request in zip(COMMANDS, REQUESTS, strict=True)
-        if "options" in request.model_fields
+        name: [*options_of(question.make_options_class())] for name, question in QUESTIONS.items() if name != "file"
     }
 
 

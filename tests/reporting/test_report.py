@@ -85,7 +85,7 @@ def test_a_selection_without_rows_is_listed(recipe: Path, tmp_path: Path) -> Non
     change(recipe, 'kind = "layers",', 'kind = "layers", where = { layer = 9 },')
     made = build_report(recipe, tmp_path / "out")
     (failure,) = made.failures
-    assert (failure.where, failure.what) == ("demo.toml:11", "section[1].figures[1]")
+    assert (failure.where, failure.what) == ("demo.toml", 'section "Layers".figures[1]')
     assert failure.error.exit_code == UsageError.exit_code
     assert re.search("scores.*layer.*9", str(failure.error))
     for text in (made.page.read_text(), (tmp_path / "out/report.md").read_text()):
@@ -99,7 +99,7 @@ def test_a_column_that_a_file_lacks_is_listed(selection: str, recipe: Path, tmp_
     change(recipe, 'models = ["demo:encoder", "demo:decoder"]\n', "")
     change(recipe, 'show = "summary"', selection)
     (failure,) = build_report(recipe, tmp_path / "out").failures
-    assert (failure.where, failure.what) == ("demo.toml:12", "section[1].tables[1]")
+    assert (failure.where, failure.what) == ("demo.toml", 'section "Layers".tables[1]')
     assert failure.error.exit_code == UsageError.exit_code
     assert re.search("scores.*'colour'", str(failure.error))
 

@@ -1,10 +1,9 @@
-"""Every kind of results that a recipe may request: columns checked before the work, and how many processes work."""
+"""Every kind of results that a recipe may request: columns checked before the work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,7 +11,7 @@ from support.runs import write_config, write_text
 from support.vectors import table, words, write_questions
 from support.vectors import write_text as write_vectors
 
-from attngeo.errors import StudyError, UsageError
+from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES
 from attngeo.papers.wibisono2023.tables import (
     AUTO_MPG_COLUMNS,
@@ -20,11 +19,8 @@ from attngeo.papers.wibisono2023.tables import (
     measure_advantage,
     summarise_methods,
 )
-from attngeo.progress import ignore_progress
+from attngeo.questions import QUESTIONS
 from attngeo.reporting import build_report, read_recipe
-from attngeo.reporting.results import STUDIES, make_part
-from attngeo.reporting.schema import COMMANDS, REQUESTS
-from attngeo.studies.engine import RunOutcome, StudyTask, run_task
 
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
 REQUESTED = {
@@ -38,7 +34,6 @@ REQUESTED = {
     "efa": 'experiment = "synthetic"\noptions = { model = "fm", seeds = 2 }',
     "file": 'path = "rows.csv"',
 }
-JOBS = 4
 
 
 @pytest.fixture
@@ -65,53 +60,15 @@ def write_recipe(folder: Path, command: str, shown: str, names: Sequence[str] = 
 
 
 def test_every_command_is_here() -> None:
-    assert set(REQUESTED) == set(COMMANDS)
-
-
-class Pools:
-    """In the place of processes and of a cluster. most: how many were in work at once. runs: how many runs they got."""
-
-    def __init__(self) -> None:
-        self.most, self.runs, self._waiting = 0, 0, 0
-
-    def run(self, function: Any, tasks: Sequence[StudyTask[Any]], where: Any, *_: Any) -> Iterator[RunOutcome[Any]]:
-        """Make the parts of a report, all of which would be in work now; fail the runs of a part without work."""
-        jobs = where if isinstance(where, int) else JOBS
-        self.most = max(self.most, self._waiting + jobs)
-        if getattr(function, "func", None) is make_part:
-            self._waiting = jobs
-            yield from [run_task(function, task, ignore_progress) for task in tasks]
-            self._waiting = 0
-        else:
-            self.runs += len(tasks)
-            self._waiting += jobs if self._waiting else 0
-            yield from [RunOutcome(task.number, task.name, failure=StudyError("left out")) for task in tasks]
-
-
-@pytest.mark.parametrize("where", [{"jobs": JOBS}, {"cluster": "tcp://host:1"}], ids=["jobs", "cluster"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_more_processes_work_than_are_asked_for(
-    command: str, where: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if the results have runs of their own. On a cluster, a run that waits for others could wait for ever."""
-    monkeypatch.setattr("attngeo.studies.engine.run_in_processes", (pools := Pools()).run)
-    monkeypatch.setattr("attngeo.studies.cluster.run_on_cluster", pools.run)
-    recipe = write_recipe(folder, command, "", names=("one", "two"))
-    if has_runs := REQUESTS[COMMANDS.index(command)] in STUDIES:
-        with pytest.raises(StudyError, match="left out"):
-            build_report(recipe, folder / "out", **where)
-    else:
-        assert build_report(recipe, folder / "out", **where).failures == []
-    assert 0 < pools.most <= JOBS
-    assert (pools.runs >= 2 * JOBS) == has_runs
+    assert set(REQUESTED) == set(QUESTIONS)
 
 
 @pytest.mark.parametrize("shown", ['columns = ["acuracy"]', "where = { acuracy = 1 }"])
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "file"])
+@pytest.mark.parametrize("command", [command for command in QUESTIONS if command != "file"])
 def test_an_unknown_column_is_found_before_the_work(command: str, shown: str, folder: Path) -> None:
     """Those of a file are known only when it is read."""
     recipe = write_recipe(folder, command, f'tables = [{{ of = "rows", {shown} }}]')
-    with pytest.raises(UsageError, match=r"r\.toml:\d+: section\[1\]\.tables\[1\]\..*'acuracy'"):
+    with pytest.raises(UsageError, match=r"r\.toml: section \"Shown\"\.tables\[1\]\..*'acuracy'"):
         build_report(recipe, folder / "out")
     assert not (folder / "out").exists()
 
@@ -123,11 +80,11 @@ def is_accepted(recipe: Path) -> bool:
         read_recipe(recipe)
     except UsageError as error:
         message = str(error)
-    assert message == "" or (message.startswith(f"{recipe}:") and "\n" not in message)
+    assert message == "" or (message.startswith(f"{recipe}: ") and "\n" not in message)
     return not message
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", QUESTIONS)
 def test_every_kind_of_figure_is_accepted_or_refused_in_one_line(command: str, folder: Path) -> None:
     def accepts(kind: str, more: str = "") -> bool:
         return is_accepted(write_recipe(folder, command, f'figures = [{{ kind = "{kind}", of = "rows"{more} }}]'))

@@ -15,8 +15,8 @@ from support.reports import change, read_files
 
 import attngeo
 from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError
-from attngeo.reporting import build_report, parts
-from attngeo.reporting.workplace import describe_files
+from attngeo.reporting import build_report, results
+from attngeo.reporting.answers import describe_files
 from attngeo.scores import score as scoring
 
 ENCODER = Path(attngeo.__file__).parent / "demos/encoder"
@@ -47,15 +47,23 @@ def test_an_unfinished_report_is_resumed(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
 
     def interrupt(asked: list[str]) -> None:
-        if asked == ["demo:encoder", "demo:decoder"]:
+        if asked == ["model", "demo:decoder"]:
             raise KeyboardInterrupt
 
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
+    shutil.copytree(ENCODER, tmp_path / "model")
+    change(recipe, '"demo:encoder", "demo:decoder"', '"./model", "demo:decoder"')
+    change(recipe, 'models = ["demo:encoder"]\n', "")
     asked = watch(interrupt)
     with pytest.raises(KeyboardInterrupt):
         build_report(recipe, tmp_path / "out")
     assert not (tmp_path / "out/index.html").exists()
+    (kept,) = (tmp_path / "kept/scores").iterdir()
+    before = kept.stat().st_mtime_ns
     build_report(recipe, tmp_path / "out")
-    assert asked == ["demo:encoder", "demo:decoder", "demo:decoder"]
+    assert asked == ["model", "demo:decoder", "model", "demo:decoder"]
+    assert kept.stat().st_mtime_ns == before  # its scores were not computed again
+    monkeypatch.setenv("ATTNGEO_CACHE", "")
     whole = build_report(recipe, tmp_path / "other")
     assert read_files(tmp_path / "out") == read_files(whole.folder)
     assert not (tmp_path / "out/.parts").exists()
@@ -66,12 +74,12 @@ def test_a_missing_model_is_listed_and_the_rest_reported(recipe: Path, tmp_path:
     made = build_report(recipe, tmp_path / "out")
     (failure,) = made.failures
     assert (failure.where, failure.what, type(failure.error)) == (
-        "demo.toml:7: scores",
+        'demo.toml: results "scores"',
         "demo:none",
         ModelNotFoundError,
     )
     assert str(failure).count("demo:none") == 1
-    assert "scores: demo:none: " in (tmp_path / "out/report.md").read_text()
+    assert 'results "scores": demo:none: ' in (tmp_path / "out/report.md").read_text()
     assert 'id="failures"' in made.page.read_text()
     assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
 
@@ -95,7 +103,8 @@ def test_figures_and_checks_of_missing_results_are_listed(recipe: Path, tmp_path
     change(recipe, '[{ kind = "layers", of = "scores" }]', f"[{', '.join(f'{{ {each} }}' for each in figures)}]")
     made = build_report(recipe, tmp_path / "out")
     assert [(each.where, each.what) for each in made.failures] == [
-        ("demo.toml:7: scores", "demo:none"), *(("demo.toml:11", f"section[1].figures[{i}]") for i in (2, 3, 4, 5)),
+        ('demo.toml: results "scores"', "demo:none"),
+        *(("demo.toml", f'section "Layers".figures[{i}]') for i in (2, 3, 4, 5)),
     ]  # fmt: skip
     assert [(check.model, check.failed) for check in made.checks] == [("demo:none", True), ("demo:encoder", False)]
     text = made.page.read_text()
@@ -110,18 +119,20 @@ def test_an_unexpected_error_costs_one_model(recipe: Path, tmp_path: Path, watch
 
     watch(fail)
     (failure,) = build_report(recipe, tmp_path / "out").failures
-    assert (failure.where, failure.what) == ("demo.toml:7: scores", "demo:decoder")
+    assert (failure.where, failure.what) == ('demo.toml: results "scores"', "demo:decoder")
     assert "IndexError: list index out of range" in str(failure)
     assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
 
 
-def test_parts_of_an_incomplete_report_are_kept_until_something_changes(
+def test_answers_are_kept_until_the_report_is_finished_or_something_changes(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Callable[..., list[str]]
 ) -> None:
-    """A file, the part itself or the version of the software."""
+    """A file, the request itself or the version of the software. An answer that lacks a model is asked for again."""
     shutil.copytree(ENCODER, tmp_path / "model")
-    change(recipe, '"demo:encoder", "demo:decoder"', '"./model", "demo:none"')
+    change(recipe, '"demo:encoder", "demo:decoder"', '"./model"')
     change(recipe, 'models = ["demo:encoder"]\n', "")
+    more = '[[results]]\nname = "more"\ncommand = "score"\nmodels = ["demo:none"]\n[[section]]'
+    change(recipe, "[[section]]", more)
     asked = watch()
 
     def again() -> list[str]:
@@ -137,7 +148,9 @@ def test_parts_of_an_incomplete_report_are_kept_until_something_changes(
     for part in (tmp_path / "out/.parts").glob("*.parquet"):
         part.write_bytes(part.read_bytes()[:100])
     assert again() == ["model", "demo:none"]
-    monkeypatch.setattr(parts, "software", lambda: {"attngeo": "99"})
+    change(recipe, '"./model"', '"./model"]\noptions = { gamma = 3 }\n#')
+    assert again() == ["model", "demo:none"]
+    monkeypatch.setattr(results, "software", lambda: {"attngeo": "99"})
     assert again() == ["model", "demo:none"]
 
 
@@ -160,7 +173,7 @@ def test_paths_are_relative_to_the_recipe(recipe: Path, tmp_path: Path, monkeypa
     assert json.loads(made[0]["provenance.json"])["results"][0]["model"] == "./model"
     assert not any(str(tmp_path).encode() in content for content in made[0].values())
     shutil.move(tmp_path / "a/model", tmp_path / "model")
-    with pytest.raises(ModelNotFoundError, match=r"demo\.toml:7: scores: \./model"):
+    with pytest.raises(ModelNotFoundError, match=r"demo\.toml: results \"scores\": \./model"):
         build_report("a/demo.toml", tmp_path / "again")
 
 
@@ -180,7 +193,7 @@ def test_questions_are_found_beside_the_recipe(tmp_path: Path) -> None:
 def test_models_without_a_possible_name_are_listed_like_others(recipe: Path, tmp_path: Path) -> None:
     change(recipe, '"demo:encoder", "demo:decoder"', f'"demo:encoder", "~nosuchuser/m", "{"a" * 300}", "a\\u0000b"')
     made = build_report(recipe, tmp_path / "out")
-    assert [failure.where for failure in made.failures] == ["demo.toml:7: scores"] * 3
+    assert [failure.where for failure in made.failures] == ['demo.toml: results "scores"'] * 3
     assert all(isinstance(failure.error, AttnGeoError) for failure in made.failures)
     assert pd.read_csv(tmp_path / "out/tables/scores.csv")["model"].unique().tolist() == ["demo:encoder"]
 
@@ -205,13 +218,18 @@ def test_the_files_that_a_part_depends_on(tmp_path: Path) -> None:
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked/inside").symlink_to(tmp_path / "sub")
     for place, file in (
-        (f"cbow:{tmp_path}/t.txt", "t.txt"), (tmp_path / "v.zip/m.txt", "v.zip"),
-        (tmp_path / "model.safetensors", "config.json"), (tmp_path / "linked", "sub/q.txt"),
+        ("cbow:t.txt", "t.txt"), ("v.zip/m.txt", "v.zip"),
+        ("model.safetensors", "config.json"), ("linked", "sub/q.txt"),
     ):  # fmt: skip
-        before = describe_files(place)
+        before = describe_files(place, tmp_path)
         (tmp_path / file).write_text("longer")
-        assert before != describe_files(place) != "", place
-    assert describe_files("org/name") == describe_files("demo:minilm") == describe_files(tmp_path / "none/x") == ""
+        assert before != describe_files(place, tmp_path) != "", place
+    assert (
+        describe_files("org/name", tmp_path)
+        == describe_files("demo:minilm", tmp_path)
+        == describe_files("none/x", tmp_path)
+        == ""
+    )
 
 
 def test_a_folder_that_cannot_keep_parts_fails_the_report_and_no_model(recipe: Path, tmp_path: Path) -> None:

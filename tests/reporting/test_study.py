@@ -37,7 +37,7 @@ def test_two_processes_make_the_same_report(recipe: Path, tmp_path: Path, monkey
     change(recipe, '"demo:decoder"', '"demo:none", "demo:decoder"')
     made = [build_report(recipe, tmp_path / f"out{jobs}", jobs=jobs) for jobs in (1, 2)]
     assert [str(failure) for failure in made[0].failures] == [str(failure) for failure in made[1].failures]
-    assert_states(str(made[1].failures[0]), "demo.toml:7", "scores", "demo:none")
+    assert_states(str(made[1].failures[0]), "demo.toml", "scores", "demo:none")
     (one, two) = (read_files(each.folder) for each in made)
     assert {name.partition("/")[0] for name in one} >= {"index.html", "tables"}
     assert {name: content for name, content in one.items() if ".parts" not in name} == {
@@ -45,7 +45,6 @@ def test_two_processes_make_the_same_report(recipe: Path, tmp_path: Path, monkey
     }
     rows = pd.read_csv(made[1].folder / "tables/scores.csv")
     assert list(rows["model"].unique()) == ["demo:encoder", "demo:decoder"]
-    assert len(list((made[1].folder / ".parts").iterdir())) == 2
 
 
 def test_the_first_failure_ends_a_report_if_that_is_asked_for(recipe: Path, tmp_path: Path) -> None:
@@ -53,7 +52,6 @@ def test_the_first_failure_ends_a_report_if_that_is_asked_for(recipe: Path, tmp_
     with pytest.raises(ModelNotFoundError, match="demo:none"):
         build_report(recipe, tmp_path / "out", fail_fast=True)
     assert not (tmp_path / "out/index.html").exists()
-    assert len(list((tmp_path / "out/.parts").iterdir())) == 1
 
 
 @pytest.mark.slow

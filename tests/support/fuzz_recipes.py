@@ -153,7 +153,7 @@ def check_part(where: str, found: Any, stated: Any, name: str = "") -> None:
         for number, (one, other) in enumerate(zip(found, stated, strict=True)):
             check_part(f"{where}[{number}]", one, other)
     elif name == "layers" and isinstance(stated, str):
-        check_equal(where, found, read_layers(stated))
+        check_equal(where, list(found), read_layers(stated))
     elif name in ("compare", "objectives") and isinstance(stated, str):
         check_equal(where, found, [each.strip() for each in stated.split(",")])
     elif name == "memory" and isinstance(stated, str):

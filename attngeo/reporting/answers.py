@@ -1,0 +1,329 @@
+"""What answers each question of a recipe: the library's functions, with the paths and names that the recipe has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field, create_model
+
+from attngeo.analogies.options import GOOGLE, AnalogyOptions
+from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import is_path, local_path
+from attngeo.choices import one_of
+from attngeo.embeddings.opening import CBOW
+from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
+from attngeo.options import Options, option, options_of
+from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
+from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions
+from attngeo.pretrain.options import (
+    PATHS,
+    ComparisonOptions,
+    ImagePretrainOptions,
+    TextPretrainOptions,
+    make_options,
+    separate_comparison,
+)
+from attngeo.progress import ProgressCallback
+from attngeo.schemas import as_value_error
+from attngeo.scores.options import ResultOptions, ScoreOptions
+from attngeo.scores.spec import number_columns
+from attngeo.studies.engine import StudyOptions
+from attngeo.tables.files import atomic_write
+from attngeo.tables.read import read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What may stand before a path: the text of CBOW vectors, and a table of Jigsaw's comments.
+PREFIXES = (CBOW, "jigsaw:")
+# Ends of the names of files that belong to a checkpoint's file beside it.
+CHECKPOINT = ("config.json", ".safetensors", ".bin")
+# The folder of training runs in a report, and the file in a run's that tells what its data were.
+RUNS, INPUTS = "runs", "inputs.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """Where an answer is made, and how. name: of the results. base: the recipe's folder, to which paths are relative.
+
+    folder: the report's. inputs: a text that changes with the files that the request names.
+    """
+
+    base: Path
+    folder: Path
+    hub: HubAccess
+    progress: ProgressCallback
+    study: StudyOptions = StudyOptions()
+    name: str = ""
+    inputs: str = ""
+
+
+@dataclass
+class ResultsAnswer:
+    """The table of an answer. made: how each part of it was made. failures: what is missing from it, and why."""
+
+    rows: pd.DataFrame
+    made: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[tuple[str, AttnGeoError]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> ResultsAnswer:
+        """The answer that is one table."""
+        return cls(rows, [{str(name): value for name, value in rows.attrs.items()}])
+
+
+def _refuse_repeated(models: list[str]) -> list[str]:
+    repeated = next((model for model in models if models.count(model) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"{repeated!r} is listed twice, expected each model once")
+    return models
+
+
+def _check_statements(names: Sequence[str]) -> Sequence[str]:
+    as_value_error(select_statements, names)
+    return names
+
+
+Models = Annotated[list[str], Field(min_length=1), AfterValidator(_refuse_repeated)]
+Statements = Annotated[Sequence[str], AfterValidator(_check_statements)]
+Experiment = Annotated[str, AfterValidator(lambda name: as_value_error(one_of, "experiment", name, SETTINGS))]
+
+
+class _OfRuns(Options):
+    """The options of a training run, or of a comparison of runs."""
+
+    def _check(self) -> None:
+        make_options(**separate_comparison(self.given)[1])
+
+
+def _merge_options(*kinds: type[Options]) -> dict[str, Any]:
+    """The options of classes, each of which may be left out."""
+    return {
+        name: (kind.model_fields[name].annotation | None, option(None, **vars(declared)))  # type: ignore[operator]
+        for kind in kinds
+        for name, declared in options_of(kind).items()
+    }
+
+
+PretrainTable = create_model(
+    "PretrainTable", __base__=_OfRuns, **_merge_options(TextPretrainOptions, ImagePretrainOptions, ComparisonOptions)
+)
+
+
+class EfaTable(RunOptions):
+    """The options of an experiment. A report saves no models."""
+
+    save: None = None
+
+
+def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
+    """Scores of every layer and head of some models. A model that fails costs only its rows."""
+    import pandas as pd
+
+    from attngeo.scores.score import score_models
+
+    names, failures = dict[str, str](), []
+    for model in models:
+        try:
+            names[resolve_reference(model, place.base)] = model
+        except AttnGeoError as error:
+            failures.append((model, error))
+    outcomes = score_models(
+        list(names), options.replace(per_head=options.given.get("per_head", True)), hub=place.hub,
+        results=ResultOptions(), study=place.study, progress=place.progress,
+    ) if names else []  # fmt: skip
+    failures += [(names[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
+    frames = [_rename_models(outcome.result, names) for outcome in outcomes if outcome.result is not None]
+    for frame in frames:
+        frame.attrs["memory"] = options.memory  # not the share of each of several processes
+    answer = ResultsAnswer(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), failures=failures)
+    answer.made = [made for frame in frames for made in ResultsAnswer.of(frame).made]
+    answer.failures.sort(key=lambda failure: models.index(failure[0]))
+    return answer
+
+
+def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
+    """Word analogies in the embeddings of some models, on the questions that all of them know."""
+    from attngeo.analogies.analogy import analogy
+
+    names = {resolve_reference(model, place.base): model for model in models}
+    questions = options.given.get("questions", GOOGLE)
+    if isinstance(questions, str) and questions != GOOGLE:
+        options = options.replace(questions=str(place.base / local_path(questions)))
+    rows = analogy(list(names), options=options, hub=place.hub, progress=place.progress).scores
+    return ResultsAnswer.of(_rename_models(rows, names))
+
+
+def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
+    """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
+    return ResultsAnswer.of(check_statements(statements, options=options, progress=place.progress))
+
+
+def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
+    """Scores of methods on simulated tables, whose test rows have another distribution."""
+    from attngeo.papers.wibisono2023.tables import compare_on_simulation
+
+    return ResultsAnswer.of(compare_on_simulation(options, study=place.study, progress=place.progress))
+
+
+def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
+    """Scores of methods on the auto-mpg data."""
+    from attngeo.papers.wibisono2023.tables import compare_on_auto_mpg
+
+    options = _find_data(options, place)
+    return ResultsAnswer.of(compare_on_auto_mpg(options, study=place.study, progress=place.progress))
+
+
+def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
+    """Errors of models in an experiment of exponential family attention, beside baselines."""
+    from attngeo.papers.wibisono2025.experiments import compare_models
+
+    chosen = RunOptions(**_find_data(options, place).given)
+    return ResultsAnswer.of(compare_models(experiment, chosen, study=place.study, progress=place.progress))
+
+
+def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
+    """Rows of a file that attngeo wrote. path: relative to the recipe."""
+    file = place.base / local_path(path)
+    rows = read_results(file, (), "attngeo … -o FILE", numbers=number_columns())
+    digest = hashlib.sha256(read_small_bytes(file, MOST_RESULTS_BYTES)).hexdigest()
+    rows.attrs = {"model": path, "sha256": digest}
+    return ResultsAnswer.of(rows)
+
+
+def list_curve_columns() -> tuple[str, ...]:
+    """The columns of the curves of runs."""
+    from attngeo.pretrain.callback import geometry_columns
+    from attngeo.pretrain.comparison import RUN_COLUMNS
+
+    return (*RUN_COLUMNS, *geometry_columns())
+
+
+def train(options: Options, place: Workplace) -> ResultsAnswer:
+    """Scores and loss of a training run, or of a comparison of runs, at every log. Runs are kept beside the report."""
+    written, found = options.given, dict(options.given)
+    for name in [name for name, names in PATHS.items() if name in found and found[name] not in names]:
+        found[name] = resolve_reference(found[name], place.base)
+    compared = found.get("compare") or ()
+    found |= {"compare": [
+        init if init in PATHS["init"] else resolve_reference(init, place.base) for init in compared
+    ]} if compared else {}  # fmt: skip
+    inits = {found.get("init"): written.get("init"), **dict(zip(found.get("compare", ()), compared, strict=True))}
+    folder = place.folder / RUNS / place.name
+    _check_inputs(folder, place.inputs)
+    rows = _train_or_resume(found, folder, place)
+    rows["init"] = rows["init"].replace(inits)
+    rows.attrs.update(written)  # paths as the recipe writes them
+    return ResultsAnswer.of(rows)
+
+
+def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
+    """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
+    from attngeo.pretrain.comparison import build_curves, compare
+    from attngeo.pretrain.options import SETTINGS as SETTINGS_FILE
+    from attngeo.pretrain.options import resume_options
+    from attngeo.pretrain.runs import load_run, run
+
+    comparison, given = separate_comparison(options)
+    training = make_options(**given)
+    try:
+        if comparison.compare is not None:
+            curves = compare(
+                training, folder, comparison=comparison, study=place.study, resume=True, progress=place.progress
+            ).curves
+        else:
+            finished = load_run(folder)
+            if finished is not None:
+                resume_options(finished.options, dict(training), folder)  # raises if they differ
+            started = (folder / SETTINGS_FILE).is_file()
+            curves = build_curves([finished or run(training, folder, resume=started, progress=place.progress)])
+    except InterruptedTrainingError as error:
+        raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
+    curves.attrs.update(dict(training) | dict(comparison))
+    return curves
+
+
+def _check_inputs(folder: Path, files: str) -> None:
+    """Raise OutputError if the runs in a folder were trained on other files than these; note them in a new folder."""
+    path = folder / INPUTS
+    digest = json.dumps({"files": hashlib.sha256(files.encode()).hexdigest()})
+    if path.is_file() and read_small_bytes(path) != digest.encode():
+        raise OutputError(
+            f"{folder}: the training files have changed since these runs; delete the folder to train again, or delete "
+            f"only {INPUTS} in it if the data are the same"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    with atomic_write(path) as partial_path:
+        partial_path.write_text(digest, "utf-8")
+
+
+def _rename_models(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The frame with models named as in the recipe, instead of by their paths on this machine."""
+    frame["model"] = frame["model"].replace(dict(names))
+    model = frame.attrs.get("model")
+    frame.attrs = {**frame.attrs, "model": names.get(str(model), model)}
+    return frame
+
+
+def _find_data(options: Any, place: Workplace) -> Any:
+    """The options with the file of their data beside the recipe."""
+    data = options.data
+    return options if data is None else options.replace(data=str(place.base / local_path(data)))
+
+
+def resolve_reference(model: str, base: Path) -> str:
+    """A path that is relative to the recipe, made absolute; any other reference as it is. Raises ModelNotFoundError."""
+    for prefix in PREFIXES:
+        if model.startswith(prefix):
+            return prefix + resolve_reference(model.removeprefix(prefix), base)
+    path = base / local_path(model)
+    if is_path(model) or path.exists():
+        return str(path.absolute())
+    if local_path(model).exists():
+        raise ModelNotFoundError(
+            f"{model}: found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
+            "it there; for the Hub's model, run from another directory"
+        )
+    return model
+
+
+def describe_inputs(content: Any, base: Path) -> str:
+    """A text that changes with every file that a text in a request may name, relative to the recipe."""
+    match content:
+        case str():
+            return describe_files(content, base)
+        case Mapping():
+            return "".join(describe_inputs(value, base) for value in content.values())
+        case Sequence():
+            return "".join(describe_inputs(value, base) for value in content)
+    return ""
+
+
+def describe_files(text: str, base: Path) -> str:
+    """A text that changes with a file or folder, and with a checkpoint's files beside it; "" for other references."""
+    for prefix in PREFIXES:
+        text = text.removeprefix(prefix)
+    try:
+        path = base / local_path(text)
+        # A member of an archive changes with its archive.
+        path = next((place for place in (path, *path.parents) if place.is_file()), path)
+        if text and path.is_dir():
+            files = [Path(at, name) for at, _, names in os.walk(path, followlinks=True) for name in names]
+        elif path.is_file():
+            files = [path, *(file for file in path.parent.iterdir() if file.name.endswith(CHECKPOINT))]
+        else:
+            return ""
+        return " ".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in sorted(files))
+    except (OSError, ValueError, AttnGeoError):  # no path
+        return ""
