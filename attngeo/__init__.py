@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from attngeo.scores.weights import attention_sites as attention_sites
     from attngeo.verification.verify import verify as verify
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "AttnGeoError": "errors",
