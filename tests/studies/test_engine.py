@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from support.messages import assert_states, refuses
-from support.study_runs import end_its_process, square, square_or_fail, tell
+from support.study_runs import end_its_process, square, square_or_fail, tell, wait_for_delivery
 
 from attngeo import errors
 from attngeo.errors import (
@@ -27,7 +27,7 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.studies.engine import VISIBLE_GPUS, StudyOptions, run_study, take_gpu
+from attngeo.studies.engine import VISIBLE_GPUS, RunOutcome, StudyOptions, run_study, take_gpu
 
 ONE, TWO = StudyOptions(), StudyOptions(jobs=2)
 NUMBERS = list(range(8))
@@ -43,7 +43,20 @@ def test_results_have_the_order_of_the_settings_and_failures_stop_nothing(option
     assert [each.name for each in outcomes] == NAMES
     assert [each.result for each in outcomes] == [0, None, 4, None, 16, None, 36, None]
     assert sorted(arrived) == NUMBERS
-    assert (arrived == NUMBERS) is (options is ONE), "results are delivered as they arrive, not in order"
+    assert arrived == NUMBERS or options is TWO
+
+
+def test_results_are_delivered_as_they_arrive(tmp_path: Path) -> None:
+    """The first run ends when the second is delivered."""
+    arrived: list[int] = []
+
+    def note(outcome: RunOutcome[int]) -> None:
+        arrived.append(outcome.number)
+        (tmp_path / "delivered").touch()
+
+    settings = [(0, tmp_path / "delivered"), (1, tmp_path / "delivered")]
+    run_study(wait_for_delivery, settings, names=["first", "second"], options=TWO, on_outcome=note)
+    assert arrived == [1, 0]
     failures = {each.number: each.failure for each in outcomes if each.failure is not None}
     assert {number: type(error) for number, error in failures.items()} == {
         1: CorruptCheckpointError, 3: UnexpectedError, 5: CorruptCheckpointError, 7: UnexpectedError,

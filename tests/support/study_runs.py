@@ -54,3 +54,12 @@ def end_its_process(number: int, progress: ProgressCallback) -> int:  # noqa: AR
 
 def do_nothing(number: int, progress: ProgressCallback) -> int:  # noqa: ARG001
     return number
+
+
+def wait_for_delivery(setting: tuple[int, Path], progress: ProgressCallback) -> int:  # noqa: ARG001
+    """Run 0 ends when a file exists, or after a minute."""
+    number, file = setting
+    limit = time.monotonic() + 60
+    while number == 0 and not file.exists() and time.monotonic() < limit:
+        time.sleep(0.01)
+    return number
