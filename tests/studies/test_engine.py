@@ -44,6 +44,12 @@ def test_results_have_the_order_of_the_settings_and_failures_stop_nothing(option
     assert [each.result for each in outcomes] == [0, None, 4, None, 16, None, 36, None]
     assert sorted(arrived) == NUMBERS
     assert arrived == NUMBERS or options is TWO
+    failures = {each.number: each.failure for each in outcomes if each.failure is not None}
+    assert {number: type(error) for number, error in failures.items()} == {
+        1: CorruptCheckpointError, 3: UnexpectedError, 5: CorruptCheckpointError, 7: UnexpectedError,
+    }  # fmt: skip
+    assert str(failures[1]) == "1 is corrupt"
+    assert_states(str(failures[3]), "n3", "KeyError", 3)
 
 
 def test_results_are_delivered_as_they_arrive(tmp_path: Path) -> None:
@@ -57,12 +63,6 @@ def test_results_are_delivered_as_they_arrive(tmp_path: Path) -> None:
     settings = [(0, tmp_path / "delivered"), (1, tmp_path / "delivered")]
     run_study(wait_for_delivery, settings, names=["first", "second"], options=TWO, on_outcome=note)
     assert arrived == [1, 0]
-    failures = {each.number: each.failure for each in outcomes if each.failure is not None}
-    assert {number: type(error) for number, error in failures.items()} == {
-        1: CorruptCheckpointError, 3: UnexpectedError, 5: CorruptCheckpointError, 7: UnexpectedError,
-    }  # fmt: skip
-    assert str(failures[1]) == "1 is corrupt"
-    assert_states(str(failures[3]), "n3", "KeyError", 3)
 
 
 @pytest.mark.parametrize("options", [ONE, TWO], ids=["one process", "two"])
