@@ -292,7 +292,7 @@ def test_nothing_is_kept_without_a_home(model: Path, monkeypatch: pytest.MonkeyP
         raise RuntimeError("no home")
 
     monkeypatch.delenv("ATTNGEO_CACHE")
-    monkeypatch.setattr("platformdirs.user_cache_path", fail)
+    monkeypatch.setattr("attngeo.studies.results.user_cache_path", fail)
     assert computed(model) == computed(model) == LAYERS
 
 

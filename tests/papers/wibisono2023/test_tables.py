@@ -200,7 +200,7 @@ def test_the_digest_of_statements_is_of_all_that_a_module_imports(
 
 def test_answers_depend_on_the_code_of_their_method() -> None:
     before = {name: METHODS[name].version for name in ("lr", "atn")}
-    with changed_code("efa/network.py"):
+    with changed_code("estimators/efa/attention.py"):
         assert {name: METHODS[name].version for name in before} == before
     with changed_code("training/state.py"):
         assert METHODS["atn"].version != before["atn"]
