@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError
     from attngeo.figures.save import save_figure as save_figure
-    from attngeo.geometry.scores import directionality as directionality
-    from attngeo.geometry.scores import symmetry as symmetry
+    from attngeo.geometry.scores import directionality as directionality, symmetry as symmetry
     from attngeo.reporting.plots import plot as plot
     from attngeo.scores.matrix import query_key_matrix as query_key_matrix
     from attngeo.scores.score import score as score

@@ -40,32 +40,14 @@ from pydantic_core import ErrorDetails
 
 from attngeo.choices import (
     COMPARISON as COMPARISON,
-)  # fmt: skip
-from attngeo.choices import (
     COMPUTATION as COMPUTATION,
-)
-from attngeo.choices import (
     DRAWING as DRAWING,
-)
-from attngeo.choices import (
     INPUT as INPUT,
-)
-from attngeo.choices import (
     MODEL as MODEL,
-)
-from attngeo.choices import (
     OPTIMISATION as OPTIMISATION,
-)
-from attngeo.choices import (
     PANELS as PANELS,
-)
-from attngeo.choices import (
     RESULTS as RESULTS,
-)
-from attngeo.choices import (
     RUNNING as RUNNING,
-)
-from attngeo.choices import (
     one_of,
 )
 from attngeo.errors import UnknownOptionError, UsageError
@@ -87,7 +69,8 @@ class Option:
     default `--the-name`. metavar: what `--help` shows for the value. shown_default: what `--help` shows for a default
     that depends on something else. least, most: limits of a number, both allowed. choices: the texts that are allowed,
     if the type does not list them. parse: makes the value from any other than None, such as the text "1GB". repeated:
-    whether the command line takes the option several times; parse then gets a list of texts.
+    whether the command line takes the option several times; parse then gets a list of texts. advanced: whether only
+    `--help-all` shows it.
     """
 
     help: str
@@ -100,6 +83,7 @@ class Option:
     choices: Callable[[], tuple[str, ...]] | None = None
     parse: Callable[[Any], Any] | None = None
     repeated: bool = False
+    advanced: bool = False
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Complete the JSON schema of the field, as pydantic asks."""
@@ -113,9 +97,7 @@ class Option:
 def option(default: Any, help: str, *, panel: str, **about: Any) -> Any:
     """A field that is an option; the arguments are those of `Option`. default: ... if there is none."""
     declared = Option(help=help, panel=panel, **about)
-    return Field(
-        default, description=help, ge=declared.least, le=declared.most, json_schema_extra=declared
-    )  # fmt: skip
+    return Field(default, description=help, ge=declared.least, le=declared.most, json_schema_extra=declared)
 
 
 def device_option() -> Any:
@@ -132,7 +114,7 @@ def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     """The option `missing` of what reads a user's own tables. default: what help shows."""
     return option(
         None, "Text that is a missing cell, as an empty one always is; may be repeated", panel=INPUT, metavar="TEXT",
-        parse=as_texts, repeated=True, shown_default=default,
+        parse=as_texts, repeated=True, shown_default=default, advanced=True,
     )  # fmt: skip
 
 

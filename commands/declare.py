@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from attngeo.options import Option, Options, choices_of, options_of
+from attngeo.options import RUNNING, Option, Options, choices_of, options_of
 
 Command = Callable[..., None]
 
@@ -31,6 +32,16 @@ def with_options(function: Command) -> Command:
             for option, declared in options_of(kind).items():
                 merged.setdefault(option, _make_parameter(kind, option, declared))
 
+    if any(about.advanced for kinds in parts.values() for kind in kinds for about in options_of(kind).values()):
+        info = typer.Option(
+            "--help-all", help="Show all options, and exit", is_eager=True, callback=_show_all,
+            rich_help_panel=RUNNING,
+        )  # fmt: skip
+        name = "help_all"
+        merged[name] = inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
+        )
+
     @wraps(function)
     def command(**values: Any) -> None:
         rest = {name: values[name] for name in parameters if name not in parts}
@@ -43,6 +54,19 @@ def with_options(function: Command) -> Command:
     command.__signature__ = inspect.Signature(list(merged.values()))  # type: ignore[attr-defined]
     command.__annotations__ = {}
     return command
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    """Print the help with the options that `--help` leaves out, and end."""
+    if not wanted:
+        return
+    left_out: list[Any] = [parameter for parameter in ctx.command.params if getattr(parameter, "hidden", False)]
+    for parameter in left_out:
+        parameter.hidden = False
+    sys.stdout.write(ctx.get_help())
+    for parameter in left_out:  # the command may be called again in this process
+        parameter.hidden = True
+    raise typer.Exit
 
 
 def _classes(annotation: Any) -> list[type[Options]]:
@@ -67,7 +91,7 @@ def _make_parameter(kind: type[Options], name: str, declared: Option) -> inspect
         shown = flag.removeprefix("--")
     choices = partial(choices_of, kind, name)
     info = typer.Option(
-        *(declared.flags or own), help=declared.help, rich_help_panel=declared.panel,
+        *(declared.flags or own), help=declared.help, rich_help_panel=declared.panel, hidden=declared.advanced,
         metavar=declared.metavar or ("|".join(choices()) if declared.choices else None),
         autocompletion=(lambda: list(choices())) if declared.choices else None,
         show_default=shown if shown is not None else False,

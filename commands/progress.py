@@ -8,8 +8,15 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Task, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress as RichProgress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.text import Text
 

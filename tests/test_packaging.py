@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from support.lowest import EXTRAS as LOWEST_EXTRAS
-from support.lowest import FIXED, LEFT_TO_PIP, lowest_versions, normalise, read_constraints
+from support.lowest import EXTRAS as LOWEST_EXTRAS, FIXED, LEFT_TO_PIP, lowest_versions, normalise, read_constraints
 
 import attngeo
 from attngeo import errors

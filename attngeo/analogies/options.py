@@ -31,17 +31,20 @@ class ProbeSettings(Options):
         "auto", "Case of the words that are looked up; auto is lower for uncased vocabularies, else keep", panel=INPUT
     )
     compose: Compose = option(
-        "none", "Vector of a word of several tokens: none, or the mean of their vectors", panel=INPUT
+        "none", "Vector of a word of several tokens: none, or the mean of their vectors", advanced=True, panel=INPUT
     )
     limit: int | None = option(
-        None, "Use only the first N candidates, in most tables the most frequent", panel=INPUT, least=1
+        None, "Use only the first N candidates, in most tables the most frequent", advanced=True, panel=INPUT, least=1
     )
     normalise: bool = option(
         False, "Scale vectors to unit length first", panel=COMPUTATION, flags=("--normalise", "--normalize")
     )
-    centre: bool = option(False, "Subtract the mean vector first", panel=COMPUTATION, flags=("--centre", "--center"))
+    centre: bool = option(
+        False, "Subtract the mean vector first", advanced=True, panel=COMPUTATION, flags=("--centre", "--center")
+    )
     remove_top: int = option(
-        0, "Subtract the mean and the N directions of largest variance first (all-but-the-top)", panel=COMPUTATION,
+        0, "Subtract the mean and the N directions of largest variance first (all-but-the-top)",
+        advanced=True, panel=COMPUTATION,
         metavar="N", least=0,
     )  # fmt: skip
     device: str = device_option()
@@ -64,15 +67,21 @@ class AnalogyOptions(ProbeSettings):
     )
     resample: Resample = option(
         "pairs", "What the bootstrap draws: pairs of words, or questions as if they were independent",
-        panel=COMPUTATION,
+        advanced=True, panel=COMPUTATION,
     )  # fmt: skip
     draws: int = option(
-        2000, "Number of bootstrap draws; 0 for no intervals", panel=COMPUTATION, least=0, most=MOST_DRAWS
+        2000,
+        "Number of bootstrap draws; 0 for no intervals",
+        advanced=True,
+        panel=COMPUTATION,
+        least=0,
+        most=MOST_DRAWS,
     )
     seed: int = option(0, "Seed of the bootstrap; with --explain, of the training", panel=COMPUTATION, least=0)
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS)
     memory: int | str = option(
-        1_000_000_000, "Memory for blocks of the computation, in addition to the table", panel=RUNNING, metavar="SIZE",
+        1_000_000_000, "Memory for blocks of the computation, in addition to the table",
+        advanced=True, panel=RUNNING, metavar="SIZE",
         parse=parse_bytes, shown_default="1GB",
     )  # fmt: skip
 

@@ -13,8 +13,17 @@ class HubAccess(Options):
 
     offline: bool = option(False, "Use only the Hub's cache; open no connection", panel=RUNNING)
     download: bool = option(
-        False, "Download whole files of weights into the Hub's cache instead of reading ranges of them", panel=RUNNING
+        False,
+        "Download whole files of weights into the Hub's cache instead of reading ranges of them",
+        advanced=True,
+        panel=RUNNING,
     )
     retries: int = option(
-        5, "Number of times that a failed request for a range is repeated", panel=RUNNING, metavar="N", least=0, most=20
+        5,
+        "Number of times that a failed request for a range is repeated",
+        advanced=True,
+        panel=RUNNING,
+        metavar="N",
+        least=0,
+        most=20,
     )

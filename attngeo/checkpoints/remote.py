@@ -23,8 +23,7 @@ from urllib.parse import urlsplit
 
 from huggingface_hub import constants, get_session, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-from huggingface_hub.utils import _http as hub_http
-from huggingface_hub.utils import httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
+from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
 from attngeo.bounds import require_memory
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line

@@ -15,8 +15,10 @@ from attngeo import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.estimators.efa.estimator import ExponentialFamilyAttention as ExponentialFamilyAttention
-    from attngeo.estimators.tabular.classifier import AttentionClassifier as AttentionClassifier
-    from attngeo.estimators.tabular.classifier import fit_together as fit_together
+    from attngeo.estimators.tabular.classifier import (
+        AttentionClassifier as AttentionClassifier,
+        fit_together as fit_together,
+    )
 
 _HOMES = {
     "AttentionClassifier": "tabular.classifier", "ExponentialFamilyAttention": "efa.estimator",

@@ -17,15 +17,15 @@ from attngeo import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.pretrain.callback import AttentionGeometryCallback as AttentionGeometryCallback
-    from attngeo.pretrain.comparison import Comparison as Comparison
-    from attngeo.pretrain.comparison import compare as compare
+    from attngeo.pretrain.comparison import Comparison as Comparison, compare as compare
     from attngeo.pretrain.initialisation import initialise as initialise
-    from attngeo.pretrain.options import ComparisonOptions as ComparisonOptions
-    from attngeo.pretrain.options import ImagePretrainOptions as ImagePretrainOptions
-    from attngeo.pretrain.options import TextPretrainOptions as TextPretrainOptions
-    from attngeo.pretrain.options import make_options as make_options
-    from attngeo.pretrain.runs import Run as Run
-    from attngeo.pretrain.runs import run as run
+    from attngeo.pretrain.options import (
+        ComparisonOptions as ComparisonOptions,
+        ImagePretrainOptions as ImagePretrainOptions,
+        TextPretrainOptions as TextPretrainOptions,
+        make_options as make_options,
+    )
+    from attngeo.pretrain.runs import Run as Run, run as run
 
 _HOMES = {
     "AttentionGeometryCallback": "callback",

@@ -69,9 +69,9 @@ def show_presets(name: str) -> str:
     return "; ".join(shown)
 
 
-def preset_option(name: str, help: str, *, panel: str, least: float, default: Any = BY_MODEL) -> Any:
+def preset_option(name: str, help: str, *, panel: str, least: float, default: Any = BY_MODEL, **about: Any) -> Any:
     """An option of which each preset has a value, which `--help` shows as its default."""
-    return option(default, help, panel=panel, shown_default=show_presets(name), least=least)
+    return option(default, help, panel=panel, shown_default=show_presets(name), least=least, **about)
 
 
 class PretrainOptions(Options):
@@ -101,22 +101,29 @@ class PretrainOptions(Options):
     batch_size: int = preset_option(
         "batch_size", "Sequences or images per device and batch", panel=OPTIMISATION, least=1
     )
-    grad_accum: int = preset_option("grad_accum", "Batches per update", panel=OPTIMISATION, least=1)
+    grad_accum: int = preset_option("grad_accum", "Batches per update", advanced=True, panel=OPTIMISATION, least=1)
     lr: float = preset_option("lr", "Peak learning rate of AdamW", panel=OPTIMISATION, least=0)
     warmup: int = preset_option(
-        "warmup", "Updates before the learning rate reaches its peak", panel=OPTIMISATION, least=0, default=0
+        "warmup",
+        "Updates before the learning rate reaches its peak",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        default=0,
     )
-    weight_decay: float = preset_option("weight_decay", "Weight decay of AdamW", panel=OPTIMISATION, least=0)
+    weight_decay: float = preset_option(
+        "weight_decay", "Weight decay of AdamW", advanced=True, panel=OPTIMISATION, least=0
+    )
     precision: TrainingPrecision = option(
-        "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", panel=COMPUTATION
+        "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", advanced=True, panel=COMPUTATION
     )
     seed: int = option(
         0, "Seed of the weights, the order of the data, and the masks or mixed images", panel=COMPUTATION, least=0,
         most=LARGEST_SEED,
     )  # fmt: skip
     log_every: int = preset_option("log_every", "Updates between logs; each log has the scores", panel=RESULTS, least=1)
-    report_to: Tracker = option("none", "Experiment tracker to log to as well", panel=RESULTS)
-    save_every: int = preset_option("save_every", "Updates between checkpoints", panel=RUNNING, least=1)
+    report_to: Tracker = option("none", "Experiment tracker to log to as well", advanced=True, panel=RESULTS)
+    save_every: int = preset_option("save_every", "Updates between checkpoints", advanced=True, panel=RUNNING, least=1)
 
     def _check(self) -> None:
         if self.task != self.TASK:
@@ -180,19 +187,24 @@ class TextPretrainOptions(PretrainOptions):
     TASK: ClassVar[Task] = "text"
 
     objective: Objective = option("mlm", "Prediction of masked tokens or of the next token", panel=MODEL)
-    mlm_probability: float = preset_option("mlm_probability", "Share of tokens that are masked", panel=MODEL, least=0)
-    text_column: str = option("", "Column of a table that holds the text", panel=INPUT, shown_default="text")
+    mlm_probability: float = preset_option(
+        "mlm_probability", "Share of tokens that are masked", advanced=True, panel=MODEL, least=0
+    )
+    text_column: str = option(
+        "", "Column of a table that holds the text", advanced=True, panel=INPUT, shown_default="text"
+    )
     tokenizer: str = option(
         "", "Tokeniser: train one on the data, or take that of a folder or Hub id", panel=INPUT, metavar="train|REF",
         shown_default="that of the data set, else train", flags=("--tokenizer", "--tokeniser"),
     )  # fmt: skip
     vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
     pack: bool = option(
-        True, "Join documents and cut them into full sequences; otherwise pad each document", panel=INPUT,
+        True, "Join documents and cut them into full sequences; otherwise pad each document",
+        advanced=True, panel=INPUT,
         shown_default="pack",
     )  # fmt: skip
     space_characters: bool = option(
-        False, "Join the characters with spaces, as the paper's published code did", panel=INPUT
+        False, "Join the characters with spaces, as the paper's published code did", advanced=True, panel=INPUT
     )
     seq_len: int = preset_option("seq_len", "Tokens per sequence", panel=INPUT, least=2)
 
@@ -218,14 +230,21 @@ class ImagePretrainOptions(PretrainOptions):
         "epochs", "Passes over the images, instead of --steps", panel=OPTIMISATION, least=0, default=0
     )
     warmup_epochs: int = preset_option(
-        "warmup_epochs", "Epochs of warm-up, instead of --warmup", panel=OPTIMISATION, least=0, default=0
+        "warmup_epochs", "Epochs of warm-up, instead of --warmup", advanced=True, panel=OPTIMISATION, least=0, default=0
     )
-    mixup: float = preset_option("mixup", "α of mixup's Beta distribution; 0 for none", panel=OPTIMISATION, least=0)
-    cutmix: float = preset_option("cutmix", "α of cutmix's Beta distribution; 0 for none", panel=OPTIMISATION, least=0)
-    label_smoothing: float = preset_option("label_smoothing", "Label smoothing", panel=OPTIMISATION, least=0)
+    mixup: float = preset_option(
+        "mixup", "α of mixup's Beta distribution; 0 for none", advanced=True, panel=OPTIMISATION, least=0
+    )
+    cutmix: float = preset_option(
+        "cutmix", "α of cutmix's Beta distribution; 0 for none", advanced=True, panel=OPTIMISATION, least=0
+    )
+    label_smoothing: float = preset_option(
+        "label_smoothing", "Label smoothing", advanced=True, panel=OPTIMISATION, least=0
+    )
     ema_decay: float = preset_option(
         "ema_decay",
         "Decay of the moving average of the weights; it is adapted to the batch size and the number of epochs",
+        advanced=True,
         panel=OPTIMISATION,
         least=0,
     )
@@ -264,7 +283,12 @@ class ComparisonOptions(Options):
         parse=parse_names,
     )  # fmt: skip
     objectives: Sequence[str] | None = option(
-        None, "Objectives to train with (with --compare)", panel=COMPARISON, metavar="mlm,clm", parse=parse_names
+        None,
+        "Objectives to train with (with --compare)",
+        advanced=True,
+        panel=COMPARISON,
+        metavar="mlm,clm",
+        parse=parse_names,
     )
     seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1)
 

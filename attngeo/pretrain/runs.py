@@ -29,9 +29,7 @@ from attngeo.errors import (
     UsageError,
     first_line,
 )
-from attngeo.pretrain.callback import FILE as GEOMETRY
-from attngeo.pretrain.callback import KEYS as GEOMETRY_KEYS
-from attngeo.pretrain.callback import AttentionGeometryCallback
+from attngeo.pretrain.callback import FILE as GEOMETRY, KEYS as GEOMETRY_KEYS, AttentionGeometryCallback
 from attngeo.pretrain.options import (
     ImagePretrainOptions,
     PretrainOptions,

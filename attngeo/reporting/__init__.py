@@ -12,8 +12,7 @@ from attngeo import import_when_used
 if TYPE_CHECKING:
     from attngeo.reporting.plots import plot as plot
     from attngeo.reporting.recipe import read_recipe as read_recipe
-    from attngeo.reporting.report import Report as Report
-    from attngeo.reporting.report import build_report as build_report
+    from attngeo.reporting.report import Report as Report, build_report as build_report
 
 _HOMES = {"Report": "report", "build_report": "report", "plot": "plots", "read_recipe": "recipe"}
 __all__ = list(_HOMES)

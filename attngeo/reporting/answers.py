@@ -228,8 +228,7 @@ def train(options: Options, place: Workplace) -> ResultsAnswer:
 def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
     """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
     from attngeo.pretrain.comparison import build_curves, compare
-    from attngeo.pretrain.options import SETTINGS as SETTINGS_FILE
-    from attngeo.pretrain.options import resume_options
+    from attngeo.pretrain.options import SETTINGS as SETTINGS_FILE, resume_options
     from attngeo.pretrain.runs import load_run, run
 
     comparison, given = separate_comparison(options)

@@ -54,10 +54,11 @@ class StudyOptions(Options):
         1, "Number of processes that work at the same time", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS,
     )  # fmt: skip
     cluster: str | None = option(
-        None, "Address of a Dask scheduler whose workers do the work, for example tcp://host:8786", panel=RUNNING,
+        None, "Address of a Dask scheduler whose workers do the work, for example tcp://host:8786",
+        advanced=True, panel=RUNNING,
         metavar="ADDRESS",
     )  # fmt: skip
-    fail_fast: bool = option(False, "Stop at the first run that fails", panel=RUNNING)
+    fail_fast: bool = option(False, "Stop at the first run that fails", advanced=True, panel=RUNNING)
 
     @property
     def elsewhere(self) -> bool:

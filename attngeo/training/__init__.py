@@ -14,13 +14,15 @@ from attngeo import import_when_used
 from attngeo.options import OPTIMISATION, RUNNING, Options, device_option, option
 
 if TYPE_CHECKING:
-    from attngeo.training.loop import Batches as Batches
-    from attngeo.training.loop import History as History
-    from attngeo.training.loop import TensorBatches as TensorBatches
-    from attngeo.training.loop import draw_generator as draw_generator
-    from attngeo.training.loop import make_optimizer as make_optimizer
-    from attngeo.training.loop import seeded as seeded
-    from attngeo.training.loop import train as train
+    from attngeo.training.loop import (
+        Batches as Batches,
+        History as History,
+        TensorBatches as TensorBatches,
+        draw_generator as draw_generator,
+        make_optimizer as make_optimizer,
+        seeded as seeded,
+        train as train,
+    )
 
 Precision = Literal["fp32", "bf16"]
 
@@ -30,12 +32,12 @@ class TrainingOptions(Options):
 
     epochs: int = option(200, "Passes over the training data", panel=OPTIMISATION, least=1)
     learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
-    weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", panel=OPTIMISATION, least=0)
+    weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
     patience: int | None = option(
         None, "Stop after this number of epochs without a lower validation loss", panel=OPTIMISATION, least=1
     )
     seed: int = option(0, "Seed of the start, the batches and the dropout", panel=OPTIMISATION, least=0, most=2**32 - 1)
-    precision: Precision = option("fp32", "Precision of the products", panel=RUNNING)
+    precision: Precision = option("fp32", "Precision of the products", advanced=True, panel=RUNNING)
     device: str = device_option()
 
 

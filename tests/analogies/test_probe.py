@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from support.messages import refuses
 from support.vectors import keyed, planted, table, words, write_questions

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Command
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from safetensors.torch import save_file
 from support.checkpoints import weights, write_config, write_index, write_sharded, write_single
 from support.damage import pickle_state, write_pickled

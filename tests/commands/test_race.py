@@ -14,8 +14,7 @@ from support.forks import start_forks
 from support.messages import assert_states
 from support.reports import read_files
 from support.runs import write_config, write_text
-from support.vectors import random_vectors, words, write_questions
-from support.vectors import write_text as write_vectors
+from support.vectors import random_vectors, words, write_questions, write_text as write_vectors
 
 from attngeo.errors import FolderInUseError
 

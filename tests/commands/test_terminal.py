@@ -43,11 +43,16 @@ def test_the_table_of_commands_says_what_their_help_says() -> None:
         assert command.purpose == " ".join(load_command(name).help.partition("\n\n")[0].split())
 
 
+def help_flag(name: str) -> str:
+    """The option that shows every option of a command."""
+    return "--help-all" if any(param.name == "help_all" for param in params(name)) else "--help"
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_help_fits_every_terminal(inside: Command, name: str, width: int) -> None:
     """Every option and its text is there, no line is longer than the terminal, and examples can be copied whole."""
-    done = inside(name, "--help", COLUMNS=str(width))
+    done = inside(name, help_flag(name), COLUMNS=str(width))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     start = lines.index("Examples") + 1
@@ -84,7 +89,7 @@ def test_options_are_the_same_in_every_command() -> None:
             running |= {param.name} if group == RUNNING else set()
         assert {"quiet", "verbose"} <= {param.name for param in options} or name in ("families", "cache")
     assert {name: each for name, each in flags.items() if len(each) > 1} == {}
-    assert running == RUNNING_OPTIONS
+    assert running == {*RUNNING_OPTIONS, "help_all"}
 
 
 @pytest.mark.parametrize(
@@ -355,3 +360,17 @@ def test_a_message_is_short_however_long_its_names_and_values_are(arguments: lis
     assert done.returncode != 0
     assert done.stderr.count("\n") == 1
     assert 20 < len(done.stderr) < 1400
+
+
+@pytest.mark.parametrize("name", [*NAMES, "efa fit", "efa run", "tabular fit", "tabular simulate"])
+def test_help_shows_at_most_25_options_and_help_all_every_one(name: str, inside: Command) -> None:
+    def list_options(flag: str) -> list[str]:
+        shown = inside(*name.split(), flag, COLUMNS="200")
+        assert shown.returncode == 0
+        return re.findall(r"^  (--?[\w-]+)", shown.stdout, re.MULTILINE)
+
+    chosen = list_options("--help")
+    assert len(chosen) <= 25
+    if "--help-all" in chosen:
+        every = list_options("--help-all")
+        assert set(chosen) < set(every)

@@ -8,8 +8,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from support.dense import dense_directionality, dense_symmetry, form
 from support.rounding import VARIABLE
 from torch import Tensor

@@ -10,8 +10,7 @@ import torch
 from support.checkpoints import write_single
 from support.messages import refuses
 from support.running_model import assert_same_logits, inputs_of, record_tiny
-from support.tiny_models import BERT, MLA, TEXT, TinyModel, build
-from support.tiny_models import LLAMA as TINY
+from support.tiny_models import BERT, LLAMA as TINY, MLA, TEXT, TinyModel, build
 
 import attngeo
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 from support.images import SWIN, VIT, small_image_options, write_images, write_vit_config
 from torch import Tensor

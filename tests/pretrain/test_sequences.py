@@ -9,8 +9,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from support.messages import refuses
 from support.toy_text import (
     WORDS,

@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.runs import write_config, write_text
-from support.vectors import table, words, write_questions
-from support.vectors import write_text as write_vectors
+from support.vectors import table, words, write_questions, write_text as write_vectors
 
 from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES

@@ -14,8 +14,7 @@ import pandas as pd
 import pytest
 from conftest import Command
 from support.browser import needs_browser
-from support.runs import write_config
-from support.runs import write_text as write_training_text
+from support.runs import write_config, write_text as write_training_text
 from support.vectors import checkpoint, planted, sentence_piece, write_questions, write_text
 
 import attngeo

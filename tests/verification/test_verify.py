@@ -25,8 +25,7 @@ from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, Unsuppo
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import AttentionSite, make_fused
 from attngeo.progress import Progress
-from attngeo.verification import drives, loading, recording
-from attngeo.verification import verify as verifying
+from attngeo.verification import drives, loading, recording, verify as verifying
 from attngeo.verification.checking import Prediction
 from attngeo.verification.verify import AGREEING, COLUMNS, SitePlace, match_places
 

@@ -87,11 +87,14 @@ class EfaOptions(TrainingOptions):
     )
     lags: Sequence[str] | None = option(
         None, "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be "
-        "repeated", panel=INPUT,
+        "repeated", advanced=True, panel=INPUT,
         metavar="COLUMN", parse=as_texts, repeated=True,
     )  # fmt: skip
     short: Short = option(
-        "error", "What to do with a sequence of one row, which no other row predicts: stop, or keep it", panel=INPUT
+        "error",
+        "What to do with a sequence of one row, which no other row predicts: stop, or keep it",
+        advanced=True,
+        panel=INPUT,
     )
     part: Part = option(
         "auto", "What is modelled: the items of a sequence, or the values of its items", panel=MODEL,
@@ -102,31 +105,41 @@ class EfaOptions(TrainingOptions):
         "binomial:N, negative-binomial:N, gamma:CONCENTRATION or ordinal:LEVELS (values from 0 to LEVELS − 1)",
         panel=MODEL, metavar="FAMILY",
     )  # fmt: skip
-    model: Model = option("efa", "Exponential family attention, or the latent factor model", panel=MODEL)
+    model: Model = option("efa", "Exponential family attention, or the latent factor model", advanced=True, panel=MODEL)
     direction: Direction = option("bi", "What a position sees: all others, or those before it", panel=MODEL)
     order: bool | None = option(
         None, "Give each position a vector; without it, and with direction bi, the order of rows has no effect",
-        panel=MODEL, shown_default="if a column orders the rows, or with direction uni",
+        advanced=True, panel=MODEL, shown_default="if a column orders the rows, or with direction uni",
     )  # fmt: skip
     width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
     layers: int = option(2, "Layers of attention", panel=MODEL, least=1)
-    heads: int = option(2, "Heads of attention", panel=MODEL, least=1)
-    item_vectors: bool = option(True, "Give tokens of values a vector of their item, if there are items", panel=MODEL)
+    heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, least=1)
+    item_vectors: bool = option(
+        True, "Give tokens of values a vector of their item, if there are items", advanced=True, panel=MODEL
+    )
     standardise: bool = option(
         True, "Scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean",
-        panel=MODEL,
+        advanced=True, panel=MODEL,
     )  # fmt: skip
     neighbours: int | None = option(
-        None, "Nearest places that the factor model adds up", panel=MODEL, least=1, shown_default="all others"
+        None,
+        "Nearest places that the factor model adds up",
+        advanced=True,
+        panel=MODEL,
+        least=1,
+        shown_default="all others",
     )
-    distance: Distance = option("haversine", "Distance of places: of latitude and longitude, or straight", panel=MODEL)
+    distance: Distance = option(
+        "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
+    )
     batch_size: int = option(32, "Sequences in a batch", panel=OPTIMISATION, least=1)
     patience: int | None = option(
         10, "Stop after this number of epochs without a lower loss on held-out sequences; 0 never stops",
-        panel=OPTIMISATION, least=0,
+        advanced=True, panel=OPTIMISATION, least=0,
     )  # fmt: skip
     validation_fraction: float = option(
-        0.2, "Fraction of the sequences that are held out, without validation data", panel=OPTIMISATION, least=0,
+        0.2, "Fraction of the sequences that are held out, without validation data",
+        advanced=True, panel=OPTIMISATION, least=0,
         most=0.9,
     )  # fmt: skip
 

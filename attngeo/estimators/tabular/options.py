@@ -30,11 +30,14 @@ class ClassifierOptions(Options):
     """Options of `AttentionClassifier`; the defaults are those of the published run."""
 
     n_heads: int = option(5, "Heads of attention", panel=MODEL, flags=("--heads",), least=1)
-    head_size: int = option(4, "Size of a head", panel=MODEL, least=1)
-    feed_forward: int = option(5, "Hidden units of the feed-forward layer", panel=MODEL, least=1)
+    head_size: int = option(4, "Size of a head", advanced=True, panel=MODEL, least=1)
+    feed_forward: int = option(5, "Hidden units of the feed-forward layer", advanced=True, panel=MODEL, least=1)
     dropout: float = option(0.1, "Probability of dropout", panel=MODEL, least=0, most=0.99)
     vocabulary: Vocabulary = option(
-        "column", "Vectors of categories: one set for each column, or one that columns share by number", panel=MODEL
+        "column",
+        "Vectors of categories: one set for each column, or one that columns share by number",
+        advanced=True,
+        panel=MODEL,
     )
     n_bins: int = option(
         10, "Bins of a numeric column with fractions or with more values", panel=COMPUTATION, flags=("--bins",), least=2
@@ -43,13 +46,22 @@ class ClassifierOptions(Options):
         "error", "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION
     )
     max_epochs: int = option(200, "Passes over the training rows", panel=OPTIMISATION, flags=("--epochs",), least=1)
-    batch_size: int = option(128, "Masked copies of rows in a batch", panel=OPTIMISATION, least=1)
+    batch_size: int = option(128, "Masked copies of rows in a batch", advanced=True, panel=OPTIMISATION, least=1)
     learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     validation_fraction: float = option(
-        0.0, "Fraction of the training rows that are held out for early stopping", panel=OPTIMISATION, least=0, most=0.9
+        0.0,
+        "Fraction of the training rows that are held out for early stopping",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        most=0.9,
     )
     patience: int | None = option(
-        None, "Stop after this number of epochs without a lower loss on held-out rows", panel=OPTIMISATION, least=1
+        None,
+        "Stop after this number of epochs without a lower loss on held-out rows",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=1,
     )
     device: str = device_option()
 

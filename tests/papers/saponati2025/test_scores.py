@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from attngeo.papers.saponati2025 import scores
 from attngeo.papers.saponati2025.scores import dense_directionality, dense_symmetry, outlier_sums

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from support.data import DATA, make_cars, needs, write_uci
 from support.file_server import Answer, serve
 from support.messages import refuses

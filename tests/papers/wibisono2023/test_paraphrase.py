@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from attngeo.papers.wibisono2023 import paraphrase
 from attngeo.papers.wibisono2023.factorisation import shifted_log_ratios
