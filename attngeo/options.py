@@ -172,7 +172,8 @@ class Options(_Base):
         if value is not None and isinstance(declared, Option):
             if declared.choices is not None:
                 as_value_error(one_of, name, value, declared.choices())
-            if declared.parse is not None:
+            # A file has the list itself, where a user may write one text for a list of one.
+            if declared.parse is not None and not (declared.repeated and info.mode == "json"):
                 value = as_value_error(declared.parse, value)
         if info.mode == "json" and isinstance(value, tuple):  # JSON has lists
             return tuple(check(list(value)))

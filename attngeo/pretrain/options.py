@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from attngeo.bounds import read_small_text
 from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
-from attngeo.errors import DataUnavailableError, TrainingError, UsageError
+from attngeo.errors import DataUnavailableError, TrainingError, UsageError, first_line
 from attngeo.options import (
     COMPARISON,
     COMPUTATION,
@@ -387,7 +387,8 @@ def read_settings(folder: Path) -> RunOptions:
         raise explain_missing(folder) from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
         raise TrainingError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); start the run again in another folder"
+            f"{path} cannot be read ({type(error).__name__}: {first_line(error)}); start the run again in another "
+            "folder"
         ) from None
 
 
