@@ -20,8 +20,18 @@ from attngeo.options import COMPUTATION, RESULTS, options_of
 
 from .declare import with_options
 from .messages import say
-from .options import EMBEDDING_HELP, Output, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
-from .outputs import check_outputs, deliver_rows, print_rows
+from .outputs import (
+    EMBEDDING_HELP,
+    Output,
+    OutputFormat,
+    Quiet,
+    RowsFormat,
+    Verbose,
+    check_outputs,
+    complete_models,
+    deliver_rows,
+    print_rows,
+)
 from .tables import Terminal, drop_columns, format_number, is_missing
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from attngeo.questions import QUESTIONS
 from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
 from .messages import say
-from .options import FindingsFormat, Quiet
+from .outputs import FindingsFormat, Quiet
 from .tables import Terminal, drop_columns
 
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual. Other folders

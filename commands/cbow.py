@@ -13,7 +13,7 @@ from attngeo.options import RESULTS
 
 from .declare import with_options
 from .messages import say
-from .options import Quiet, Verbose
+from .outputs import Quiet, Verbose
 
 
 @with_options

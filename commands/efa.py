@@ -21,8 +21,7 @@ from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .help import Command, Group
-from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from .outputs import check_outputs, deliver_rows, hold_folders
+from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
 from .tables import Terminal, drop_columns, fits, format_number, is_missing, start_table

@@ -23,7 +23,7 @@ from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options
 from .messages import TRACEBACK, describe_error, say
-from .options import FindingsFormat, Quiet, Verbose
+from .outputs import FindingsFormat, Quiet, Verbose
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all
 from .tables import MISSING, Terminal, drop_columns, name_layers
 

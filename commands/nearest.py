@@ -12,8 +12,7 @@ from attngeo.checkpoints.access import HubAccess
 
 from .declare import with_options
 from .messages import say
-from .options import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models
-from .outputs import print_rows
+from .outputs import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models, print_rows
 
 
 @with_options

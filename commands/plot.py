@@ -16,8 +16,7 @@ from attngeo.options import RESULTS
 
 from .declare import with_options
 from .messages import say
-from .options import Quiet, Verbose, complete_models
-from .outputs import check_outputs
+from .outputs import Quiet, Verbose, check_outputs, complete_models
 
 INPUT_HELP = "File of score, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
 

@@ -33,7 +33,7 @@ from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import to_json
 
 from .declare import with_options
-from .options import FindingsFormat, Quiet, Verbose
+from .outputs import FindingsFormat, Quiet, Verbose
 from .tables import Terminal, drop_columns, format_quartiles
 
 MOST_ROWS = 10

@@ -17,7 +17,7 @@ from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .messages import say
-from .options import Quiet, Verbose
+from .outputs import Quiet, Verbose
 
 CHECK_FAILED = 1
 

@@ -26,8 +26,7 @@ from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options
 from .messages import describe_error, say
-from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from .outputs import check_outputs, print_rows
+from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, print_rows
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
 from .tables import Terminal, drop_columns, format_number, format_quartiles, format_score, is_missing, name_layers
 

@@ -17,8 +17,7 @@ from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions
 
 from .messages import TRACEBACK, describe_error, say
-from .options import MODEL_HELP, OutputFormat, complete_models
-from .outputs import deliver_rows
+from .outputs import MODEL_HELP, OutputFormat, complete_models, deliver_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -34,8 +34,7 @@ from attngeo.studies.engine import StudyOptions
 from .declare import with_options
 from .help import Command, Group
 from .messages import say
-from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from .outputs import check_outputs, deliver_rows, hold_folders
+from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
 from .tables import Terminal, format_number, is_missing, start_table

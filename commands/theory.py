@@ -14,8 +14,7 @@ from attngeo.papers.statements import ROUNDING, STATEMENTS, TheoryOptions, check
 
 from .declare import with_options
 from .messages import say
-from .options import Output, OutputFormat, Quiet, RowsFormat, Verbose
-from .outputs import check_outputs, deliver_rows
+from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows
 from .progress import Bar
 from .tables import Terminal, drop_columns, format_number
 

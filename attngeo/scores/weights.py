@@ -22,7 +22,7 @@ from attngeo.checkpoints.store import TensorStore, float_shape, stated_quantisat
 from attngeo.choices import Convention
 from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
-from attngeo.geometry.variants import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
+from attngeo.geometry.forms import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
 from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
 from attngeo.layouts.sites import find_sites

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attngeo.embeddings.cbow import CbowOptions, save_vectors, train_cbow
+from attngeo.embeddings.cbow import save_vectors, train_cbow
 from attngeo.embeddings.opening import open_embedding
+from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import CorruptCheckpointError, DataError, ModelNotFoundError, OutputError, UsageError
 
 SMALL = CbowOptions(dimensions=12, min_count=2, epochs=3)

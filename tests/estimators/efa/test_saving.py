@@ -149,7 +149,7 @@ def set_value(folder: Path, place: str, value: object) -> None:
         ("options.width", True, ["options.width", "expected a whole number", True]),
         ("options.width", "4", ["options.width", "expected a whole number", "'4'"]),
         ("options.heads", 0, ["options.heads", "at least 1", "got 0"]),
-        ("architecture.head", [0.5], ["architecture.head", "head is 0.5", "expected a whole number"]),
+        ("architecture.head", [0.5], ["architecture.head", "architecture.head", "0.5", "expected a whole number"]),
         ("options.position", ["x"], ["options.position", "expected a text"]),
         ("options.sequence", "\ud800", ["cannot be read", "JSON"]),
         ("options." + "a" * 100_000, 1, ["unknown key"]),
