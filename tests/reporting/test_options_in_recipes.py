@@ -25,6 +25,7 @@ RUNNING = {
     "help": "shows the help",
 }
 OUTPUT = {
+    "help_all": "a recipe has no help",
     "output": "a report writes every table as CSV and Parquet",
     "format": "a report writes every table as CSV and Parquet",
 }
