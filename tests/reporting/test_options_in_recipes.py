@@ -23,9 +23,9 @@ RUNNING = {
     "quiet": "option of attngeo report",
     "verbose": "option of attngeo report",
     "help": "shows the help",
+    "help_all": "shows the help",
 }
 OUTPUT = {
-    "help_all": "a recipe has no help",
     "output": "a report writes every table as CSV and Parquet",
     "format": "a report writes every table as CSV and Parquet",
 }
