@@ -22,9 +22,7 @@ Candidates = Literal["words", "all"]
 # Case of words that are looked up, and the vector of a word of several tokens; see analogies.lexicon.
 Case = Literal["auto", "keep", "lower", "ignore"]
 Compose = Literal["none", "mean"]
-# Score of a candidate; see analogies.methods.
-Method = Literal["3cosadd", "3cosmul", "pairdirection"]
-# Units that a bootstrap draws; see analogies.statistics.
+# Units that a bootstrap draws; see analogies.summary.
 Resample = Literal["pairs", "questions"]
 # Kind of training data, and objective: predict masked tokens, or the next one; see pretrain.
 Task = Literal["text", "image"]

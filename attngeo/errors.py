@@ -39,7 +39,7 @@ EXTRAS = {
 }  # fmt: skip
 
 
-def explain_missing(error: ModuleNotFoundError) -> str | None:
+def advise_extra(error: ModuleNotFoundError) -> str | None:
     """What to install if the module that is missing is one of an extra; None for any other module."""
     module = str(error.name).partition(".")[0]
     return f"{module} is not installed: pip install 'attngeo[{EXTRAS[module]}]'" if module in EXTRAS else None
@@ -147,7 +147,7 @@ class UnexpectedError(CheckpointError):
     @classmethod
     def of(cls, what: str, error: BaseException) -> UnexpectedError:
         """The line that describes an error in some work: a model, or a figure."""
-        if isinstance(error, ModuleNotFoundError) and (advice := explain_missing(error)):
+        if isinstance(error, ModuleNotFoundError) and (advice := advise_extra(error)):
             return cls(f"{what}: {advice}")
         return cls(f"{what}: unexpected {type(error).__name__}: {first_line(error)}")
 

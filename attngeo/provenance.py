@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 PACKAGES = ("torch", "transformers")
-SOURCES = (".py", ".json", ".csv")
+SOURCES = (".py", ".json", ".csv", ".gz")
 
 
 def software() -> dict[str, str]:

@@ -21,7 +21,7 @@ from attngeo.errors import (
     InterruptedTrainingError,
     OutputError,
     UsageError,
-    explain_missing,
+    advise_extra,
 )
 
 from .help import Command, Group
@@ -183,7 +183,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
         return f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2)
-    if isinstance(error, ModuleNotFoundError) and (advice := explain_missing(error)):
+    if isinstance(error, ModuleNotFoundError) and (advice := advise_extra(error)):
         return advice, UsageError.exit_code
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import ClusterError, StudyError, UsageError, first_line
+from attngeo.errors import ClusterError, StudyError, UsageError, advise_extra, first_line
 from attngeo.studies.engine import (
     LOGGER,
     Function,
@@ -42,8 +42,10 @@ def run_on_cluster(
     (`distributed.scheduler.allowed-failures`). Raises UsageError if distributed is not installed or the address is
     none, ClusterError if the scheduler cannot be reached or is lost.
     """
-    from distributed import as_completed
-
+    try:
+        from distributed import as_completed
+    except ModuleNotFoundError as error:
+        raise UsageError(advise_extra(error) or str(error)) from None
     with _silence(), _connect(address) as client:
         if not client.nthreads():
             LOGGER.warning("%s: no workers yet; waiting for the first", address)

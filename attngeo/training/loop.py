@@ -21,7 +21,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
 from attngeo.training.state import flatten_optimizer, load_optimizer, load_state, save_state
 
-# The state is saved after an epoch, and then again after so many times the seconds that this took: 2% of the time.
+# The state is saved after an epoch if 50 times the seconds of the last saving have passed: it takes 2% of the time.
 PAUSE = 50
 # What to do if a batch needs too much memory.
 SMALLER = "lower the batch size, the number of layers, or the length of the longest sequence"

@@ -7,7 +7,9 @@ What is written anew changes what users see: look at the difference, and describ
 
 from __future__ import annotations
 
+import base64
 import html
+import json
 import os
 import random
 import re
@@ -16,6 +18,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "outputs"
 # Name of an output → command that prints it, or after → the file that the command writes.
@@ -106,6 +111,8 @@ def make_outputs(folder: Path, run: Callable[[list[str]], str]) -> dict[str, str
         text = (folder / file).read_text("utf-8") if file else printed
         if name == "page.txt":
             text = _read_page(text)
+        if name == "plot.json":
+            text = _read_figure(text)
         if name == "scores.csv":
             (folder / "scores.csv").write_text(text)
         outputs[name] = re.sub(VOLATILE, "…", text)
@@ -116,6 +123,17 @@ def _read_page(page: str) -> str:
     """The texts of the tables of a page: a line for each cell."""
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", page, re.DOTALL)
     return "\n".join(" ".join(html.unescape(re.sub(r"<[^>]+>", " ", cell)).split()) for cell in cells)
+
+
+def _read_figure(text: str) -> str:
+    """The JSON of a figure with its arrays as numbers. plotly writes bytes, which change with the last digit."""
+
+    def decode(table: dict[str, Any]) -> Any:
+        if table.keys() >= {"bdata", "dtype"}:
+            return np.frombuffer(base64.b64decode(table["bdata"]), np.dtype(table["dtype"])).tolist()
+        return table
+
+    return json.dumps(json.loads(text, object_hook=decode), indent=1)
 
 
 def compare(name: str, text: str, golden: str, tolerance: float = 2e-4) -> None:
