@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError
     from attngeo.figures.save import save_figure as save_figure
-    from attngeo.geometry.scores import directionality as directionality, symmetry as symmetry
+    from attngeo.geometry import directionality as directionality, symmetry as symmetry
     from attngeo.reporting.plots import plot as plot
-    from attngeo.scores.matrix import query_key_matrix as query_key_matrix
+    from attngeo.scores.computing import query_key_matrix as query_key_matrix
     from attngeo.scores.score import score as score
     from attngeo.scores.summary import summarise as summarise
     from attngeo.scores.weights import attention_sites as attention_sites
@@ -42,15 +42,15 @@ _HOMES = {
     "AttnGeoError": "errors",
     "analogy": "analogies.analogy",
     "attention_sites": "scores.weights",
-    "directionality": "geometry.scores",
+    "directionality": "geometry",
     "save_figure": "figures.save",
     "nearest": "analogies.nearest",
     "open_embedding": "embeddings.opening",
     "plot": "reporting.plots",
-    "query_key_matrix": "scores.matrix",
+    "query_key_matrix": "scores.computing",
     "score": "scores.score",
     "summarise": "scores.summary",
-    "symmetry": "geometry.scores",
+    "symmetry": "geometry",
     "verify": "verification.verify",
 }
 __all__ = [*_HOMES, "__version__"]

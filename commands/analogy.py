@@ -14,7 +14,7 @@ from rich.text import Text
 
 from attngeo.analogies.options import AnalogyOptions, ExplainOptions
 from attngeo.bounds import printable
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, RESULTS, options_of
 

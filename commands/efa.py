@@ -16,7 +16,7 @@ from attngeo.options import COMPUTATION, INPUT, RESULTS
 from attngeo.papers.wibisono2025 import experiments
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
 from attngeo.papers.wibisono2025.experiments import RunOptions
-from attngeo.scores.options import ResultOptions
+from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options

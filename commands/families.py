@@ -6,10 +6,14 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from attngeo.bounds import dump_json
 from attngeo.errors import PROJECT_FILES
 from attngeo.options import RESULTS
+
+from .tables import Terminal
 
 if TYPE_CHECKING:
     from attngeo.layouts.layout import Family, LatentLayout, Layout
@@ -67,9 +71,7 @@ def _projections(family: Family) -> str:
 
 
 def _layout(layout: Layout | LatentLayout) -> str:
-    from attngeo.layouts.layout import Layout
-
-    if not isinstance(layout, Layout):
+    if hasattr(layout, "kv_a"):
         return f"latent, {layout.kv_a.removesuffix('.weight')}"
     queries = layout.holder("q")
     names = dict.fromkeys(layout.holder(letter).name.removesuffix(".weight") for letter in "qk")
@@ -93,14 +95,9 @@ def _caveats(family: Family) -> str:
 
 
 def _print(rows: list[dict[str, str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from .tables import Terminal
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("family", "queries and keys", "caveats"):
-        table.add_column(name, overflow="fold")
+    table = Table("family", "queries and keys", "caveats", box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"
     for row in rows:
         table.add_row(row["family"], row["queries_and_keys"], row["caveats"])
     console = Terminal()

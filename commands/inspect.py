@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from attngeo.bounds import dump_json, printable
-from attngeo.checkpoints.access import HubAccess
-from attngeo.layouts.config import pattern_of
+from attngeo.checkpoints.reference import HubAccess
+from attngeo.layouts.config import name_layers, pattern_of
 from attngeo.progress import ProgressCallback
 from attngeo.studies.engine import StudyOptions, run_study
 
@@ -25,7 +23,7 @@ from .declare import with_options
 from .messages import TRACEBACK, describe_error, say
 from .outputs import FindingsFormat, Quiet, Verbose
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all
-from .tables import MISSING, Terminal, drop_columns, name_layers
+from .tables import MISSING, Terminal, drop_columns, start_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,9 +41,9 @@ def inspect(
 ) -> None:
     """Show what score would read of a model, what it leaves out, and why. Reads no weights.
 
-    Begins with the cost: bytes that score would read, of how many, and for a model on the Hub the requests for them.
-    Lists stacks and their sizes; then the modules that attend, by their names with # for a number, with their tensors
-    and the rule that found them; then what is left out, with the reason. With -v, lists every single module.
+    Begins with the cost: bytes that score would read, of how many. Lists stacks and their sizes; then the modules that
+    attend, by their names with # for a number, with their tensors and the rule that found them; then what is left out,
+    with the reason. With -v, lists every single module.
 
     Of several models, and with --models, only the cost is shown: a line for each model, and the sum.
 
@@ -94,12 +92,17 @@ def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bo
     revision = f"@{survey['revision'][:12]}" if survey["revision"] else ""
     title = printable(f"{survey['model']}{revision} · {survey['model_type'] or 'unknown'}")
     console.print(title, highlight=False, style="bold")
-    for line in _describe_cost(survey):
-        console.print(line, highlight=False)
+    _, to_read, total, share = _cost_cells([survey])
+    shown = "" if share == MISSING else f" ({share})"
+    console.print(f"to read: {to_read} of {'an unknown total' if total == MISSING else total}{shown}", highlight=False)
     stacks: dict[str, list[dict[str, Any]]] = {}
     for site in survey["sites"]:
         stacks.setdefault(site["stack"], []).append(site)
-    _print_stacks(console, stacks)
+    table = start_table("stack", "layers", "heads", "key heads", "head_dim", "d_model")
+    for stack, sites in stacks.items():
+        sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
+        table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
+    console.print(drop_columns(table, console, ["key heads", "head_dim"]))
     console.print("read", style="bold")
     for sites in stacks.values():
         _print_modules(console, sites, verbose=verbose)
@@ -109,70 +112,34 @@ def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bo
         _print_wrapped(console, _describe(pattern, members), indent=2)
         _print_wrapped(console, survey["left_out"][pattern], indent=4)
         for name in members if verbose else ():
-            _print_line(console, f"    {name}", dim=True)
+            _print_line(console, f"    {name}")
     for text in dict.fromkeys(text for site in survey["sites"] for text in site["notes"]):
-        _print_line(console, f"note: {text}", dim=True)
+        _print_line(console, f"note: {text}")
     for source in dict.fromkeys(filter(None, (site["source"] for site in survey["sites"]))):
-        _print_line(console, f"source: {source}", dim=True)
-
-
-def _describe_cost(survey: dict[str, Any]) -> Iterator[str]:
-    """What score would read, and how often it would ask a server."""
-    total = decimal(survey["bytes_total"]) if survey["bytes_total"] else "an unknown total"
-    share = "" if survey["share_to_read"] is None else f" ({survey['share_to_read']:.1%})"
-    yield f"to read: {decimal(survey['bytes_to_read'])} of {total}{share}"
-    if survey["requests"]:
-        requests, files = (
-            f"{survey[name]:,} {one if survey[name] == 1 else one + 's'}"
-            for name, one in (("requests", "request"), ("remote_files", "file"))
-        )
-        yield f"from the Hub: {requests} for ranges of {files}"
+        _print_line(console, f"source: {source}")
 
 
 def _print_costs(surveys: list[dict[str, Any]]) -> None:
-    """A line for each model: layers, bytes to read and their share, requests; then their sum."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("model", "layers", "to read", "of", "share", "requests"):
-        table.add_column(name, justify="left" if name == "model" else "right", overflow="fold")
+    """A line for each model: layers, bytes to read, of how many, and their share; then all models together."""
+    table = start_table("model", "layers", "to read", "of", "share")
+    table.columns[0].overflow = "fold"
     for survey in surveys:
-        table.add_row(Text(printable(survey["model"])), *_cost_cells(survey, len(survey["sites"])))
+        table.add_row(Text(printable(survey["model"])), *_cost_cells([survey]))
     if len(surveys) > 1:
         table.add_section()
-        layers = sum(len(survey["sites"]) for survey in surveys)
-        table.add_row(f"{len(surveys)} models", *_cost_cells(_sum_costs(surveys), layers))
+        table.add_row(f"{len(surveys)} models", *_cost_cells(surveys))
     console = Terminal()
     console.print(drop_columns(table, console, ["of", "layers"]))
 
 
-def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, Any]:
-    """The cost of all models; the total and the share are unknown if they are for one of them."""
-    to_read, requests = (sum(survey[name] for survey in surveys) for name in ("bytes_to_read", "requests"))
-    totals = [survey["bytes_total"] for survey in surveys]
-    total = None if None in totals else sum(totals)
-    known = total and all(survey["share_to_read"] is not None for survey in surveys)
-    return {
-        "bytes_to_read": to_read, "bytes_total": total, "requests": requests,
-        "share_to_read": to_read / total if known else None,
-    }  # fmt: skip
-
-
-def _cost_cells(survey: dict[str, Any], layers: int) -> list[str]:
-    share, total = survey["share_to_read"], survey["bytes_total"]
-    return [
-        f"{layers:,}", decimal(survey["bytes_to_read"]), decimal(total) if total else MISSING,
-        MISSING if share is None else f"{share:.1%}", f"{survey['requests']:,}",
-    ]  # fmt: skip
-
-
-def _print_stacks(console: Console, stacks: dict[str, list[dict[str, Any]]]) -> None:
-    """A table of the stacks and the sizes of their modules."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("stack", "layers", "heads", "key heads", "head_dim", "d_model"):
-        table.add_column(name, justify="left" if name == "stack" else "right", overflow="fold")
-    for stack, sites in stacks.items():
-        sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
-        table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
-    console.print(drop_columns(table, console, ["key heads", "head_dim"]))
+def _cost_cells(surveys: list[dict[str, Any]]) -> list[str]:
+    """Layers, bytes to read, of how many, and their share, of models together; missing if unknown for one of them."""
+    to_read = sum(survey["bytes_to_read"] for survey in surveys)
+    totals, shares = ([survey[name] for survey in surveys] for name in ("bytes_total", "share_to_read"))
+    layers = sum(len(survey["sites"]) for survey in surveys)
+    total = sum(totals) if all(totals) else None
+    share = MISSING if total is None or None in shares else f"{to_read / total:.1%}"
+    return [f"{layers:,}", decimal(to_read), MISSING if total is None else decimal(total), share]
 
 
 def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bool) -> None:
@@ -184,10 +151,10 @@ def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bo
         f"{name.removeprefix(first['module'] + '.')} {info['dtype']} {info['shape']}"
         for name, info in first["tensors"].items()
     )
-    _print_line(console, f"    {', '.join(tensors)} · by {first['rule'].partition(':')[0]}")
+    _print_line(console, f"    {', '.join(tensors)} · by {first['rule'].partition(':')[0]}", style="")
     for site in sites if verbose else ():
         sizes = f"{site['heads']} heads, {site['key_heads']} key heads, head_dim {site['head_dim']}"
-        _print_line(console, f"    {site['module']} · {sizes}", dim=True)
+        _print_line(console, f"    {site['module']} · {sizes}")
 
 
 def _print_wrapped(console: Console, text: str, *, indent: int) -> None:
@@ -200,9 +167,9 @@ def _print_wrapped(console: Console, text: str, *, indent: int) -> None:
         console.print(line, highlight=False)
 
 
-def _print_line(console: Console, text: str, *, dim: bool = False) -> None:
+def _print_line(console: Console, text: str, style: str = "dim") -> None:
     """One line that is not cut, so that names can be copied."""
-    console.print(printable(text), highlight=False, soft_wrap=True, style="dim" if dim else "")
+    console.print(printable(text), highlight=False, soft_wrap=True, style=style)
 
 
 def _list_left_out(names: Iterable[str], survey: dict[str, Any]) -> dict[str, list[str]]:

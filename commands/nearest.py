@@ -8,7 +8,7 @@ import typer
 
 from attngeo.analogies.options import NearestOptions
 from attngeo.bounds import printable
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 
 from .declare import with_options
 from .messages import say

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.choices import one_of
 from attngeo.figures.kinds import FIGURES
 from attngeo.figures.options import ImageSize, PlotOptions

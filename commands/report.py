@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from attngeo.bounds import dump_json
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT, RESULTS
 from attngeo.studies.engine import StudyOptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,27 +13,24 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+import attngeo
 from attngeo.bounds import printable
-from attngeo.checkpoints.access import HubAccess
-from attngeo.layouts.config import pattern_of
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.options import RESULTS, default_of
 from attngeo.progress import ProgressCallback
-from attngeo.scores.conditions import Condition
-from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.scores.spec import SCORES, score_names
-from attngeo.scores.summary import spread_of, summarise
+from attngeo.scores.spec import SCORES, ResultOptions, ScoreOptions, score_names
+from attngeo.scores.summary import Condition, spread_of, summarise
 from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options
 from .messages import describe_error, say
-from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, print_rows
+from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
-from .tables import Terminal, drop_columns, format_number, format_quartiles, format_score, is_missing, name_layers
+from .tables import Terminal, drop_columns, format_number, format_quartiles, format_score, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.scores.conditions import Condition
     from attngeo.studies.engine import RunOutcome
 
 CHECK_FAILED = 1
@@ -50,14 +47,34 @@ DESCRIPTIONS = {
     "precision": "{}",
     "gamma": "gamma {}",
 }
-# What is said of the sites that a verification gives a verdict.
-MEANINGS = {
-    "differs": "differs from what the running model multiplies",
-    "no product": "has no product that goes through a softmax in the running model",
-    "only in memory": "attends in the running model, and is not read from the file",
-    "not run": "was not run",
-    "only in the file": "is not in the running model",
-}
+
+
+Plots = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file; may be repeated",
+        rich_help_panel=RESULTS,
+    ),
+]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if",
+        metavar="CONDITION",
+        help="Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated",
+        rich_help_panel=RESULTS,
+    ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Run the model with transformers; exit with 1 if it multiplies other weights than those that are read",
+        rich_help_panel=RESULTS,
+    ),
+]
 
 
 @with_options
@@ -67,32 +84,9 @@ def score(
     models_file: ModelsFile = None,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
-    plot: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file; may be repeated",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-if",
-            metavar="CONDITION",
-            help="Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Run the model with transformers; exit with 1 if it multiplies other weights than those that are read",
-            rich_help_panel=RESULTS,
-        ),
-    ] = False,
+    plot: Plots = None,
+    fail_if: Conditions = None,
+    verify: Verify = False,
     hub: HubAccess = HubAccess(),
     results: ResultOptions = ResultOptions(),
     study: StudyOptions = StudyOptions(),
@@ -117,51 +111,55 @@ def score(
     conditions = _check(outputs, figures, fail_if or [], options)
     listed = list_all(models, models_file, hub, command="score")
     alone = len(listed) == 1
-    to_people = format is OutputFormat.table
-
-    def note(outcome: RunOutcome[pd.DataFrame]) -> None:
-        if outcome.result is not None and not quiet:
-            _report_gaps(outcome.name, outcome.result, to_people=to_people)
-        for text in outcome.notes if alone and not quiet else ():
-            say(f"{outcome.name}: {text}; --fresh computes them again")
 
     from attngeo.scores.score import score_models
 
     outcomes = run_all(
         listed[0] if alone else "score", listed, partial(score_models, options=options.replace(per_head=True), hub=hub),
-        results, study, quiet=quiet, verbose=verbose, unit="models", alone=alone, note=note,
+        results, study, quiet=quiet, verbose=verbose, unit="models", alone=alone,
+        note=partial(_report_outcome, format=format, alone=alone) if not quiet else lambda _: None,
     )  # fmt: skip
-    names = [outcome.name for outcome in outcomes if outcome.result is not None]
-    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
-    verified = _verify(names, frames, hub, study, quiet=quiet, verbose=verbose) if verify else []
-    failed = False
+    frames = {outcome.name: outcome.result for outcome in outcomes if outcome.result is not None}
+    verified = _verify(frames, hub, study, quiet=quiet, verbose=verbose) if verify else []
+    complaints = []
     if frames:
-        _deliver(frames, outputs, format, per_head=options.per_head, quiet=quiet, summary_only=models_file is not None)
-        _draw(frames, figures)
-        failed = _report_failed_checks(frames, conditions)
-    disagrees = _report_verified([outcome.result for outcome in verified if outcome.result is not None], quiet=quiet)
+        _deliver([*frames.values()], outputs, format, options, quiet=quiet, summary_only=models_file is not None)
+        _draw([*frames.values()], figures)
+        complaints = _list_failed_checks(frames.values(), conditions) + _report_verified(verified, quiet=quiet)
     failures = [outcome.failure for outcome in (*outcomes, *verified) if outcome.failure is not None]
-    for failure in failures:
-        say(describe_error(failure))
+    for text in (*complaints, *map(describe_error, failures)):
+        say(text)
     if failures:
         raise typer.Exit(failures[0].exit_code if alone else SEVERAL_FAILED)
-    if failed or disagrees:
+    if complaints:
         raise typer.Exit(CHECK_FAILED)
 
 
 def _check(outputs: list[Path], figures: list[Path], conditions: list[str], options: ScoreOptions) -> list[Condition]:
     """Refuse what cannot work, before anything is read. Returns the parsed conditions."""
     check_outputs(outputs, figures)
-    parsed = [Condition(condition) for condition in conditions]
     if "device" in options.model_fields_set:  # a device is looked for by torch, which takes long to import
         from attngeo.devices import pick_device
 
         pick_device(options.device)
-    return parsed
+    return [Condition(condition) for condition in conditions]
+
+
+def _report_outcome(outcome: RunOutcome[pd.DataFrame], format: OutputFormat, *, alone: bool) -> None:
+    """Report on stderr what the rows do not contain, and of a single model what comes from the result store."""
+    if outcome.result is None:
+        return
+    for pattern, reason in outcome.result.attrs["skipped"].items():
+        say(f"{outcome.name}: left out: {pattern}: {reason}")
+    empty, total = int(outcome.result[score_names()[0]].isna().sum()), len(outcome.result)
+    if empty and format is not OutputFormat.table:
+        say(f"{outcome.name}: {empty} of {total} layers and heads have no scores; the column note says why")
+    for text in outcome.notes if alone else ():
+        say(f"{outcome.name}: {text}; --fresh computes them again")
 
 
 def _verify(
-    names: list[str], scored: list[pd.DataFrame], hub: HubAccess, study: StudyOptions, *, quiet: bool, verbose: bool
+    scored: dict[str, pd.DataFrame], hub: HubAccess, study: StudyOptions, *, quiet: bool, verbose: bool
 ) -> list[RunOutcome[pd.DataFrame]]:
     """The verification of each model that was scored, by its name as it was given: tables name it as UTF-8.
 
@@ -170,98 +168,80 @@ def _verify(
     """
     from .progress import Bar
 
-    def note(outcome: RunOutcome[pd.DataFrame]) -> None:
-        raise_if_traced(outcome)
+    names = [*scored]
+    with Bar(names[0] if len(names) == 1 else "verify", quiet=quiet, verbose=verbose) as progress:
+        outcomes = run_study(
+            partial(_verify_one, hub=hub), names, names=names, options=study, progress=progress,
+            on_outcome=raise_if_traced,
+        )  # fmt: skip
+    for outcome in outcomes:
         if outcome.result is not None:
             counts = outcome.result["verdict"].value_counts()
-            scored[outcome.number].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
-
-    with Bar(names[0] if len(names) == 1 else "verify", quiet=quiet, verbose=verbose) as progress:
-        return run_study(
-            partial(_verify_one, hub=hub), names, names=names, options=study, progress=progress, on_outcome=note
-        )
+            scored[outcome.name].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
+    return outcomes
 
 
 def _verify_one(model: str, progress: ProgressCallback, *, hub: HubAccess) -> pd.DataFrame:
-    from attngeo.verification.verify import verify
-
-    return verify(model, hub=hub, progress=progress)
+    return attngeo.verify(model, hub=hub, progress=progress)
 
 
-def _report_gaps(model: str, frame: pd.DataFrame, *, to_people: bool) -> None:
-    """Report on stderr what the rows do not contain."""
-    for pattern, reason in frame.attrs["skipped"].items():
-        say(f"{model}: left out: {pattern}: {reason}")
-    if not to_people and (empty := int(frame[score_names()[0]].isna().sum())):
-        say(f"{model}: {empty} of {len(frame)} layers and heads have no scores; the column note says why")
+def _report_verified(verified: list[RunOutcome[pd.DataFrame]], *, quiet: bool) -> list[str]:
+    """Report on stderr how many sites agree with the running model. Returns what disagrees with it."""
+    frames = [outcome.result for outcome in verified if outcome.result is not None]
+    if not frames:
+        return []
+    from attngeo.verification.verify import describe_verification
+
+    described = [describe_verification(frame) for frame in frames]
+    for text in [text for _, notes in described for text in notes if not quiet]:
+        say(text)
+    return [text for complaints, _ in described for text in complaints]
 
 
-def _report_verified(frames: list[pd.DataFrame], *, quiet: bool) -> bool:
-    """Report on stderr which sites agree with the running model. Returns whether some do not."""
-    complaints = [line for frame in frames for line in _list_complaints(frame)]
-    notes = [] if quiet else [line for frame in frames for line in _list_notes(frame)]
-    for line in (*complaints, *notes):
-        say(line)
-    return bool(complaints)
-
-
-def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
-    if not paths:
-        return
-    from attngeo.figures.save import save_figure
-    from attngeo.reporting.plots import plot
-
-    figure = plot("heatmap", frames)
-    for path in paths:
-        save_figure(figure, path)
-
-
-def _report_failed_checks(frames: list[pd.DataFrame], conditions: list[Condition]) -> bool:
-    """Report on stderr each model that fails a condition. Returns whether there is one."""
-    failed = [
-        outcome
+def _list_failed_checks(frames: Iterable[pd.DataFrame], conditions: list[Condition]) -> list[str]:
+    """A line for each model that fails a condition."""
+    return [
+        outcome.complaint
         for condition in conditions
         for frame in frames
         for outcome in condition.outcomes(summarise(frame))
         if outcome.failed
     ]
-    for outcome in failed:
-        say(outcome.complaint)
-    return bool(failed)
+
+
+def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
+    figure = attngeo.plot("heatmap", frames) if paths else None
+    for path in paths:
+        attngeo.save_figure(figure, path)
 
 
 def _deliver(
     frames: list[pd.DataFrame],
     outputs: list[Path],
     format: OutputFormat,
+    options: ScoreOptions,
     *,
-    per_head: bool,
     quiet: bool,
     summary_only: bool,
 ) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
     import pandas as pd
 
-    from attngeo.tables.write import write_table
-
     rows = pd.concat(frames, ignore_index=True)
-    if not per_head:
+    if not options.per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
     models = ", ".join(frame.attrs["model"] for frame in frames)
-    rows.attrs = frames[0].attrs | {"model": models, "per_head": per_head}
+    rows.attrs = frames[0].attrs | {"model": models, "per_head": options.per_head}
     if verified := {frame.attrs["model"]: frame.attrs["verified"] for frame in frames if "verified" in frame.attrs}:
         rows.attrs["verified"] = verified
-    for path in outputs:
-        write_table(rows, path)
-    if format is not OutputFormat.table:
-        print_rows(rows, format)
-    elif summary_only:
-        Terminal().print(_tabulate_study(frames))
-    else:
-        for frame in frames:
-            _print_scores(frame, per_head=per_head, quiet=quiet)
-        if len(frames) > 1:
-            Terminal().print(_tabulate_summary(frames, name_models=True))
+
+    def print_tables(_: pd.DataFrame) -> None:
+        for frame in frames if not summary_only else ():
+            _print_scores(frame, per_head=options.per_head, quiet=quiet)
+        if summary_only or len(frames) > 1:
+            Terminal().print(_tabulate_models(frames))
+
+    deliver_rows(rows, outputs, format, print_tables)
 
 
 def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
@@ -288,7 +268,7 @@ def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     # The summary below shows the name of the stack, too.
     expendable = ["norm", "z", "stack"] if rows["stack"].nunique() == 1 else ["norm", "z"]
     console.print(drop_columns(table, console, expendable))
-    console.print(_tabulate_summary([frame]))
+    console.print(_tabulate_stacks(frame))
     console.print()
     if not quiet:
         for line in _list_footnotes(frame):
@@ -328,45 +308,33 @@ def _draw_bar(share: float) -> str:
     return f"{filled if share < 0 else '':>{HALF_BAR}}│{filled if share >= 0 else '':<{HALF_BAR}}"
 
 
-def _tabulate_summary(frames: Iterable[pd.DataFrame], *, name_models: bool = False) -> Table:
-    """Median and quartiles over layers and over heads: two lines for each stack of each model."""
+def _tabulate_stacks(frame: pd.DataFrame) -> Table:
+    """Median and quartiles over layers and over heads: two lines for each stack of a model."""
     labels = [spec.label for spec in SCORES.values()]
     table = Table("median [quartiles] over", *labels[:-1], box=None, pad_edge=False, header_style="")
     table.add_column(labels[-1], overflow="fold")
-    table.columns[0].overflow = "fold"  # paths differ at their ends
-    for frame in frames:
-        if name_models:
-            table.add_row(Text(printable(frame.attrs["model"]), style="bold"))
-        for stack, members in frame.groupby("stack", sort=False):
-            spread = spread_of(members)
-            for what, rows in (
-                ("layer", members[members["head"].isna()]),
-                ("head", members[members["head"].notna()]),
-            ):
-                cells = [" ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES]
-                table.add_row(*map(Text, (f"{printable(stack)}, {_count_scored(rows, what)}", *cells)))
+    for stack, members in frame.groupby("stack", sort=False):
+        spread, is_layer = spread_of(members), members["head"].isna()
+        for what, rows in (("layer", members[is_layer]), ("head", members[~is_layer])):
+            cells = [" ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES]
+            table.add_row(*map(Text, (f"{printable(stack)}, {_count_scored(rows, what)}", *cells)))
     return table
 
 
-def _tabulate_study(frames: Iterable[pd.DataFrame]) -> Table:
+def _tabulate_models(frames: Iterable[pd.DataFrame]) -> Table:
     """Median and quartiles over layers: one line for each stack of each model."""
-    table = Table("model", box=None, pad_edge=False, header_style="")
-    table.columns[0].overflow = "fold"
-    stacks = [
-        (frame.attrs["model"], stack, members)
-        for frame in frames
-        for stack, members in frame.groupby("stack", sort=False)
-    ]
-    several = len({stack for _, stack, _ in stacks}) > 1
-    for name in (*(["stack"] if several else []), "layers", *(spec.label for spec in SCORES.values())):
-        table.add_column(name, justify="right" if name == "layers" else "left", no_wrap=name == "layers")
-    previous = None
-    for model, stack, members in stacks:
-        layers = members[members["head"].isna()]
-        cells = [" ".join(format_quartiles(spread_of(members), name, digits=2)) for name in SCORES]
-        shown = [printable(stack)] if several else []
-        table.add_row(*map(Text, (printable(model) if model != previous else "", *shown, str(len(layers)), *cells)))
-        previous = model
+    table = Table("model", "stack", box=None, pad_edge=False, header_style="")
+    table.columns[0].overflow = "fold"  # paths differ at their ends
+    table.add_column("layers", justify="right", no_wrap=True)
+    for spec in SCORES.values():
+        table.add_column(spec.label)
+    for frame in frames:
+        model = printable(frame.attrs["model"])
+        for stack, members in frame.groupby("stack", sort=False):
+            cells = [" ".join(format_quartiles(spread_of(members), name, digits=2)) for name in SCORES]
+            layers = int(members["head"].isna().sum())
+            table.add_row(*map(Text, (model, printable(stack), str(layers), *cells)))
+            model = ""
     return table
 
 
@@ -378,7 +346,7 @@ def _count_scored(rows: pd.DataFrame, what: str) -> str:
 
 
 def _list_footnotes(frame: pd.DataFrame) -> list[str]:
-    """Each note once, with the layers (and heads) that it is about, unless these are all."""
+    """Each note once, with the first layers (and heads) that it is about, unless these are all."""
     places: dict[str, list[str]] = {}
     for row in frame.to_dict("records"):
         head = "" if is_missing(row["head"]) else f".{row['head']}"
@@ -390,36 +358,3 @@ def _list_footnotes(frame: pd.DataFrame) -> list[str]:
         suffix = "" if len(where) == len(frame) else f" ({', '.join(where[:MOST_PLACES])}{more})"
         lines.append(f"note: {text}{suffix}")
     return lines
-
-
-def _list_complaints(frame: pd.DataFrame) -> list[str]:
-    """One line for each group of sites that disagree, and for each module that attends and is not accounted for."""
-    from attngeo.verification.verify import FAILING
-
-    silent = (
-        f"{pattern} attends in the running model, and is neither read nor left out"
-        for pattern in frame.attrs["unexplained"]
-    )
-    return [f"{frame.attrs['model']}: {text}" for text in (*_describe_groups(frame, FAILING), *silent)]
-
-
-def _list_notes(frame: pd.DataFrame) -> list[str]:
-    """One line for each group of sites that were not checked, why the model does not run, and how many sites agree."""
-    from attngeo.verification.verify import AGREEING, UNCHECKED
-
-    agreeing, total = int(frame["verdict"].isin(AGREEING).sum()), len(frame)
-    share = f"all {total} sites agree" if agreeing == total else f"{agreeing} of {total} sites agree"
-    lines = list(_describe_groups(frame, UNCHECKED))
-    if frame.attrs["problem"] and "not run" in set(frame["verdict"]):
-        lines.append(f"the whole model does not run on random inputs: {frame.attrs['problem']}")
-    lines.append(f"{share} with what the running model multiplies")
-    return [f"{frame.attrs['model']}: {text}" for text in lines]
-
-
-def _describe_groups(frame: pd.DataFrame, verdicts: Sequence[str]) -> Iterator[str]:
-    for verdict in verdicts:
-        rows = frame[frame["verdict"] == verdict]
-        for (stack, pattern), group in rows.groupby(["stack", rows["module"].map(pattern_of)], sort=False):
-            difference = f", difference {group['difference'].max():.2g}" if verdict == "differs" else ""
-            where = f"{str(stack).partition(':')[0]}, {name_layers(group['layer'].tolist())}{difference}"
-            yield f"{pattern or 'the model itself'} ({where}) {MEANINGS[verdict]}"

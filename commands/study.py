@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.progress import is_first_process
-from attngeo.scores.options import ResultOptions
+from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions
 
 from .messages import TRACEBACK, describe_error, say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -61,19 +61,6 @@ def format_quartiles(
         format_score(spread[statistic(score, place, heads=heads)], score, digits) for place in QUARTILES
     )
     return median, f"[{lower}, {upper}]"
-
-
-def name_layers(layers: Iterable[int]) -> str:
-    """Layer numbers in words.
-
-    >>> name_layers([0, 1, 2, 5]), name_layers([3])
-    ('layers 0-2, 5', 'layer 3')
-    """
-    numbers = sorted(set(map(int, layers)))
-    starts = [n for n in numbers if n - 1 not in numbers]
-    ends = [n for n in numbers if n + 1 not in numbers]
-    runs = (str(first) if first == last else f"{first}-{last}" for first, last in zip(starts, ends, strict=True))
-    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(runs)}"
 
 
 class Terminal(Console):

@@ -28,7 +28,7 @@ from attngeo.papers.wibisono2023.tables import (
     run_methods,
     summarise_methods,
 )
-from attngeo.scores.options import ResultOptions
+from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options

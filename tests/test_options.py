@@ -10,14 +10,14 @@ import pytest
 
 import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError
 from attngeo.figures.options import ImageSize, PlotOptions
 from attngeo.options import PANELS, Options, option, options_of, parse_bytes, takes
 from attngeo.pretrain.options import ComparisonOptions
-from attngeo.scores.options import ScoreOptions, parse_layers
+from attngeo.scores.spec import ScoreOptions, parse_layers
 
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,

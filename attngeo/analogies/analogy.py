@@ -18,7 +18,7 @@ from attngeo.analogies.probe import ask
 from attngeo.analogies.published import published_rows
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
 from attngeo.analogies.summary import COLUMNS, compare_models, summarise_answers
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.devices import pick_device
 from attngeo.errors import QuestionError, UsageError
 from attngeo.options import takes

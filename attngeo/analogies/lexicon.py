@@ -16,7 +16,7 @@ from torch import Tensor
 from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question
 from attngeo.bounds import in_utf8
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import open_embedding

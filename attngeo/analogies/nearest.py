@@ -14,7 +14,7 @@ import torch
 from attngeo.analogies.lexicon import Lexicon, Space, describe_settings, open_lexicon
 from attngeo.analogies.options import MOST_SHOWN, NearestOptions
 from attngeo.analogies.probe import nearest_rows
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError
 from attngeo.options import takes_after_two

@@ -7,13 +7,11 @@ config.json came from, so that a branch that moves cannot mix two versions. Impo
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from huggingface_hub import (
@@ -29,9 +27,8 @@ from huggingface_hub import (
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.files import FileStore, Index, is_index, read_config, read_index, usual_names
-from attngeo.checkpoints.reference import ModelRef, did_you_mean
+from attngeo.checkpoints.files import Index, is_index, read_index, usual_names
+from attngeo.checkpoints.reference import HubAccess, ModelRef, did_you_mean
 from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
 from attngeo.errors import (
     AccessError,
@@ -43,37 +40,17 @@ from attngeo.errors import (
     first_line,
 )
 
-if TYPE_CHECKING:
-    from attngeo.checkpoints.sources import ByteSource
-
-log = logging.getLogger(__name__)
-
-
-def open_hub(ref: ModelRef, access: HubAccess = HubAccess()) -> FileStore:
-    """Open a checkpoint on the Hub. Downloads config.json and the index; of the weights, ranges are read.
-
-    access: whether only the cache is used, or each file of weights that is needed is downloaded into it.
-    Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or CheckpointError.
-    """
-    repository = Repository(ref, access)
-    path = repository.pin()
-    config = read_config(path, ref.text)
-    main_file, index = repository.find_weights()
-    count = 1 if index is None else len(index.files)
-    log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, count)
-    return FileStore(
-        ref.text, config, path.parent, main_file, repository.open, index=index,
-        revision=repository.revision, other=repository.download, offline=repository.offline,
-        at_once=1 if repository.offline or access.download else CONNECTIONS,
-    )  # fmt: skip
-
 
 class Repository:
-    """One repository at one revision. Turns huggingface_hub's errors into attngeo's."""
+    """One repository at one revision. Turns huggingface_hub's errors into attngeo's.
+
+    at_once: how many files are opened at a time.
+    """
 
     def __init__(self, ref: ModelRef, access: HubAccess) -> None:
         self.ref, self.revision, self.access = ref, ref.revision, access
         self.offline = access.offline or constants.is_offline_mode()
+        self.at_once = 1 if self.offline or access.download else CONNECTIONS
 
     def pin(self) -> Path:
         """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
@@ -91,11 +68,12 @@ class Repository:
 
     def describe_commit(self) -> dict[str, str | None]:
         """What tells this commit from any other."""
-        return {"hub": constants.ENDPOINT, "name": self.ref.name, "commit": self.revision}
+        return {"hub": constants.ENDPOINT, "name": self.ref.name, "commit": self.revision, "file": self.ref.file}
 
     def find_weights(self) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says. Raises if there are none."""
-        for name in usual_names():
+        names = usual_names() if self.ref.file is None else (self.ref.file,)
+        for name in names:
             if is_index(name):
                 if (path := self.download(name)) is not None:
                     return name, read_index(path, self.ref.text)
@@ -104,13 +82,11 @@ class Repository:
         if self.offline:
             raise NetworkError(f"{self.ref.text}: no weights in the cache, and offline mode is on; run once without it")
         raise UnsupportedModelError(
-            f"{self.ref.text}: no weights, looked for {', '.join(usual_names())}; give another revision, or a folder"
+            f"{self.ref.text}: no weights, looked for {', '.join(names)}; give another revision, or a folder"
         )
 
-    def open(self, file: str) -> ByteSource:
-        """A file of weights: the one in the cache, or ranges of it. Raises NetworkError or CorruptCheckpointError."""
-        from attngeo.checkpoints.sources import RegularFile
-
+    def open(self, file: str) -> Path | RemoteFile:
+        """The path of a file of weights in the cache, or else ranges of it. Raises NetworkError or CheckpointError."""
         if not (self.is_cached(file) or self.offline or self.access.download):
             return RemoteFile(self.ref.text, file, partial(self._look_up, file), self.access.retries)
         path = self.download(file)
@@ -121,7 +97,7 @@ class Repository:
             )
         if path is None:
             raise self._missing(file)
-        return RegularFile(path)
+        return path
 
     def _look_up(self, file: str) -> Address:
         """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""

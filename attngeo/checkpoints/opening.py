@@ -1,22 +1,46 @@
-"""From a reference, or a model in memory, to its TensorStore, and to its identity, which is a key for results.
-
-Imports no torch: an identity is known without it.
-"""
+"""From a reference, or a model in memory, to its TensorStore. Imports torch; `reference` and `files` do not."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import Lock
+from typing import Any
 
-from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.files import is_weights, open_file, open_folder
-from attngeo.checkpoints.reference import DEMOS, ModelRef, did_you_mean, locate_demo
-from attngeo.errors import ModelNotFoundError, UsageError
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from attngeo.checkpoints.store import TensorStore
+from attngeo.bounds import in_utf8
+from attngeo.checkpoints.files import (
+    INDEX_SUFFIX,
+    THREADS,
+    Index,
+    find_only_weights,
+    is_index,
+    read_config,
+    read_index,
+    refuse_shard,
+    require_format,
+    usual_names,
+)
+from attngeo.checkpoints.reference import DEMOS, HubAccess, ModelRef, did_you_mean, locate_demo
+from attngeo.checkpoints.store import (
+    PACKED,
+    ByteSource,
+    ModuleStore,
+    RegularFile,
+    TensorFile,
+    TensorInfo,
+    TensorStore,
+    count_rows_nbytes,
+)
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
+
+log = logging.getLogger(__name__)
 
 
 def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
@@ -27,8 +51,6 @@ def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
     UsageError if `model` is neither.
     """
     if hasattr(model, "state_dict") and hasattr(getattr(model, "config", None), "to_dict"):
-        from attngeo.checkpoints.store import ModuleStore
-
         return ModuleStore(model)
     if not isinstance(model, str | Path | ModelRef):
         raise UsageError(
@@ -43,9 +65,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
         case "file":
             return open_file(Path(ref.name), ref.text)
         case "hub":
-            from attngeo.checkpoints.hub import open_hub
-
-            return open_hub(ref, hub)
+            return _open_hub(ref, hub)
 
 
 def _require_demo(name: str) -> Path:
@@ -60,59 +80,233 @@ def _require_demo(name: str) -> Path:
     return folder
 
 
-class Identity(NamedTuple):
-    """ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers.
+def _open_hub(ref: ModelRef, access: HubAccess) -> FileStore:
+    """Open a checkpoint on the Hub. Downloads config.json and the index; of the weights, ranges are read.
 
-    is_whole: whether all files of it can be reached. Offline, other weights of a commit may be read than online.
+    access: whether only the cache is used, or each file of weights that is needed is downloaded into it.
+    Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or CheckpointError.
     """
-
-    ref: ModelRef
-    content: Mapping[str, Any]
-    is_whole: bool = True
-
-    def is_current(self) -> bool:
-        """Whether the model has this content now, as a whole. That of a commit never changes."""
-        return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
-
-
-def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
-    """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
-
-    Reads no weights. A change of a file changes it, even one that keeps size and time of modification: the system notes
-    the time of each write. Only a write through a memory map changes no time, and is not noticed. None for a model in
-    memory, and for what is missing or no checkpoint: opening it says what is wrong.
-    Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
-    """
-    if not isinstance(model, str | Path | ModelRef):
-        return None
-    ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
-    if ref.kind == "hub":
-        return _identify_remote(ref, hub)
-    path = locate_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
-    content = None if path is None else identify_path(path)
-    return None if content is None else Identity(ref, content)
-
-
-def identify_path(path: Path) -> dict[str, Any] | None:
-    """The content of an identity of a folder or file; None if it is no checkpoint, or cannot be read."""
-    files = _list_files(path if path.is_dir() else path.parent)
-    return {"path": str(path.resolve()), "files": files} if files else None
-
-
-def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity:
     from attngeo.checkpoints.hub import Repository
 
-    repository = Repository(ref, hub)
-    repository.pin()
-    pinned = dataclasses.replace(ref, revision=repository.revision)
-    return Identity(pinned, repository.describe_commit(), is_whole=not repository.offline)
+    if ref.file is not None:
+        _check_name(ref.file, ref.text)
+    repository = Repository(ref, access)
+    path = repository.pin()
+    config = read_config(path, ref.text)
+    main_file, index = repository.find_weights()
+    count = 1 if index is None else len(index.files)
+    log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, count)
+
+    def open_source(file: str) -> ByteSource:
+        source = repository.open(file)
+        return RegularFile(source) if isinstance(source, Path) else source
+
+    return FileStore(
+        ref.text, config, path.parent, main_file, open_source, index=index,
+        revision=repository.revision, other=repository.download, offline=repository.offline,
+        at_once=repository.at_once,
+    )  # fmt: skip
 
 
-def _list_files(folder: Path) -> list[list[Any]] | None:
-    """Name, size, times and number of config.json and of each file of weights; None if they cannot be read."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name))
-        states = [(path.name, path.stat()) for path in paths]
-    except OSError:
-        return None
-    return [[name, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_dev, at.st_ino] for name, at in states]
+def _check_name(file: str, ref: str) -> None:
+    """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
+    if not is_index(file):
+        require_format(file, ref)
+        refuse_shard(file, ref)
+
+
+class FileStore:
+    """A TensorStore over one file of weights, or over several with an index. A file is opened when it is first needed.
+
+    ref, config, folder, revision, offline: see `TensorStore`. main_file: the name of the one file, or of the index.
+    open_source: opens a file of weights by its name, or raises. index: which file holds which tensor; None for one
+    file. other: gives the path of any other file of the model, or None if there is no such file; by default those in
+    `folder`. at_once: how many files `open` opens at a time.
+    """
+
+    def __init__(
+        self,
+        ref: str,
+        config: Mapping[str, Any],
+        folder: Path,
+        main_file: str,
+        open_source: Callable[[str], ByteSource],
+        *,
+        index: Index | None = None,
+        revision: str | None = None,
+        other: Callable[[str], Path | None] | None = None,
+        offline: bool = False,
+        at_once: int = 1,
+    ) -> None:
+        self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, revision, offline
+        self.main_file, self.format = main_file, require_format(main_file.removesuffix(INDEX_SUFFIX), ref).name
+        self.folder: Path | None = folder
+        self._files = [main_file] if index is None else index.files
+        self._open_source, self._index, self._at_once = open_source, index, at_once
+        self._other = other or (lambda name: path if (path := folder / name).is_file() else None)
+        self._sources: dict[str, ByteSource] = {}
+        self._open: dict[str, TensorFile] = {}
+        self.lanes, self._lock, self._closed = 1, Lock(), False
+        self._opening: defaultdict[str, Lock] = defaultdict(Lock)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tensors. A packed tensor has the name of the weight that it holds."""
+        return self._places.keys()
+
+    @property
+    def total_nbytes(self) -> int | None:
+        """Bytes of all tensors: from the index, which may not state them, or from the header of the one file."""
+        if self._index is not None:
+            return self._index.total_nbytes
+        return sum(info.nbytes for info in self._file(self.main_file).tensors.values())
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of floating-point elements, in files that are not open by the bytes that the index states."""
+        infos = [info for file in self._open.values() for info in file.tensors.values()]
+        count = sum(math.prod(info.shape) for info in infos if info.dtype.startswith(("F", "BF")))
+        nbytes, total = sum(info.nbytes for info in infos), self.total_nbytes
+        if len(self._open) == len(self._files):
+            return count
+        return None if not nbytes or total is None or total < nbytes else count + (total - nbytes) * count // nbytes
+
+    @cached_property
+    def _places(self) -> Mapping[str, tuple[str, str]]:
+        """Name → the file that holds the tensor, and its name there."""
+        if self._index is None:
+            weight_map: Mapping[str, str] = dict.fromkeys(self._file(self.main_file).tensors, self.main_file)
+        else:
+            weight_map = self._index.weight_map
+        return {PACKED.sub(".weight", name): (file, name) for name, file in weight_map.items()}
+
+    def info(self, name: str) -> TensorInfo:
+        """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it."""
+        file, stored = self._places[name]
+        try:
+            return self._file(file).tensors[stored]
+        except KeyError:
+            raise CorruptCheckpointError(
+                f"{self.ref}: the index places tensor {stored!r} in {file}, which does not hold it; download it again"
+            ) from None
+
+    def fetched(self, reads: Mapping[str, slice]) -> int:
+        """Bytes of these rows in the files."""
+        return count_rows_nbytes({name: self.info(name) for name in reads}, reads)
+
+    def _file(self, file: str) -> TensorFile:
+        """A file, opened once; several threads may open several files."""
+        with self._lock:
+            opening = self._opening[file]
+        with opening:
+            if self._closed:
+                raise self._refuse(file)
+            if file not in self._open:
+                opener = require_format(file, self.ref).open
+                assert opener is not None  # require_format has refused the others
+                source = self._open_source(file)
+                opened = opener(source)
+                with self._lock:
+                    if self._closed:
+                        opened.close()
+                        raise self._refuse(file)
+                    self._sources[file], self._open[file] = source, opened
+                    self.lanes = max(self.lanes, source.lanes)
+            return self._open[file]
+
+    def _refuse(self, file: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self.ref}: {file} is read after the checkpoint was closed")
+
+    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
+        """Open every file that holds one of `names`. Calls `progress` with each file's name.
+
+        After an error or Ctrl-C, nobody waits for files that are being opened: a server may be silent.
+        """
+        files = sorted({self._places[name][0] for name in names})
+        threads = ThreadPoolExecutor(self._at_once, thread_name_prefix=THREADS)
+        try:
+            for file, opening in [(file, threads.submit(self._file, file)) for file in files]:
+                if progress is not None:
+                    progress(file)
+                opening.result()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        """One tensor, or rows of its first dimension, in the checkpoint's dtype."""
+        return self.read_all({name: rows})[name]
+
+    def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
+        """Rows of each of these tensors; at once from each file that is remote."""
+        by_file: dict[str, dict[str, slice]] = defaultdict(dict)
+        for name, rows in reads.items():
+            self.info(name)  # raises if the tensor is not in the file that the index names
+            file, stored = self._places[name]
+            by_file[file][stored] = rows
+        tensors = {}
+        for file, part in by_file.items():
+            opened = self._file(file)
+            with self._sources[file].hold(opened.extents(part)):
+                tensors.update({stored: opened.read(stored, rows) for stored, rows in part.items()})
+        return {name: tensors[self._places[name][1]] for name in reads}
+
+    def file(self, name: str) -> Path | None:
+        """The path of another file of the model, downloaded if needed; None if it is missing."""
+        return self._other(name)
+
+    def download(self, progress: Callable[[str], None]) -> None:
+        """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
+        for file in self._files:
+            progress(file)
+            self.file(file)
+        self._close_files()  # what was remote is opened again as a file on this machine
+
+    def close(self) -> None:
+        """Close all open files. A later `read` fails."""
+        with self._lock:
+            self._closed = True
+        self._close_files()
+
+    def _close_files(self) -> None:
+        with self._lock:
+            files = [*self._open.values()]
+            self._open.clear()
+            self._sources.clear()
+        for file in files:
+            file.close()
+
+
+def open_folder(folder: Path, ref: str) -> FileStore:
+    """Open the checkpoint in a folder. Raises ModelNotFoundError without a config.json, CheckpointError if broken."""
+    if not (folder / "config.json").is_file() and (folder / "model/config.json").is_file():
+        raise ModelNotFoundError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
+    config = read_config(folder / "config.json", ref)
+    name = next((name for name in usual_names() if (folder / name).is_file()), None) or find_only_weights(folder, ref)
+    return _open(folder, name, ref, config)
+
+
+def open_file(path: Path, ref: str) -> FileStore:
+    """Open the checkpoint in one file, or behind one index. Its config.json must be beside it.
+
+    Raises ModelNotFoundError without a config.json, CheckpointError if the file is broken or of an unsupported format.
+    """
+    if path.name == "config.json":
+        return open_folder(path.parent, ref)
+    _check_name(path.name, ref)
+    return _open(path.parent, path.name, ref, read_config(path.with_name("config.json"), ref))
+
+
+def _open(folder: Path, name: str, ref: str, config: Mapping[str, Any]) -> FileStore:
+    log.info("%s: %s in %s", ref, name, folder)
+    _check_name(name, ref)
+    index = read_index(folder / name, ref) if is_index(name) else None
+
+    def open_source(file: str) -> ByteSource:
+        if index is not None and not (folder / file).is_file():
+            present = sum((folder / shard).is_file() for shard in index.files)
+            raise CorruptCheckpointError(
+                f"{ref}: shard {file} is missing, {present} of {len(index.files)} shards found; download it again"
+            )
+        return RegularFile(folder / file)
+
+    return FileStore(ref, config, folder, name, open_source, index=index)

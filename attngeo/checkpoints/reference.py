@@ -1,28 +1,34 @@
-"""References: what a user may write to name a model, and which name a mistyped one may mean.
+"""What a user writes to name a model, how a model on the Hub is read, and what identifies its content.
 
-Imports nothing heavy, so that a shell can complete the names at once.
+Imports no torch: an identity is known without it, and a shell can complete names at once.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+from huggingface_hub import constants
 
 from attngeo.checkpoints.files import is_weights
 from attngeo.errors import ModelNotFoundError, UsageError
+from attngeo.options import RUNNING, Options, option
 
 Kind = Literal["hub", "folder", "file", "demo"]
 
 # What the Hub accepts as a repository id: an optional owner and a name, of letters, digits, ".", "_" and "-".
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
+# A file of weights in a repository.
+HUB_FILE = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)/([\w][\w.-]*(?:/[\w][\w.-]*)*)", re.ASCII)
 # Real checkpoints that Python packages contain: demo name → (package, folder inside it, command that installs it). The
 # first two are trained by reports/demo-models/build.py.
 DEMOS = {
@@ -37,21 +43,47 @@ SIMILAR = 0.8
 MOST_BESIDE = 1000
 
 
+class HubAccess(Options):
+    """Options for models on the Hub. Raises UsageError for a value outside its limits.
+
+    By default, ranges of the files of weights are read, and nothing of them is kept. `offline` wins over `download`.
+    """
+
+    offline: bool = option(False, "Use only the Hub's cache; open no connection", panel=RUNNING)
+    download: bool = option(
+        False,
+        "Download whole files of weights into the Hub's cache instead of reading ranges of them",
+        advanced=True,
+        panel=RUNNING,
+    )
+    retries: int = option(
+        5,
+        "Number of times that a failed request for a range is repeated",
+        advanced=True,
+        panel=RUNNING,
+        metavar="N",
+        least=0,
+        most=20,
+    )
+
+
 @dataclass(frozen=True)
 class ModelRef:
     """One model: `text` as the user wrote it, and what it means.
 
-    name: a Hub id, a path or a demo name, as `kind` says. revision: a branch, tag or commit of the Hub, or None.
+    name: a Hub id, a path or a demo name, as `kind` says. revision: a branch, tag or commit of the Hub, or None. file:
+    the file of weights in a repository of the Hub, or None for the usual one.
     """
 
     text: str
     kind: Kind
     name: str
     revision: str | None = None
+    file: str | None = None
 
     @classmethod
     def parse(cls, text: str | Path) -> ModelRef:
-        """Parse `org/name`, `org/name@revision`, `name`, a folder, a file, or `demo:NAME`.
+        """Parse `org/name`, `org/name@revision`, `name`, `org/name/file`, a folder, a file, or `demo:NAME`.
 
         A path that exists comes before a Hub id. Raises ModelNotFoundError if `text` can only be a path and does not
         exist, UsageError if it is none of these.
@@ -63,7 +95,10 @@ class ModelRef:
         if text and path.exists():
             return cls(text, "folder" if path.is_dir() else "file", str(path))
         name, at, revision = text.partition("@")
-        if is_path(name):
+        file = None
+        if (inside := HUB_FILE.fullmatch(name)) and is_weights(name):
+            name, file = inside.groups()
+        elif is_path(name):
             raise ModelNotFoundError(
                 f"{text}: no such file or folder; give a folder with config.json and weights, a file of weights, "
                 f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}"
@@ -72,7 +107,7 @@ class ModelRef:
             raise UsageError(
                 f"{text!r} is not a model, expected org/name, org/name@revision, a folder, a file or demo:minilm"
             )
-        return cls(text, "hub", name, revision or None)
+        return cls(text, "hub", name, revision or None, file)
 
 
 def local_path(text: str | Path) -> Path:
@@ -125,8 +160,64 @@ def hub_models() -> list[str]:
 
 def local_names() -> Iterator[str]:
     """References that need no connection: the demo models, and the models in the Hub's cache."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
     yield from (f"demo:{name}" for name in DEMOS)
-    for folder in sorted(Path(HF_HUB_CACHE).glob("models--*")):
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
         yield folder.name.removeprefix("models--").replace("--", "/")
+
+
+class Identity(NamedTuple):
+    """ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers.
+
+    is_whole: whether all files of it can be reached. Offline, other weights of a commit may be read than online.
+    """
+
+    ref: ModelRef
+    content: Mapping[str, Any]
+    is_whole: bool = True
+
+    def is_current(self) -> bool:
+        """Whether the model has this content now, as a whole. That of a commit never changes."""
+        return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
+
+
+def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
+    """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
+
+    Reads no weights. A change of a file changes it, even one that keeps size and time of modification: the system notes
+    the time of each write. Only a write through a memory map changes no time, and is not noticed. None for a model in
+    memory, and for what is missing or no checkpoint: opening it says what is wrong.
+    Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
+    """
+    if not isinstance(model, str | Path | ModelRef):
+        return None
+    ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
+    if ref.kind == "hub":
+        return _identify_remote(ref, hub)
+    path = locate_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
+    content = None if path is None else identify_path(path)
+    return None if content is None else Identity(ref, content)
+
+
+def identify_path(path: Path) -> dict[str, Any] | None:
+    """The content of an identity of a folder or file; None if it is no checkpoint, or cannot be read."""
+    files = _list_files(path if path.is_dir() else path.parent)
+    return {"path": str(path.resolve()), "files": files} if files else None
+
+
+def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity:
+    from attngeo.checkpoints.hub import Repository
+
+    repository = Repository(ref, hub)
+    repository.pin()
+    pinned = dataclasses.replace(ref, revision=repository.revision)
+    return Identity(pinned, repository.describe_commit(), is_whole=not repository.offline)
+
+
+def _list_files(folder: Path) -> list[list[Any]] | None:
+    """Name, size, times and number of config.json and of each file of weights; None if they cannot be read."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name))
+        states = [(path.name, path.stat()) for path in paths]
+    except OSError:
+        return None
+    return [[name, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_dev, at.st_ino] for name, at in states]

@@ -31,7 +31,7 @@ from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attngeo.checkpoints.sources import Extent
+    from attngeo.checkpoints.store import Extent
 
 log = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ class RemoteFile:
         self._look_up, self._retries = look_up, retries
         self._address, self._closed = look_up(), threading.Event()
         self._lock, self._renewing = threading.Lock(), threading.Lock()
-        self.size, self.requests = self._address.size, 0
+        self.size = self._address.size
         self._held: list[tuple[int, Tensor]] = []
         _watch_clients()
 
@@ -330,10 +330,6 @@ class RemoteFile:
             with self._lock:
                 self._held = [held for held in self._held if not any(held is block for block in blocks)]
 
-    def count_requests(self, extents: Iterable[Extent]) -> int:
-        """How many requests `hold` sends for these bytes; see `ByteSource`."""
-        return sum(len(range(0, nbytes, PART)) for _, nbytes in self._merge(extents))
-
     def close(self) -> None:
         """Forget what is held, and end requests that wait."""
         self._held = []
@@ -354,8 +350,6 @@ class RemoteFile:
             view = memoryview(block.numpy().data)
             places = range(0, len(view), PART)
             waiting += [_connections().submit(self._receive, offset + at, view[at : at + PART]) for at in places]
-        with self._lock:
-            self.requests += len(waiting)
         try:
             for part in waiting:
                 part.result()

@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from attngeo.checkpoints.sources import ByteSource, Extent
-from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, TensorInfo
+from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, ByteSource, Extent, TensorInfo
 from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.

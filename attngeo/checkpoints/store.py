@@ -1,19 +1,26 @@
-"""TensorStore: the names, shapes and dtypes of a model's tensors, and reads of single tensors.
+"""TensorStore: names, shapes and dtypes of a model's tensors, and reads of single tensors; the files behind it.
 
-Opening a store reads no tensor. The stores are `files.FileStore` (files of weights) and `ModuleStore` (a model in
-memory).
+Opening a store reads no tensor. The stores are `opening.FileStore` (files of weights) and `ModuleStore` (a model in
+memory). A file of weights reads its bytes from a `ByteSource`: a `RegularFile` on a disk, or a `RemoteFile` on the Hub.
 """
 
 from __future__ import annotations
 
+import io
+import mmap
+import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
-from attngeo.bounds import in_utf8
+from attngeo.bounds import in_utf8, require_memory
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 # The safetensors names of the dtypes that torch has. A tensor of another dtype (sub-byte floats) is listed, never read.
@@ -31,6 +38,10 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # As many as torch allows.
 MOST_DIMENSIONS = 64
 FLOATS = ("F64", "F32", "F16", "BF16")
+# How the names of tensors end that hold a weight in packed form: those of GPTQ and AWQ, compressed-tensors, and HQQ.
+PACKED = re.compile(r"\.(qweight|weight_packed|weight_q)$")
+# Buffers of at least this many bytes are placed in huge pages.
+LARGE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -52,23 +63,26 @@ class TensorInfo:
         return self.nbytes // self.shape[0] if self.shape and self.shape[0] else self.nbytes
 
 
-def info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
+def info_of(name: str, tensor: Tensor) -> TensorInfo:
     """The TensorInfo of a tensor in memory."""
     return TensorInfo(name, DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor.nbytes)
 
 
 class TensorStore(Protocol):
-    """A model's tensors.
+    """A model's tensors: names and sizes are those after decoding, if a store decodes.
 
     ref: the model's name, as the user gave it. revision: the Hub's commit, None for other models. config: the parsed
-    config.json. folder: where config.json is, None for a model in memory. offline: whether downloads are forbidden.
-    lanes: how many reads at once make it faster.
+    config.json. format: how the weights are stored, such as "safetensors", or "memory". folder: where config.json is,
+    None for a model in memory. main_file: the name of the one file of weights, or of their index; "" in memory.
+    offline: whether downloads are forbidden. lanes: how many reads at once make it faster.
     """
 
     ref: str
     revision: str | None
     config: Mapping[str, Any]
+    format: str
     folder: Path | None
+    main_file: str
     offline: bool
     lanes: int
 
@@ -79,34 +93,43 @@ class TensorStore(Protocol):
 
     @property
     def total_nbytes(self) -> int | None:
-        """Bytes of all tensors together; None if every file would have to be read to know."""
+        """Bytes of all tensors as they are stored; None if every file would have to be read to know."""
+        ...
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of floating-point elements of all tensors.
+
+        What is in files that are not open is estimated from its bytes; None if these are unknown.
+        """
         ...
 
     def info(self, name: str) -> TensorInfo:
-        """Shape and dtype of one tensor. Reads at most the header of a file."""
+        """Shape, dtype and bytes in memory of one tensor. Reads at most the header of a file."""
         ...
 
-    def fetch(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
+    def fetched(self, reads: Mapping[str, slice]) -> int:
+        """Bytes that `read_all` reads from where they are stored. Reads at most headers."""
+        ...
+
+    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open the files that hold these tensors. Calls `progress` with each file's name."""
         ...
 
-    def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """One tensor, or rows of its first dimension, on the CPU in the checkpoint's dtype."""
         ...
 
-    def read_all(self, reads: Mapping[str, slice]) -> dict[str, torch.Tensor]:
+    def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors, in this order. Takes less time than one by one if they are far away."""
-        ...
-
-    def count_requests(self, reads: Iterable[Mapping[str, slice]]) -> dict[str, int]:
-        """Remote file → the requests for its header, and those that `read_all` sends for each of these reads.
-
-        Reads no tensor. Files on this machine are left out. Right if nothing but headers has been read before.
-        """
         ...
 
     def file(self, name: str) -> Path | None:
         """The path of another file of the model, such as its tokeniser, downloaded if needed; None if it is missing."""
+        ...
+
+    def download(self, progress: Callable[[str], None]) -> None:
+        """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
         ...
 
     def close(self) -> None:
@@ -114,16 +137,25 @@ class TensorStore(Protocol):
         ...
 
 
+def count_rows_nbytes(infos: Mapping[str, TensorInfo], reads: Mapping[str, slice]) -> int:
+    """Bytes of rows of tensors, as their infos describe them."""
+    return sum(
+        infos[name].row_nbytes * (len(range(infos[name].shape[0])[rows]) if infos[name].shape else 1)
+        for name, rows in reads.items()
+    )
+
+
 class ModuleStore:
     """A TensorStore over the parameters and buffers of a `transformers` model, under its own names for them."""
 
+    revision: str | None = None
+    folder: Path | None = None
+    main_file, format, offline, lanes = "", "memory", False, 1
+
     def __init__(self, model: Any) -> None:
-        self.revision: str | None = None
-        self.folder: Path | None = None
-        self.offline, self.lanes = False, 1
         self.ref = in_utf8(getattr(model, "name_or_path", "") or type(model).__name__)
         self.config = model.config.to_dict()
-        self._state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)  # tied ones stay one object
+        self._state: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied ones stay one object
 
     @property
     def names(self) -> Collection[str]:
@@ -133,16 +165,28 @@ class ModuleStore:
     @property
     def total_nbytes(self) -> int:
         """Bytes of all tensors; tied tensors count once, as in a saved model."""
-        return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in self._state.values()}.values())
+        return sum(tensor.nbytes for tensor in self._distinct())
+
+    @property
+    def parameters(self) -> int:
+        """Number of floating-point elements of all tensors; tied tensors count once."""
+        return sum(tensor.numel() for tensor in self._distinct() if tensor.is_floating_point())
+
+    def _distinct(self) -> Iterable[Tensor]:
+        return {id(tensor): tensor for tensor in self._state.values()}.values()
 
     def info(self, name: str) -> TensorInfo:
-        """Shape and dtype of one tensor."""
+        """Shape, dtype and bytes of one tensor."""
         return info_of(name, self._state[name])
 
-    def fetch(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
+    def fetched(self, reads: Mapping[str, slice]) -> int:
+        """Bytes of these rows, although they are in memory already."""
+        return count_rows_nbytes({name: self.info(name) for name in reads}, reads)
+
+    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Do nothing: the tensors are in memory."""
 
-    def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """One tensor, or rows of it, detached and on the CPU. Raises CorruptCheckpointError for a meta tensor."""
         tensor = self._state[name]
         if tensor.is_meta:
@@ -151,17 +195,16 @@ class ModuleStore:
             )
         return (tensor[rows] if tensor.ndim else tensor).detach().cpu()
 
-    def read_all(self, reads: Mapping[str, slice]) -> dict[str, torch.Tensor]:
+    def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors."""
         return {name: self.read(name, rows) for name, rows in reads.items()}
-
-    def count_requests(self, reads: Iterable[Mapping[str, slice]]) -> dict[str, int]:  # noqa: ARG002 - the protocol's
-        """Nothing: a model in memory has no files."""
-        return {}
 
     def file(self, name: str) -> Path | None:  # noqa: ARG002 - the protocol's
         """None: a model in memory has no files."""
         return None
+
+    def download(self, progress: Callable[[str], None]) -> None:
+        """Do nothing: the tensors are in memory."""
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -173,9 +216,9 @@ def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
     Raises UnsupportedModelError for a tensor of other numbers, such as a quantised one.
     """
     info = store.info(name)
-    if info.dtype not in FLOATS:
+    if info.dtype not in FLOATS or PACKED.search(info.name):
         raise UnsupportedModelError(
-            f"{store.ref}: {name} is stored as {info.dtype} ({stated_quantisation(store.config)}), expected one of "
+            f"{store.ref}: {info.name} is stored as {info.dtype} ({stated_quantisation(store.config)}), expected "
             f"{', '.join(FLOATS)}; quantised weights are not supported yet, give the model without quantisation"
         )
     return info.shape
@@ -185,3 +228,119 @@ def stated_quantisation(config: Mapping[str, Any]) -> str:
     """The name of the quantisation that config.json states, such as "awq"; "quantised" if it states none."""
     stated = config.get("quantization_config")
     return str(stated.get("quant_method") or "quantised") if isinstance(stated, Mapping) else "quantised"
+
+
+class Extent(NamedTuple):
+    """A range of bytes."""
+
+    offset: int
+    nbytes: int
+
+
+class ByteSource(Protocol):
+    """An open file of known size: a `RegularFile` on a disk, or a `RemoteFile` on the Hub.
+
+    where: the file, for errors. size: its bytes. lanes: how many reads at once make it faster.
+    """
+
+    where: str
+    size: int
+    lanes: int
+
+    def read(self, offset: int, count: int, name: str) -> Tensor:
+        """Bytes, uint8 [count], in new memory. name: the tensor that they belong to, for errors.
+
+        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
+        """
+        ...
+
+    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:
+        """Inside the block, these bytes are read soon: a remote file asks for all of them at once, and keeps them."""
+        ...
+
+    def close(self) -> None:
+        """Close the file. A later `read` fails."""
+        ...
+
+
+class TensorFile(Protocol):
+    """One open file of weights, of one format."""
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """The table of contents: tensor name → shape, dtype and place."""
+        ...
+
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        """One tensor, or rows of its first dimension, on the CPU in the file's dtype."""
+        ...
+
+    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
+        """The bytes of the file that `read` needs for these rows of these tensors."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class RegularFile:
+    """An open file. Raises CorruptCheckpointError if it is missing, not a regular file, or not readable."""
+
+    lanes = 1
+
+    def __init__(self, path: Path) -> None:
+        self.where = str(path)
+        if not path.is_file():
+            raise CorruptCheckpointError(f"{path}: no such file; download it again")
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))  # a flag of Windows
+        except OSError as error:
+            raise CorruptCheckpointError(f"{path}: cannot be opened ({error.strerror})") from None
+        self.size, self._position = os.fstat(self._descriptor).st_size, Lock()
+
+    def read(self, offset: int, count: int, name: str) -> Tensor:
+        """Bytes, uint8 [count], in new memory; see `ByteSource`."""
+        if offset < 0 or offset + count > self.size:
+            raise self._cut_off(name)
+        require_memory(count, f"{self.where}: tensor {name!r}")
+        buffer = _reserve(count)
+        view = memoryview(buffer.numpy().data)
+        while view:
+            received = self._read_into(view, offset)
+            if received == 0:  # it was truncated after it was opened
+                raise self._cut_off(name)
+            view, offset = view[received:], offset + received
+        return buffer
+
+    def _read_into(self, view: memoryview, offset: int) -> int:
+        """Fill memory from this position of the file on. Returns the number of bytes, which may be fewer."""
+        if hasattr(os, "preadv"):
+            return os.preadv(self._descriptor, [view], offset)
+        with self._position:  # Windows: all threads that read the file share its position
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            return io.FileIO(self._descriptor, closefd=False).readinto(view)
+
+    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
+        """Nothing: the operating system reads ahead."""
+        return nullcontext()
+
+    def _cut_off(self, name: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self.where}: ends inside tensor {name!r}; download it again")
+
+    def close(self) -> None:
+        """Close the file. A later `read` fails."""
+        os.close(self._descriptor)
+
+
+def _reserve(count: int) -> Tensor:
+    """New memory, uint8 [count]. That of large tensors is in huge pages if Linux has them.
+
+    The first write to a page takes a fault, and for pages of 4 KiB the faults take longer than reads of cached bytes.
+    """
+    if count >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            return torch.frombuffer(memory, dtype=torch.uint8)
+    return torch.empty(count, dtype=torch.uint8)

@@ -26,11 +26,9 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.pickles import Record, SavedStorage, SavedTensor, TorchUnpickler, broken, count_spanned
-from attngeo.checkpoints.sources import ByteSource, Extent
-from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
+from attngeo.checkpoints.store import DTYPE_NAMES, ByteSource, Extent, TensorInfo
 from attngeo.errors import (
     AttnGeoError,
-    CheckpointError,
     CorruptCheckpointError,
     UnsafeCheckpointError,
     UnsupportedModelError,
@@ -54,8 +52,6 @@ LONG_END = 76
 # reads. Four pickles follow: version, machine, state dict and list of storages; then each storage: count and numbers.
 OLD_MARKS = tuple(b"\x80%c\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." % protocol for protocol in (2, 3))
 OLD_VERSION, OLD_COUNT = 1001, 8
-# Bytes that are read first for the pickles; if they end later, ten times as many, up to LONGEST.
-OLD_BLOCK = 100_000
 
 
 class _Part(NamedTuple):
@@ -239,19 +235,8 @@ class _OldRecords:
 
     def load_state(self) -> Any:
         """The object that the pickle of the file describes. Finds the storages, too. Raises as `_Records`."""
-        most = min(self._source.size, LONGEST)
-        size = min(OLD_BLOCK, most)
-        while True:
-            block = self._source.read(0, size, "list of tensors")
-            try:
-                return self._parse(io.BytesIO(bytes(block.numpy())))
-            except CheckpointError:
-                if size == most:
-                    raise
-                size = min(10 * size, most)
-
-    def _parse(self, content: io.BytesIO) -> Any:
-        """The state dict of the pickles in the first bytes of the file."""
+        block = self._source.read(0, min(self._source.size, LONGEST), "list of tensors")
+        content = io.BytesIO(bytes(block.numpy()))
         where = self._source.where
         content.seek(len(OLD_MARKS[0]))
         unpicklers = [TorchUnpickler(content, where) for _ in range(4)]

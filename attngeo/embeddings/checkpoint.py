@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
 from attngeo.embeddings.embedding import Embedding, find_finite_rows, label_tokens
@@ -58,7 +58,7 @@ def read_checkpoint(
         rows = float_shape(store, name)[0]
         vocabulary = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)
         notes += _check_match(vocabulary, rows, name, store)
-        store.fetch([name], lambda file: progress(Progress("download", file)))
+        store.open([name], lambda file: progress(Progress("download", file)))
         progress(Progress("read", name, 0, store.info(name).nbytes))
         matrix = store.read(name)
         ref, revision = store.ref, store.revision

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.files import is_weights
-from attngeo.checkpoints.reference import local_path
+from attngeo.checkpoints.reference import HubAccess, local_path
 from attngeo.choices import Table
 from attngeo.embeddings.checkpoint import read_checkpoint
 from attngeo.embeddings.embedding import Embedding

@@ -260,7 +260,7 @@ DARKEST = 0.995
 def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001
     """|W_qk| as shades, with the norms of its rows at the right and of its columns on top; outliers are marked.
 
-    cells, norms: of `attngeo.scores.matrix.query_key_matrix`, whose `attrs` name the matrix. The shades end at the
+    cells, norms: of `attngeo.scores.computing.query_key_matrix`, whose `attrs` name the matrix. The shades end at the
     99.5th percentile; larger entries are black, too. Source: Saponati et al. 2025, Fig. 2 (examples).
     """
     about = cells.attrs

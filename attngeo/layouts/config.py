@@ -26,6 +26,19 @@ def pattern_of(name: str) -> str:
     return NUMBER.sub("#", name)
 
 
+def name_layers(layers: Iterable[int]) -> str:
+    """Layer numbers in words.
+
+    >>> name_layers([0, 1, 2, 5]), name_layers([3])
+    ('layers 0-2, 5', 'layer 3')
+    """
+    numbers = sorted(set(map(int, layers)))
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    runs = (str(first) if first == last else f"{first}-{last}" for first, last in zip(starts, ends, strict=True))
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(runs)}"
+
+
 def join(module: str, name: str) -> str:
     """The full name of a tensor or module inside `module`."""
     return f"{module}.{name}" if module else name

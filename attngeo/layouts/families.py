@@ -25,14 +25,9 @@ HUGGING_FACE = "https://github.com/huggingface/transformers/blob/v5.23.0/src/tra
 HALF, INTERLEAVED = Rotary(), Rotary(interleaved=True)
 LATENT_TAIL = Rotary(interleaved=True, tail=True)
 RMS = HeadNorm()
-BART_NORMS: dict[str, Any] = {
-    "pre_norm": ("self_attn_layer_norm",),
-    "cross_norm": ("encoder_attn_layer_norm",),
-}
+BART_NORMS: dict[str, Any] = {"pre_norm": ("self_attn_layer_norm",), "cross_norm": ("encoder_attn_layer_norm",)}
 INPUT_NORM = ("input_layernorm",)
-C_ATTN_CROSS = Layout(
-    (make_linear("q_attn", "q", transposed=True), make_linear("c_attn", "kv", transposed=True)),
-)
+C_ATTN_CROSS = Layout((make_linear("q_attn", "q", transposed=True), make_linear("c_attn", "kv", transposed=True)))
 C_ATTN = make_fused("c_attn", transposed=True)
 # SantaCoder, published as gpt2: queries, and the key and value that all heads share.
 Q_AND_KV_ATTN = Layout(
@@ -55,11 +50,7 @@ def _encoder(name: str, **more: Any) -> Family:
 def _llama_like(name: str, theta: float = 10_000.0, **more: Any) -> Family:
     """Separate `q_proj` and `k_proj` after an input norm, rotary by halves."""
     defaults = {"rope_theta": theta, **more.pop("defaults", {})}
-    return Family(
-        source=_file(name),
-        **{"pre_norm": INPUT_NORM, "rotary": HALF, **more},
-        defaults=defaults,
-    )
+    return Family(source=_file(name), **{"pre_norm": INPUT_NORM, "rotary": HALF, **more}, defaults=defaults)
 
 
 def _vision(name: str, stack: Any = "encoder", pre_norm: str = "layernorm_before", **more: Any) -> Family:
@@ -112,11 +103,7 @@ FAMILIES: dict[str, Family] = {
         stack="encoder",
         pre_norm=("attn_norm",),
         rotary=HALF,
-        defaults={
-            "global_rope_theta": 160_000.0,
-            "local_rope_theta": 10_000.0,
-            "global_attn_every_n_layers": 3,
-        },
+        defaults={"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0, "global_attn_every_n_layers": 3},
     ),
     # Encoder and decoder
     "bart": Family(source=_file("bart")),
@@ -156,9 +143,7 @@ FAMILIES: dict[str, Family] = {
         defaults={"rotary_pct": 0.25, "rope_theta": 10_000.0},
     ),
     "bloom": Family(
-        source=_file("bloom"),
-        layouts=(make_fused("query_key_value", blocks="key_heads"),),
-        pre_norm=INPUT_NORM,
+        source=_file("bloom"), layouts=(make_fused("query_key_value", blocks="key_heads"),), pre_norm=INPUT_NORM
     ),
     "falcon": Family(
         source=_file("falcon"),
@@ -169,11 +154,7 @@ FAMILIES: dict[str, Family] = {
         ),
         pre_norm=("ln_attn", "input_layernorm"),
         rotary=HALF,
-        defaults={
-            "multi_query": True,
-            "new_decoder_architecture": False,
-            "rope_theta": 10_000.0,
-        },
+        defaults={"multi_query": True, "new_decoder_architecture": False, "rope_theta": 10_000.0},
     ),
     "mpt": Family(source=_file("mpt"), layouts=(make_fused("Wqkv"),), pre_norm=("norm_1",)),
     "opt": Family(
@@ -196,10 +177,7 @@ FAMILIES: dict[str, Family] = {
         1e6,
         input_gain_offset=1,
         head_norm=HeadNorm(gain_offset=1),
-        defaults={
-            "rope_local_base_freq": 10_000.0,
-            "sliding_window_pattern": 6,
-        },
+        defaults={"rope_local_base_freq": 10_000.0, "sliding_window_pattern": 6},
     ),
     "olmo": _llama_like("olmo", pre_norm=()),
     "olmo2": _llama_like("olmo2", pre_norm=(), head_norm=RMS),
@@ -215,11 +193,7 @@ FAMILIES: dict[str, Family] = {
         defaults={"partial_rotary_factor": 0.25},
     ),
     "cohere": _llama_like("cohere", 500_000.0, rotary=INTERLEAVED, head_norm=HeadNorm(centred=True)),
-    "gpt_oss": _llama_like(
-        "gpt_oss",
-        150_000.0,
-        notes=("attention sink left out",),
-    ),
+    "gpt_oss": _llama_like("gpt_oss", 150_000.0, notes=("attention sink left out",)),
     "deepseek_v2": _latent("deepseek_v2"),
     "deepseek_v3": _latent("deepseek_v3"),
     # Vision
@@ -229,17 +203,11 @@ FAMILIES: dict[str, Family] = {
     "dinov2": _vision("dinov2", pre_norm="norm1"),
     "vit_mae": _vision("vit_mae"),
     "imagegpt": Family(
-        source=_file("imagegpt"),
-        layouts=(C_ATTN_CROSS, C_ATTN),
-        pre_norm=("ln_1",),
-        cross_norm=("ln_cross_attn",),
+        source=_file("imagegpt"), layouts=(C_ATTN_CROSS, C_ATTN), pre_norm=("ln_1",), cross_norm=("ln_cross_attn",)
     ),
     "swin": Family(source=_file("swin"), stack="encoder", pre_norm=("layernorm_before",)),
     "detr": Family(source=_file("detr"), notes=("position embeddings are added to queries and keys",)),
-    "mask2former": Family(
-        source=_file("mask2former"),
-        notes=("position embeddings are added to queries and keys",),
-    ),
+    "mask2former": Family(source=_file("mask2former"), notes=("position embeddings are added to queries and keys",)),
     "sam_vision_model": _vision("sam", "vision", "layer_norm1", layouts=(make_fused("qkv"),)),
     "sam_mask_decoder": Family(
         source=_file("sam"),
@@ -365,10 +333,7 @@ IN_ORDER = {
     "W_pack": ("baichuan",),
 }  # fmt: skip
 # Projection → model types that hold in it, for each key head: its queries, the key and the value.
-BY_KEY_HEAD = {
-    "query_key_value": ("RefinedWeb", "fuyu", "gpt_neox_japanese", "persimmon"),
-    "wqkv": ("internlm2",),
-}
+BY_KEY_HEAD = {"query_key_value": ("RefinedWeb", "fuyu", "gpt_neox_japanese", "persimmon"), "wqkv": ("internlm2",)}
 # Each head of the query projection holds a query and a gate.
 GATED = Layout((make_linear("q_proj", "qg", "heads"), make_linear("k_proj", "k")))
 GATED_TYPES = (

@@ -71,14 +71,6 @@ class Module:
         return pattern_of(self.name)
 
 
-@dataclass(frozen=True)
-class Survey:
-    """All attention modules of a model: those to score, and what is left out, as name pattern → reason."""
-
-    modules: list[Module]
-    skipped: dict[str, str]
-
-
 class Tower(NamedTuple):
     """One tower of a model, or the whole model. names: its tensor names; for the other fields see `Module`."""
 
@@ -97,11 +89,13 @@ class Half(NamedTuple):
     missing: str
 
 
-def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisation: str, ref: str) -> Survey:
-    """Find every module that has a query and a key projection, by the layouts of its family or else by the rules.
+def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> tuple[list[Module], dict[str, str]]:
+    """Every module that has a query and a key projection, by the layouts of its family or else by the rules.
 
-    quantisation, ref: names of the quantisation and of the model, for errors. Raises UnsupportedModelError if there is
-    no such module, or if one is quantised; CorruptCheckpointError if a layer lacks one of the two projections.
+    Also returns what is left out, name pattern → reason.
+
+    ref: the model's name, for errors. Raises UnsupportedModelError if there is no such module, CorruptCheckpointError
+    if a layer lacks one of the two projections.
     """
     attending: dict[str, Module] = {}
     halves: list[Half] = []
@@ -111,12 +105,11 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], quantisati
         halves += other
     others = _leave_out_others(attending, names)
     lacking = _find_halves(halves, attending, ref)
-    _refuse_quantised(attending, names, quantisation, ref)
     read = {join(module.name, weight) for module in attending.values() for weight in _weights(module.layout)}
     left_out = find_left_out(names, read, [*attending, *others], lacking)
     if not attending:
-        raise explain_nothing_found(names, config, others | left_out, quantisation, ref)
-    return Survey(list(attending.values()), left_out | others)
+        raise explain_nothing_found(names, config, others | left_out, ref)
+    return list(attending.values()), left_out | others
 
 
 def _match(part: Tower, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
@@ -197,22 +190,6 @@ def _find_halves(halves: Iterable[Half], modules: Mapping[str, Module], ref: str
     return skipped
 
 
-def _refuse_quantised(modules: Mapping[str, Module], names: Iterable[str], quantisation: str, ref: str) -> None:
-    """Raise UnsupportedModelError for a quantised query or key projection, if others of its stack are not quantised."""
-    packed = {
-        join(module.template, weight.removesuffix("weight") + ending)
-        for module in modules.values()
-        for weight in _weights(module.layout)
-        for ending in PACKED
-    }
-    for name in names:
-        if pattern_of(name) in packed:
-            raise UnsupportedModelError(
-                f"{ref}: {name} is quantised ({quantisation}), which is not supported yet; "
-                "give the model without quantisation"
-            )
-
-
 def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]:
     """Split the model into its towers."""
     config = describe_named_tower(config)
@@ -279,10 +256,6 @@ def _weights(layout: Layout | LatentLayout) -> tuple[str, ...]:
 
 
 UNKNOWN = "no layout knows its form"
-# Names of the tensors that a quantised layer has instead of `weight`.
-PACKED = ("qweight", "weight_packed", "weight_q")
-QUANTISED = re.compile(rf"\.({'|'.join(PACKED)}|weight_scale|weight_scale_inv|SCB|qzeros|weight\.absmax)$")
-WEIGHTS = (".weight", ".qweight", ".weight_packed")
 # Names of projections that hold queries, in a form that no layout reads.
 UNREAD = re.compile(r"(^|\.)(\w*(qkv|kqv|query|queries)\w*|(\w+_)?(q|wq|qcontent|qpos)(_\w+)?)(\.linear)?\.\w+$")
 # An adapter of low rank, added to the weights of queries.
@@ -312,7 +285,7 @@ def _find_unread(names: Iterable[str], read: Collection[str], listed: Collection
     """
     queries, weights = set(), defaultdict(set)
     for name in names:
-        if name in read or not name.endswith(WEIGHTS) or NORM.search(name):
+        if name in read or not name.endswith(".weight") or NORM.search(name):
             continue
         if UNREAD.search(name) and (NUMBER.search(name) or "att" in name.lower()):
             queries.add(pattern_of(name))
@@ -348,33 +321,23 @@ def _name_others(pattern: str, reason: str) -> tuple[str, str]:
 
 
 def explain_nothing_found(
-    names: Collection[str], config: Mapping[str, Any], left_out: Mapping[str, str], quantisation: str, ref: str
+    names: Collection[str], config: Mapping[str, Any], left_out: Mapping[str, str], ref: str
 ) -> AttnGeoError:
     """The error for a model without any attention module that a layout reads. left_out: name pattern → reason."""
     model_type = config.get("model_type") or "unknown"
     understood = {pattern: why for pattern, why in left_out.items() if why != UNKNOWN}
     # Parts of attention modules come last.
     unread = sorted(left_out.keys() - understood.keys(), key=lambda name: (name.count("."), name))
-    if any(QUANTISED.search(name) for name in names):
-        return UnsupportedModelError(
-            f"{ref}: {quantisation} weights are not supported yet; give the model without quantisation"
-        )
     if understood:
         no_attention = {why for _, why in NOT_ATTENTION}
         pattern, reason = min(
             understood.items(), key=lambda item: (item[1] in no_attention, item[0].count("."), item[0])
         )
         return UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {reason}")
-    if unread and not config.get("model_type"):
-        return UnsupportedModelError(
-            f"{ref}: {unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
-        )
     if unread:
-        fused = any(word in unread[0] for word in ("qkv", "kqv", "query_key"))
-        unknown = "the order of queries and keys in" if fused else "no layout reads the queries in"
         return UnsupportedModelError(
-            f"{ref}: family {model_type!r} is not supported: {unknown} {unread[0]}{' is unknown' if fused else ''}; "
-            "declare it in attngeo/layouts/families.py"
+            f"{ref}: family {model_type!r} is not supported: no layout knows the form of {unread[0]}, which seems to "
+            "hold queries; declare it in attngeo/layouts/families.py"
         )
     if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
         return UnsupportedModelError(

@@ -56,7 +56,6 @@ def find_sites(
     *,
     shape_of: ShapeOf,
     ref: str,
-    quantisation: str,
     biases: bool = False,
     input_norms: bool = False,
     parts: str = "qk",
@@ -65,58 +64,65 @@ def find_sites(
     """Find the attention sites of a model.
 
     names: all tensor names. config: config.json. shape_of: gives the shape of a tensor by its name. ref: the model's
-    name, for errors. quantisation: the name of the quantisation that config.json states, for errors. biases,
-    input_norms: whether these tensors are needed besides the weights. parts: the letters of the projections to read, q
-    and k among them. `shape_of` is not called for tensors that are not needed, so that their files need not be
-    downloaded. prepare: is called once with the names of all that are, before `shape_of`.
+    name, for errors. biases, input_norms: whether these tensors are needed besides the weights. parts: the letters of
+    the projections to read, q and k among them. `shape_of` is not called for tensors that are not needed, so that their
+    files need not be downloaded. prepare: is called once with the names of all that are, before `shape_of`.
 
     Returns the sites in the order of stack and layer, and what is left out: name pattern → reason.
     Raises UnsupportedModelError if the model has no attention of a known form; ShapeError or CorruptCheckpointError if
     tensors and configuration of a listed family contradict each other, or those of all modules that a rule found.
     """
     names = set(names)
-    survey = survey_modules(names, config, quantisation, ref)
-    sites: list[AttentionSite] = []
-    unread: dict[str, str] = {}
-    errors = []
-    candidates: list[_Candidate] = []
-    for stack, modules in _group_by_stack(survey.modules).items():
-        for layer, plain in _number_layers(modules):
-            if reason := _explain_unread(plain, layer):
-                unread |= reason
-                continue
-            module = _recognise_head_norm(plain, names)
-            tensors = _find_tensors(module, names, parts)
-            needed = {
-                role: name
-                for role, name in tensors.items()
-                if (biases or not role.endswith("_bias")) and (input_norms or not role.startswith("pre_norm"))
-            }
-            candidates.append(_Candidate(stack, layer, module, needed))
+    modules, skipped = survey_modules(names, config, ref)
+    candidates, unread = _list_candidates(modules, names, parts)
     if not candidates:
         name, why = next(iter(unread.items()))
         raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {why}")
-    skipped = survey.skipped | find_absent_layers(survey.modules, names) | unread
+    for candidate in candidates:
+        for role in [*candidate.tensors]:
+            if (role.endswith("_bias") and not biases) or (role.startswith("pre_norm") and not input_norms):
+                del candidate.tensors[role]
+    skipped |= find_absent_layers(modules, names) | unread
     prepare([name for candidate in candidates for name in candidate.tensors.values()])
-    for stack, layer, module, tensors in candidates:
+    sites, errors = [], []
+    for candidate in candidates:
+        module = candidate.module
         try:
-            sizes = measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref)
+            sites.append(_make_site(candidate, parts, shape_of, ref))
         except (ShapeError, CorruptCheckpointError) as error:
             if module.family.source and module.certain:
                 raise
             # A rule found it. The rest of the model may be what it seems.
             errors.append(error)
             skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
-        else:
-            sites.append(
-                AttentionSite(
-                    stack, layer, module.name, module.layout, module.family, module.section, tensors, sizes,
-                    module.rule, parts, _notes(module, tensors),
-                )
-            )  # fmt: skip
     if errors and not sites:
         raise errors[0]
     return sites, dict(sorted(skipped.items()))
+
+
+def _list_candidates(
+    modules: Iterable[Module], names: Collection[str], parts: str
+) -> tuple[list[_Candidate], dict[str, str]]:
+    """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
+    candidates: list[_Candidate] = []
+    unread: dict[str, str] = {}
+    for stack, members in _group_by_stack(modules).items():
+        for layer, plain in _number_layers(members):
+            if reason := _explain_unread(plain, layer):
+                unread |= reason
+            else:
+                module = _recognise_head_norm(plain, names)
+                candidates.append(_Candidate(stack, layer, module, _find_tensors(module, names, parts)))
+    return candidates, unread
+
+
+def _make_site(candidate: _Candidate, parts: str, shape_of: ShapeOf, ref: str) -> AttentionSite:
+    stack, layer, module, tensors = candidate
+    return AttentionSite(
+        stack, layer, module.name, module.layout, module.family, module.section, tensors,
+        measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref), module.rule, parts,
+        _notes(module, tensors),
+    )  # fmt: skip
 
 
 def _explain_unread(module: Module, layer: int) -> dict[str, str]:
@@ -409,13 +415,13 @@ def _explain_misfit(
 ) -> ShapeError:
     """The error for weights that hold none of the heads that the configuration states."""
     heads, key_heads, head_dim = stated
-    if head_dim is None:
-        return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide an input width of {width}")
-    if heads % key_heads:
-        return ShapeError(f"{ref}: {module.name}: {heads} heads cannot share {key_heads} key heads evenly")
-    for blocks in _fixed_blocks(layout):
-        if heads % blocks or key_heads % blocks:
-            return ShapeError(f"{ref}: {module.name}: {heads} heads do not divide into {blocks} blocks")
+    fixed = _fixed_blocks(layout)
+    if head_dim is None or heads % key_heads or any(heads % blocks or key_heads % blocks for blocks in fixed):
+        into = "".join(f", or into {blocks} blocks" for blocks in fixed if blocks > 1)
+        return ShapeError(
+            f"{ref}: {module.name}: {heads} heads and {key_heads} key heads divide neither evenly among themselves nor "
+            f"an input width of {width}{into}"
+        )
     sizes = make_sizes(heads, key_heads, head_dim, width, width)
     slots = {letter: layout.holder(letter).slots for letter in rows}
     letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])

@@ -16,9 +16,8 @@ from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
-from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import INTEGERS
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import ScoreOptions, score_names
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.scores.weights import projections, select, sites_of
 from attngeo.tables import write as tables

@@ -14,8 +14,7 @@ from pydantic import AfterValidator, Field, create_model
 
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
-from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.reference import is_path, local_path
+from attngeo.checkpoints.reference import HubAccess, is_path, local_path
 from attngeo.choices import one_of
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
@@ -33,8 +32,7 @@ from attngeo.pretrain.options import (
 )
 from attngeo.progress import ProgressCallback
 from attngeo.schemas import as_value_error
-from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.scores.spec import number_columns
+from attngeo.scores.spec import ResultOptions, ScoreOptions, number_columns
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results

@@ -21,9 +21,8 @@ from attngeo.reporting.answers import Workplace, resolve_reference
 from attngeo.reporting.plots import FigureInputs, plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, TableBlock
 from attngeo.reporting.results import CollectedResults
-from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.spec import SCORES, score_names
-from attngeo.scores.summary import QUARTILES, statistic, summarise
+from attngeo.scores.summary import QUARTILES, Condition, Outcome, statistic, summarise
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, require_columns
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 
 from attngeo.bounds import escape_markdown, printable
 from attngeo.reporting.blocks import ReportFigure, ReportTable
-from attngeo.scores.conditions import Outcome
+from attngeo.scores.summary import Outcome
 from attngeo.tables.write import format_for_people, numeric_columns, to_markdown
 
 if TYPE_CHECKING:

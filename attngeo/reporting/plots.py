@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.bounds import read_small_text
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import FIGURES, FigureSpec
@@ -163,7 +163,7 @@ def _finish_scores(rows: pd.DataFrame, inputs: FigureInputs) -> pd.DataFrame:
 
 
 def _read_matrix(inputs: FigureInputs, models: list[Any]) -> list[pd.DataFrame]:
-    from attngeo.scores.matrix import query_key_matrix
+    from attngeo.scores.computing import query_key_matrix
 
     options = inputs.options
     if len(inputs.given) != 1 or not models:

@@ -26,7 +26,7 @@ from attngeo.options import Options, advise, describe_refusal, options_of
 from attngeo.questions import QUESTIONS, Question
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error, expected_of
-from attngeo.scores.conditions import Condition
+from attngeo.scores.summary import Condition
 from attngeo.tables.read import explain_unknown_column
 
 Place = tuple[str | int, ...]

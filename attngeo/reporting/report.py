@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.bounds import read_small_text
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import OutputError, UsageError
 from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
@@ -25,7 +25,7 @@ from attngeo.reporting.blocks import FILE_NAME, build_figure, build_table, run_c
 from attngeo.reporting.page import ReportContent, ReportSection, render_markdown, render_page
 from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
 from attngeo.reporting.results import CollectedResults, ReportFailure, collect_results, remove_parts
-from attngeo.scores.conditions import Outcome
+from attngeo.scores.summary import Outcome
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.files import lock_folder
 from attngeo.tables.write import write_table

@@ -1,4 +1,4 @@
-"""The scores of every site of a model: reads ahead while it computes, few sites in memory at a time."""
+"""The scores of every site of a model, few sites in memory at a time; and one W_qk as a whole, for a picture."""
 
 from __future__ import annotations
 
@@ -9,37 +9,51 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from attngeo.bounds import in_utf8
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import Precision
+from attngeo.choices import Precision, whole
 from attngeo.devices import pick_device
-from attngeo.errors import UsageError
-from attngeo.geometry.forms import Form, FormStatistics, form_statistics, head_statistics, layer_factors, rescale
+from attngeo.errors import CheckpointError, UsageError
+from attngeo.geometry import (
+    Form,
+    FormStatistics,
+    check_choices,
+    form_statistics,
+    head_statistics,
+    is_outlier,
+    largest_entries,
+    layer_factors,
+    outlier_threshold,
+    rescale,
+)
 from attngeo.layouts.layout import AttentionSite
+from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
-from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, score_names, z_columns
+from attngeo.scores.spec import SCORES, ScoreOptions, score_names, z_columns
 from attngeo.scores.weights import (
     key_heads_of,
     list_unused,
     projections,
+    read,
     read_ahead,
     select,
-    site_nbytes,
     sites_of,
 )
 from attngeo.studies.results import Kept, KeptResult
 
 log = logging.getLogger(__name__)
 
+# Squares along an edge; a screen cannot show more.
+MOST_CELLS = 384
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
 
@@ -73,7 +87,7 @@ def compute(
         left = {at: site for at, site in enumerate(sites) if at not in rows}
         common = {
             "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
-            "parameters": _count_parameters(store, sites),
+            "parameters": store.parameters,
         }  # fmt: skip
         with closing(_score_sites(store, list(left.values()), options, device, report)) as scored:
             for at, of_site in zip(left, scored, strict=True):
@@ -100,7 +114,7 @@ def _score_sites(
     """The rows of each site, without what all rows of the model have in common."""
     dtype = DTYPES[options.precision]
     rules = ", ".join(dict.fromkeys(site.rule for site in sites))
-    size = sum(site_nbytes(store, site) for site in sites) / 1e6
+    size = sum(store.fetched(site.reads) for site in sites) / 1e6
     what = f"{len(sites)} layers found by {rules}, {size:,.1f} MB to read"
     log.info("%s: %s, on %s in %s", store.ref, what, device, options.precision)
     for site, tensors in read_ahead(store, sites, device=device, memory=options.memory, report=report):
@@ -108,18 +122,6 @@ def _score_sites(
         tensors.clear()
         scored = score_site(site, q, k, [*notes, *_option_notes(options)], options)
         yield list(islice(scored, None if options.per_head else 1))
-
-
-def _count_parameters(store: TensorStore, sites: list[AttentionSite]) -> int | None:
-    """Numbers in the whole checkpoint, from its bytes: exact if all of it has the width of the weights scored.
-
-    None if the checkpoint does not state its bytes, or states fewer than those of the weights scored.
-    """
-    total, info = store.total_nbytes, store.info(next(iter(sites[0].tensors.values())))
-    count, scored = math.prod(info.shape), {name for site in sites for name in site.tensors.values()}
-    if total is None or not count or total < sum(store.info(name).nbytes for name in scored):
-        return None
-    return total * count // info.nbytes
 
 
 def _option_notes(options: ScoreOptions) -> list[str]:
@@ -181,3 +183,94 @@ def _describe_making(
         "unused": list_unused(sites, options), "layers": len(sites), "options": dict(options),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }  # fmt: skip
+
+
+class QueryKeyMatrix(NamedTuple):
+    """A reduced W_qk.
+
+    cells: the largest |entry| of each square of W_qk; rows and columns are named after the first of the square. norms:
+    one row for each row and column of W_qk, with the columns axis ("row" or "column"), index, norm and outlier.
+    """
+
+    cells: pd.DataFrame
+    norms: pd.DataFrame
+
+
+class MatrixKeywords(HubAccess):
+    """The keywords of `query_key_matrix`."""
+
+    hub: HubAccess | None = None
+    layer: int = 0
+    head: int | None = None
+    stack: str | None = None
+    gamma: float = 2.0
+    cells: int = MOST_CELLS
+
+
+@takes(MatrixKeywords)
+def query_key_matrix(
+    model: Any,
+    layer: int = 0,
+    *,
+    head: int | None = None,
+    stack: str | None = None,
+    gamma: float = 2.0,
+    cells: int = MOST_CELLS,
+    hub: HubAccess,
+) -> QueryKeyMatrix:
+    """W_qk of one layer, or of one of its heads, small enough to be drawn.
+
+    model, stack: as for `attngeo.score`; the default is the first stack. gamma: a row or column is an outlier
+    if its norm exceeds mean + gamma·std of the norms; directionality sums the outliers. cells: the largest number of
+    squares along an edge.
+    {hub}
+
+    The `attrs` of both tables say which matrix it is.
+    Raises ModelUnavailableError and CheckpointError; UsageError for a layer or head that does not exist, or no cells.
+
+    >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
+    >>> cells.shape, int(norms.outlier.sum())
+    ((96, 96), 57)
+    """
+    check_choices(gamma, "corrected")
+    cells = whole("cells", cells, 1)
+    with closing(open_store(model, hub)) as store, torch.inference_mode():
+        sites, _ = sites_of(store)
+        site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
+        if head is not None and not 0 <= head < site.heads:
+            raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
+        q, k = _read_factors(store, site, head)
+    edge = -(-q.shape[1] // cells)
+    about: dict[Any, Any] = {
+        "model": store.ref, "stack": site.stack, "layer": layer, "head": head, "gamma": gamma, "edge": edge,
+    }  # fmt: skip
+    firsts = range(0, q.shape[1], edge)
+    shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
+    norms = _measure_norms(q, k, gamma)
+    shown.attrs = norms.attrs = about
+    return QueryKeyMatrix(shown, norms)
+
+
+def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> tuple[Tensor, Tensor]:
+    """The factors q and k, [rank, d_model] each, of a head or of the whole layer. Raises CheckpointError."""
+    q, k, _ = projections(site, read(store, site), dtype=torch.float64, ref=store.ref)
+    if q.shape[-1] != k.shape[-1]:
+        raise CheckpointError(
+            f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
+        )
+    key_head = key_heads_of(site, "corrected")
+    q, k = layer_factors(Form(q, k, list(enumerate(key_head)))) if head is None else (q[head], k[key_head[head]])
+    if not (q.isfinite().all() and k.isfinite().all()):
+        raise CheckpointError(f"{store.ref}: {site.module} has NaN or Inf in its query or key weights")
+    return q, k
+
+
+def _measure_norms(q: Tensor, k: Tensor, gamma: float) -> pd.DataFrame:
+    """The norm of each row and each column."""
+    statistics = form_statistics(q, k)
+    parts = [
+        pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,
+                      "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy()})
+        for axis, norms in (("row", statistics.row_norms), ("column", statistics.column_norms))
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True)

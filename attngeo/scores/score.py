@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from attngeo.bounds import available_memory, in_utf8
-from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.opening import Identity, identify, identify_path
+from attngeo.checkpoints.reference import HubAccess, Identity, identify, identify_path
 from attngeo.options import default_of, options_of, takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code, software
-from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.scores.spec import number_columns, score_names, z_columns
+from attngeo.scores.spec import ResultOptions, ScoreOptions, number_columns, score_names, z_columns
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import Kept, KeptResult, ResultStore
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
@@ -123,8 +119,6 @@ def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None
 
 def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
     """The table, with the model's name as it was given this time."""
-    import pandas as pd
-
     frame = pd.DataFrame(kept.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame["model"] = model
     about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}

@@ -16,19 +16,19 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from attngeo.bounds import available_memory
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import TensorStore, float_shape, stated_quantisation
+from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Convention
 from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
-from attngeo.geometry.forms import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
+from attngeo.geometry import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
 from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
 from attngeo.layouts.sites import find_sites
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.scores.options import ScoreOptions, check_layers
+from attngeo.scores.spec import ScoreOptions, check_layers
 
 
 class SiteWeights(NamedTuple):
@@ -98,12 +98,11 @@ def sites_of(
 
     def prepare(names: list[str]) -> None:
         with suppress(CorruptCheckpointError):  # raised again for the module that it is about
-            store.fetch(names, progress)
+            store.open(names, progress)
 
     return find_sites(
         store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
-        quantisation=stated_quantisation(store.config), biases=options.with_bias, input_norms=options.fold_norm,
-        prepare=prepare,
+        biases=options.with_bias, input_norms=options.fold_norm, prepare=prepare,
     )  # fmt: skip
 
 
@@ -299,7 +298,7 @@ def read_ahead(
     Raises what a read raises, when its site comes.
     """
     transfer = Transfer(device)
-    sizes = [site_nbytes(store, site) for site in sites]
+    sizes = [store.fetched(site.reads) for site in sites]
     total, done, room = sum(sizes), 0, _free_quarter(device) if memory is None else memory
     ahead = store.lanes + transfer.is_needed
     in_flight: deque[Future[Sent]] = deque()
@@ -319,15 +318,6 @@ def read_ahead(
     report(Progress("score", "done", done, total))
 
 
-def site_nbytes(store: TensorStore, site: AttentionSite) -> int:
-    """Bytes that are read for one site."""
-    count = 0
-    for name, rows in site.reads.items():
-        info = store.info(name)
-        count += info.row_nbytes * len(range(info.shape[0])[rows]) if info.shape else info.nbytes
-    return count
-
-
 def _load(store: TensorStore, site: AttentionSite, transfer: Transfer) -> Sent:
     return transfer.send(read(store, site))
 
@@ -341,17 +331,16 @@ def _free_quarter(device: torch.device) -> int:
 
 
 def survey(model: str, progress: ProgressCallback = ignore_progress, *, hub: HubAccess = HubAccess()) -> dict[str, Any]:
-    """What `attngeo.score` would read of a model with the default options, by requests for headers alone.
+    """What `attngeo.score` would read of a model with the default options, by headers alone.
 
     Keys: `model`, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the checkpoint does not state
-    them, and their ratio `share_to_read`; `requests` for ranges of `remote_files` on the Hub; `left_out`, name pattern
-    → reason; `sites`, a dictionary for each attention module; `names` of all tensors.
+    them, and their ratio `share_to_read`; `left_out`, name pattern → reason; `sites`, a dictionary for each attention
+    module; `names` of all tensors.
     Raises ModelUnavailableError or CheckpointError.
     """
     with closing(open_store(model, hub)) as store:
         sites, skipped = sites_of(store, progress=lambda file: progress(Progress("download", file)))
-        to_read, total = sum(site_nbytes(store, site) for site in sites), store.total_nbytes
-        requests = store.count_requests(site.reads for site in sites)
+        to_read, total = sum(store.fetched(site.reads) for site in sites), store.total_nbytes
         return {
             "model": store.ref,
             "revision": store.revision,
@@ -359,14 +348,12 @@ def survey(model: str, progress: ProgressCallback = ignore_progress, *, hub: Hub
             "bytes_to_read": to_read,
             "bytes_total": total,
             "share_to_read": to_read / total if total and to_read <= total else None,  # an index may state too little
-            "requests": sum(requests.values()),
-            "remote_files": len(requests),
             "left_out": skipped,
             "sites": [
                 {
                     "stack": site.stack, "layer": site.layer, "module": site.module, "heads": site.heads,
                     "key_heads": site.key_heads, "head_dim": site.head_dim, "d_model": site.d_model, "rule": site.rule,
-                    "source": site.family.source or None, "bytes": site_nbytes(store, site), "notes": list(site.notes),
+                    "source": site.family.source or None, "bytes": store.fetched(site.reads), "notes": list(site.notes),
                     "tensors": {
                         name: {"dtype": store.info(name).dtype, "shape": list(store.info(name).shape)}
                         for name in site.tensors.values()

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attngeo.bounds import MOST_BYTES, read_small_text
-from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.reference import HUB_ID, ModelRef, local_path
+from attngeo.checkpoints.reference import HUB_ID, HubAccess, ModelRef, local_path
 from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
 
 STDIN = "-"

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.layouts.config import is_in, pattern_of
 from attngeo.layouts.layout import AttentionSite
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import key_heads_of, projections, read, sites_of
 from attngeo.verification.recording import Report, Run, products_of_runs, record_products, vectors_of_runs
 

@@ -313,82 +313,90 @@ def _make_rotations(source: Source) -> list[Any]:
 Maker = Callable[[Source], list[Any]]
 
 
-def _name_makers() -> Iterator[tuple[str, Maker]]:
-    """Names of parameters, separated by spaces, and what makes the values to try for them, the most likely first."""
-    yield "input_ids", _make_ids
-    yield "decoder_input_ids", _make_decoder_ids
-    yield "attention_mask", lambda _: [None, torch.ones(1, TOKENS, dtype=torch.long)]
-    yield "mask key_padding_mask", lambda _: [
-        torch.ones(1, TOKENS, dtype=torch.bool), torch.ones(1, 5, dtype=torch.bool), torch.ones(1, 12), None,
-    ]  # fmt: skip
-    yield "image_attention_mask", lambda _: [torch.ones(1, TOKENS, 1, dtype=torch.long)]
-    yield "position_ids", _make_positions
-    yield "token_type_ids mm_token_type_ids", lambda _: [torch.zeros(1, TOKENS, dtype=torch.long)]
-    yield (
-        "task_inputs",
-        lambda source: [source.whole(TOKENS_FROM, TOKENS_TO, 1, source.integer("task_seq_len", default=TOKENS))],
+# Names of parameters, separated by spaces, and what makes the values to try for them, the most likely first.
+MAKERS: dict[str, Maker] = {
+    name: make
+    for names, make in (
+        ("input_ids", _make_ids),
+        ("decoder_input_ids", _make_decoder_ids),
+        ("attention_mask", lambda _: [None, torch.ones(1, TOKENS, dtype=torch.long)]),
+        (
+            "mask key_padding_mask",
+            lambda _: [
+                torch.ones(1, TOKENS, dtype=torch.bool),
+                torch.ones(1, 5, dtype=torch.bool),
+                torch.ones(1, 12),
+                None,
+            ],
+        ),
+        ("image_attention_mask", lambda _: [torch.ones(1, TOKENS, 1, dtype=torch.long)]),
+        ("position_ids", _make_positions),
+        ("token_type_ids mm_token_type_ids", lambda _: [torch.zeros(1, TOKENS, dtype=torch.long)]),
+        (
+            "task_inputs",
+            lambda source: [source.whole(TOKENS_FROM, TOKENS_TO, 1, source.integer("task_seq_len", default=TOKENS))],
+        ),
+        (
+            "bbox",
+            lambda source: [
+                source.whole(0, 50, 1, TOKENS, 4).sort(-1).values,
+                source.noise(1, TOKENS, 4).sigmoid().sort(-1).values,
+            ],
+        ),
+        ("pixel_values", _make_pixels),
+        ("pixel_values_videos pixel_values_video video videos", _make_videos),
+        ("pixel_position_ids image_position_ids patch_positions", _make_patch_places),
+        ("flattened_patches", _make_placed_patches),
+        ("pixel_attention_mask pixel_mask patch_attention_mask", _make_pixel_mask),
+        ("grid_thw image_grid_thw grid_ths grid_thws", lambda _: [torch.tensor([GRID])]),
+        (
+            "grid_hw image_grid_hw grid_hws image_grid_hws spatial_shapes tgt_sizes image_sizes",
+            lambda _: [torch.tensor([GRID[1:]]), [GRID[1:]]],
+        ),
+        ("merge_sizes", lambda _: [torch.tensor([1]), torch.tensor([2])]),
+        ("input_features audio_features spectrogram audio_mel", _make_features),
+        (
+            "audio_mel_mask input_features_mask audio_mask",
+            lambda _: [torch.ones(1, 64, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)],
+        ),
+        ("input_values audio_values waveform padding_values audio", _make_waves),
+        ("audio_codes codes audio_input_ids", _make_codes),
+        ("past_values", _make_past),
+        ("past_time_features", _make_past_times),
+        ("past_observed_mask", lambda source: [torch.ones_like(_make_past(source)[0])]),
+        (
+            "hidden_states hidden_state inputs_embeds x query queries embeddings src tgt inputs features hidden "
+            "query_states key_states value_states query_embeds embedding_output encoder_embeddings noise_embeds "
+            "context_hidden_states",
+            _make_hidden,
+        ),
+        ("key value", _make_keys),
+        (
+            "last_hidden_state",
+            lambda source: [source.noise(1, TOKENS, source.integer("input_size", "hidden_size", default=48))],
+        ),
+        (
+            "encoder_hidden_states key_value_states context memory cross_attention_states image_embeds patch_embeds "
+            "encoder_outputs latents vision_hidden_states kv memory_states encoder_states keys values key_value_input",
+            _make_context,
+        ),
+        (
+            "position_embeddings rotary_pos_emb rotary_emb freqs freqs_cis position_embedding pos_emb "
+            "position_embeddings_vision",
+            _make_rotations,
+        ),
+        (
+            "cu_seqlens cu_seq_lens cu_seqlens_q",
+            lambda _: [torch.tensor([0, TOKENS], dtype=torch.int32), torch.tensor([0, 16], dtype=torch.int32)],
+        ),
+        ("max_seqlen", lambda _: [TOKENS]),
+        ("height width H W h w", lambda _: [4]),
+        ("size spatial_shape hw input_dimensions image_size", lambda _: [(4, 4)]),
+        ("num_frames layer_idx batch_size", lambda _: [1]),
+        ("output_attentions use_cache output_hidden_states interpolate_pos_encoding", lambda _: [False]),
     )
-    yield "bbox", lambda source: [
-        source.whole(0, 50, 1, TOKENS, 4).sort(-1).values, source.noise(1, TOKENS, 4).sigmoid().sort(-1).values,
-    ]  # fmt: skip
-
-    yield "pixel_values", _make_pixels
-    yield "pixel_values_videos pixel_values_video video videos", _make_videos
-    yield "pixel_position_ids image_position_ids patch_positions", _make_patch_places
-    yield "flattened_patches", _make_placed_patches
-    yield "pixel_attention_mask pixel_mask patch_attention_mask", _make_pixel_mask
-    yield "grid_thw image_grid_thw grid_ths grid_thws", lambda _: [torch.tensor([GRID])]
-    yield (
-        "grid_hw image_grid_hw grid_hws image_grid_hws spatial_shapes tgt_sizes image_sizes",
-        lambda _: [torch.tensor([GRID[1:]]), [GRID[1:]]],
-    )
-    yield "merge_sizes", lambda _: [torch.tensor([1]), torch.tensor([2])]
-
-    yield "input_features audio_features spectrogram audio_mel", _make_features
-    yield (
-        "audio_mel_mask input_features_mask audio_mask",
-        lambda _: [torch.ones(1, 64, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)],
-    )
-    yield "input_values audio_values waveform padding_values audio", _make_waves
-    yield "audio_codes codes audio_input_ids", _make_codes
-
-    yield "past_values", _make_past
-    yield "past_time_features", _make_past_times
-    yield "past_observed_mask", lambda source: [torch.ones_like(_make_past(source)[0])]
-
-    yield (
-        "hidden_states hidden_state inputs_embeds x query queries embeddings src tgt inputs features hidden "
-        "query_states key_states value_states query_embeds embedding_output encoder_embeddings noise_embeds "
-        "context_hidden_states",
-        _make_hidden,
-    )
-    yield "key value", _make_keys
-    yield (
-        "last_hidden_state",
-        lambda source: [source.noise(1, TOKENS, source.integer("input_size", "hidden_size", default=48))],
-    )
-    yield (
-        "encoder_hidden_states key_value_states context memory cross_attention_states image_embeds patch_embeds "
-        "encoder_outputs latents vision_hidden_states kv memory_states encoder_states keys values key_value_input",
-        _make_context,
-    )
-    yield (
-        "position_embeddings rotary_pos_emb rotary_emb freqs freqs_cis position_embedding pos_emb "
-        "position_embeddings_vision",
-        _make_rotations,
-    )
-    yield (
-        "cu_seqlens cu_seq_lens cu_seqlens_q",
-        lambda _: [torch.tensor([0, TOKENS], dtype=torch.int32), torch.tensor([0, 16], dtype=torch.int32)],
-    )
-    yield "max_seqlen", lambda _: [TOKENS]
-    yield "height width H W h w", lambda _: [4]
-    yield "size spatial_shape hw input_dimensions image_size", lambda _: [(4, 4)]
-    yield "num_frames layer_idx batch_size", lambda _: [1]
-    yield "output_attentions use_cache output_hidden_states interpolate_pos_encoding", lambda _: [False]
-
-
-MAKERS: dict[str, Maker] = {name: make for names, make in _name_makers() for name in names.split()}
+    for name in names.split()
+}
 
 
 def combine_inputs(

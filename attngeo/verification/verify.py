@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from torch import nn
 
-from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.files import FileStore
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError
-from attngeo.layouts.config import is_in, pattern_of
+from attngeo.layouts.config import is_in, name_layers, pattern_of
 from attngeo.layouts.layout import AttentionSite
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -26,19 +25,23 @@ from attngeo.verification.checking import (
     COMPARED,
     TOLERANCE,
     Expectation,
+    Findings,
     Prediction,
     check_expectations,
     difference_of,
     predict,
 )
-from attngeo.verification.drives import find_drives, run_drives
-from attngeo.verification.loading import borrow_model, load_model, silence_libraries
+from attngeo.verification.running import borrow_model, find_drives, load_model, run_drives, silence_libraries
 
 COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
-# What a verdict means for the scores of a site: they are those of the running model; they are not; nobody knows.
 AGREEING = ("agrees", "directions agree")
-FAILING = ("differs", "no product", "only in memory")
-UNCHECKED = ("not run", "only in the file")
+# What the other verdicts say: that scores are not those of the running model, or that this is not known.
+FAILING = {
+    "differs": "differs from what the running model multiplies",
+    "no product": "has no product that goes through a softmax in the running model",
+    "only in memory": "attends in the running model, and is not read from the file",
+}
+UNCHECKED = {"not run": "was not run", "only in the file": "is not in the running model"}
 
 
 class VerifyKeywords(HubAccess):
@@ -100,19 +103,23 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
             )
         known = {expectation.module for expectation in expected}
         rest = [site for site in running.sites if site.module not in known]
-    only_in_memory = [site for site in rest if any(_is_in(site, place) for place in findings.unreported)]
-    rows = [
-        *(_make_row(check.site, check.verdict, check.difference) for check in findings.checks),
-        *(_make_row(site, "only in the file") for site in lonely),
-        *(_make_row(site, "only in memory") for site in only_in_memory),
-    ]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).assign(model=store.ref)
+    frame = _tabulate(findings, lonely, rest)
     about: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
-    frame.attrs = about | {
-        "skipped": skipped,
-        "unexplained": [place for place in findings.unreported if not any(_is_in(site, place) for site in rest)],
-        "problem": drives.error,
-    }
+    unexplained = [place for place in findings.unreported if not any(_is_in(site, place) for site in rest)]
+    frame.attrs = about | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}
+    return frame.assign(model=store.ref)
+
+
+def _tabulate(findings: Findings, lonely: list[AttentionSite], rest: list[AttentionSite]) -> pd.DataFrame:
+    """The rows of `verify`. lonely: the sites that only the file has. rest: those that only the model in memory has."""
+    rows = [
+        *((check.site, check.verdict, check.difference) for check in findings.checks),
+        *((site, "only in the file", math.nan) for site in lonely),
+        *((s, "only in memory", math.nan) for s in rest if any(_is_in(s, place) for place in findings.unreported)),
+    ]
+    frame = pd.DataFrame(
+        [("", site.stack, site.layer, site.module, *verdict) for site, *verdict in rows], columns=list(COLUMNS)
+    )
     return frame.astype({"layer": "Int64"})
 
 
@@ -127,19 +134,19 @@ class Running(NamedTuple):
 @contextmanager
 def _open_running(model: Any, store: TensorStore, report: ProgressCallback) -> Iterator[Running]:
     """Inside, the model of the store in memory. Raises CorruptCheckpointError if the file lacks weights of a site."""
-    if not isinstance(store, FileStore):
+    if store.folder is None:
         with borrow_model(model, store.ref) as borrowed:
             yield Running(borrowed, *_sites_in_memory(borrowed))
         return
-    loaded = load_model(store, report)
-    sites, skipped = _sites_in_memory(loaded.model)
-    missing = [name for site in sites for name in site.tensors.values() if name in loaded.missing]
+    loaded, random = load_model(store, report)
+    sites, skipped = _sites_in_memory(loaded)
+    missing = [name for site in sites for name in site.tensors.values() if name in random]
     if missing:
         raise CorruptCheckpointError(
-            f"{store.ref}: the file lacks {len(missing)} tensors that attend in {type(loaded.model).__name__}, for "
+            f"{store.ref}: the file lacks {len(missing)} tensors that attend in {type(loaded).__name__}, for "
             f"example {missing[0]}; the class that config.json names does not fit the weights"
         )
-    yield Running(loaded.model, sites, skipped)
+    yield Running(loaded, sites, skipped)
 
 
 def _sites_in_memory(model: nn.Module) -> tuple[list[AttentionSite], dict[str, str]]:
@@ -175,12 +182,6 @@ def _expect(
     return expected, [site for place, site in sites.items() if place not in partners]
 
 
-def _make_row(site: AttentionSite, verdict: str, difference: float = math.nan) -> dict[str, Any]:
-    return {
-        "stack": site.stack, "layer": site.layer, "module": site.module, "verdict": verdict, "difference": difference,
-    }  # fmt: skip
-
-
 def _is_in(site: AttentionSite, place: str) -> bool:
     """Whether a module whose name has the pattern `place` is that of the site, inside it, or around it."""
     pattern = pattern_of(site.module)
@@ -209,22 +210,16 @@ def places_of(sites: Iterable[AttentionSite]) -> list[SitePlace]:
     return places
 
 
-class Matches(NamedTuple):
-    """Sites of a file and of the model in memory that belong together.
-
-    partners: place in the file → place in memory, for the sites that have a partner. copies: place in memory → place in
-    the file, for further modules in memory that share the weights, which a file has only once.
-    """
-
-    partners: dict[SitePlace, SitePlace]
-    copies: dict[SitePlace, SitePlace]
-
-
-def match_places(saved: Mapping[SitePlace, Prediction], loaded: Mapping[SitePlace, Prediction]) -> Matches:
-    """Match the sites by what their weights multiply to.
+def match_places(
+    saved: Mapping[SitePlace, Prediction], loaded: Mapping[SitePlace, Prediction]
+) -> tuple[dict[SitePlace, SitePlace], dict[SitePlace, SitePlace]]:
+    """Match the sites of a file and those of the model in memory by what their weights multiply to.
 
     The partner of a site has the same weights, and the same place if such a one exists. A site whose weights no other
     has is matched by its place alone, so that it is compared with the running model.
+
+    Returns place in the file → place in memory, for the sites that have a partner; and place in memory → place in the
+    file, for further modules in memory that share the weights, which a file has only once.
     """
 
     def equal(place: SitePlace, other: SitePlace) -> bool:
@@ -244,4 +239,32 @@ def match_places(saved: Mapping[SitePlace, Prediction], loaded: Mapping[SitePlac
             partners[place] = place
             free.remove(place)
     copies = {other: place for other in free for place in saved if equal(place, other)}
-    return Matches(partners, copies)
+    return partners, copies
+
+
+def describe_verification(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Sentences about a table of `verify`: what disagrees with the running model, and notes on what was checked."""
+    agreeing, total = int(frame["verdict"].isin(AGREEING).sum()), len(frame)
+    complaints = _describe_groups(frame, FAILING)
+    complaints += [
+        f"{pattern} attends in the running model, and is neither read nor left out"
+        for pattern in frame.attrs["unexplained"]
+    ]
+    notes = _describe_groups(frame, UNCHECKED)
+    if frame.attrs["problem"] and "not run" in set(frame["verdict"]):
+        notes.append(f"the whole model does not run on random inputs: {frame.attrs['problem']}")
+    share = f"all {total}" if agreeing == total else f"{agreeing} of {total}"
+    notes.append(f"{share} sites agree with what the running model multiplies")
+    model = frame.attrs["model"]
+    return [f"{model}: {text}" for text in complaints], [f"{model}: {text}" for text in notes]
+
+
+def _describe_groups(frame: pd.DataFrame, meanings: Mapping[str, str]) -> list[str]:
+    """A sentence for the sites of each verdict, stack and pattern of names."""
+    rows = frame[frame["verdict"].isin([*meanings])].assign(pattern=frame["module"].map(pattern_of))
+    sentences = []
+    for (verdict, stack, pattern), sites in rows.groupby(["verdict", "stack", "pattern"], sort=False):
+        difference = f", difference {sites['difference'].max():.2g}" if verdict == "differs" else ""
+        where = f"{str(stack).partition(':')[0]}, {name_layers(sites['layer'])}{difference}"
+        sentences.append(f"{pattern or 'the model itself'} ({where}) {meanings[str(verdict)]}")
+    return sentences

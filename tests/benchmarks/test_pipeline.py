@@ -15,7 +15,7 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.scores.computing import DTYPES, score_site
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import projections, read, sites_of
 
 

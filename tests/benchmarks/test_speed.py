@@ -21,7 +21,7 @@ from torch import Tensor
 from attngeo.checkpoints.opening import open_store
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import projections, read, sites_of
 
 

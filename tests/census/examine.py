@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from attngeo.verification.drives import run_drives
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
@@ -17,7 +18,6 @@ from attngeo.layouts.config import pattern_of
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import COMPARED, Findings, Prediction, check_model, difference_of, predict
-from attngeo.verification.drives import run_drives
 from attngeo.verification.recording import Product, record_products
 from census.build import CannotBuild, Specimen, build
 

@@ -8,21 +8,19 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.checkpoints import CONFIG, weights, write_config, write_index, write_sharded, write_single
+from support.checkpoints import weights, write_config, write_index, write_sharded, write_single
 from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints import files
 from attngeo.checkpoints.files import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.sources import LARGE, ByteSource, Extent
-from attngeo.checkpoints.store import TensorInfo, info_of
+from attngeo.checkpoints.store import LARGE, ByteSource, Extent, TensorInfo, info_of
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
@@ -182,26 +180,21 @@ class ToyFile:
 
 def write_toy(path: Path, tensors: Mapping[str, Tensor]) -> None:
     entries = {name: tensor.tolist() for name, tensor in tensors.items()}
-    path.write_text(json.dumps({"config": CONFIG, "tensors": entries}))
-
-
-def read_toy_config(path: Path, ref: str) -> dict[str, Any]:
-    assert ref
-    return dict(json.loads(path.read_text("utf-8"))["config"])
+    path.write_text(json.dumps({"tensors": entries}))
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Add a format to the table."""
 
-    def add(**more: Any) -> None:
-        entry = Format(name="toy", suffixes=(".toy",), open=ToyFile, usual_stem="toy_model", **more)
+    def add() -> None:
+        entry = Format(name="toy", suffixes=(".toy",), open=ToyFile, usual_stem="toy_model")
         monkeypatch.setattr(files, "FORMATS", (*FORMATS, entry))
 
     return add
 
 
-def test_a_new_format_is_one_entry(toy: Callable[..., None], tmp_path: Path) -> None:
+def test_a_new_format_is_one_entry(toy: Callable[[], None], tmp_path: Path) -> None:
     """It is read as the usual file of a folder, the only one, a named file and the shards of an index."""
     expected = attngeo.score(write_single(tmp_path / "known")).drop(columns="model")
     write_toy(write_config(tmp_path / "usual") / "toy_model.toy", weights())
@@ -218,15 +211,6 @@ def test_a_new_format_is_one_entry(toy: Callable[..., None], tmp_path: Path) -> 
     for model in models:
         scores = attngeo.score(model).drop(columns="model")
         assert scores.drop(columns="parameters").equals(expected.drop(columns="parameters"))
-
-
-def test_a_format_may_carry_its_own_configuration(toy: Callable[..., None], tmp_path: Path) -> None:
-    write_toy(tmp_path / "model.toy", weights())
-    toy()
-    with pytest.raises(AttnGeoError, match=r"config\.json"):
-        open_store(tmp_path / "model.toy")
-    toy(read_config=read_toy_config)
-    assert open_store(tmp_path / "model.toy").config == CONFIG
 
 
 def test_only_the_shards_that_are_needed_are_opened(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import torch
 from conftest import Command
 from rich.filesize import decimal
 from support.checkpoints import weights, write_config, write_sharded, write_single
-from support.hub_client import environment_of
-from support.hub_server import serve
 from support.kept import file_of, write_layers
 from support.messages import assert_states
 
@@ -56,11 +54,11 @@ def test_what_is_left_out_is_listed_with_its_layers_and_its_reason(inside: Comma
 
 
 def test_the_cost_is_stated_for_a_model_on_this_machine(inside: Command, mixed: Path) -> None:
-    """Queries and keys of two layers, without values and the rest; no server is asked."""
+    """Queries and keys of two layers, without values and the rest."""
     found = json.loads(inside("inspect", mixed, "--format", "json").stdout)
     read, total = 2 * 4 * (24 * 24 + 12 * 24), sum(tensor.nbytes for tensor in weights().values()) + 3 * 4 * 16
     assert (found["bytes_to_read"], found["bytes_total"]) == (read, total)
-    assert (found["share_to_read"], found["requests"], found["remote_files"]) == (read / total, 0, 0)
+    assert found["share_to_read"] == read / total
     assert f"to read: 6.9 kB of 14.2 kB ({read / total:.1%})" in inside("inspect", mixed).stdout.splitlines()
 
 
@@ -93,7 +91,7 @@ def test_the_cost_of_a_study_is_that_of_its_models(inside: Command, mixed: Path,
         for count in (lambda f: len(f["sites"]), lambda f: f["bytes_to_read"], lambda f: f["bytes_total"])
     )
     sizes = [*decimal(read).split(), *decimal(total).split()]
-    assert lines[5] == ["3", "models", str(layers), *sizes, f"{read / total:.1%}", "0"]
+    assert lines[5] == ["3", "models", str(layers), *sizes, f"{read / total:.1%}"]
 
 
 def test_a_model_that_fails_does_not_stop_the_others(inside: Command, mixed: Path) -> None:
@@ -104,20 +102,6 @@ def test_a_model_that_fails_does_not_stop_the_others(inside: Command, mixed: Pat
     nothing = inside("inspect")
     assert (nothing.returncode, nothing.stdout) == (UsageError.exit_code, "")
     assert_states(nothing.stderr, "--models")
-
-
-@pytest.mark.slow
-def test_the_stated_cost_of_a_study_is_what_a_server_counts(attngeo: Command, tmp_path: Path) -> None:
-    with serve() as hub:
-        hub.repositories["org/one"] = write_sharded(tmp_path / "one")
-        hub.repositories["org/two"] = write_single(tmp_path / "two")
-        online = environment_of(hub.url, tmp_path / "home")
-        (tmp_path / "models.txt").write_text("org/one\norg/two@main\n")
-        stated = attngeo("inspect", "--models", tmp_path / "models.txt", "--format", "json", **online)
-        hub.stored.clear()
-        scored = attngeo("score", "--models", tmp_path / "models.txt", "-q", "--format", "csv", **online)
-    assert (stated.returncode, scored.returncode) == (0, 0)
-    assert sum(found["requests"] for found in json.loads(stated.stdout)) == len(hub.stored)
 
 
 def test_a_shard_that_is_missing_leaves_out_its_layer(inside: Command, tmp_path: Path) -> None:

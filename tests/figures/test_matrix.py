@@ -13,7 +13,7 @@ import torch
 
 from attngeo.figures.options import PlotOptions
 from attngeo.figures.scores import MARGIN_POINTS, draw_matrix
-from attngeo.scores.matrix import query_key_matrix
+from attngeo.scores.computing import query_key_matrix
 
 Build = Callable[[str], Any]
 

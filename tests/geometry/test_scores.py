@@ -13,10 +13,9 @@ from support.dense import dense_directionality, dense_symmetry, form
 from support.rounding import VARIABLE
 from torch import Tensor
 
-from attngeo import directionality, symmetry
+from attngeo import directionality, geometry as forms, symmetry
 from attngeo.errors import ShapeError, UsageError
-from attngeo.geometry import forms
-from attngeo.geometry.forms import Form, form_statistics, head_statistics, layer_factors
+from attngeo.geometry import Form, form_statistics, head_statistics, layer_factors
 from attngeo.scores.spec import directionality_at_chance, symmetry_at_chance
 
 # (d_model, rank): the Gram form with one block and with several, the tiled form below and above one tile, a vector.

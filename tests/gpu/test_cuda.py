@@ -15,7 +15,7 @@ from support.mistral import write_mistral
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.geometry.scores import directionality, symmetry
+from attngeo.geometry import directionality, symmetry
 from attngeo.scores.weights import read, read_ahead, site_nbytes, sites_of
 
 pytestmark = pytest.mark.gpu

@@ -24,8 +24,7 @@ def test_values_are_cut_beside_queries_and_keys(name: str, built: Build) -> None
     tensors = model.state_dict()
     found = [
         find_sites(
-            tensors, model.config.to_dict(), shape_of=lambda tensor: tensors[tensor].shape, ref=name, quantisation="",
-            parts=parts,
+            tensors, model.config.to_dict(), shape_of=lambda tensor: tensors[tensor].shape, ref=name, parts=parts,
         )[0][0]
         for parts in ("qk", "qkv")
     ]  # fmt: skip

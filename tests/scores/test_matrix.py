@@ -13,8 +13,8 @@ from support.messages import refuses
 
 import attngeo
 from attngeo.errors import CheckpointError, UsageError
-from attngeo.geometry.forms import largest_entries
-from attngeo.scores.matrix import query_key_matrix
+from attngeo.geometry import largest_entries
+from attngeo.scores.computing import query_key_matrix
 
 Build = Callable[[str], Any]
 

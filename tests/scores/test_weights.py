@@ -19,7 +19,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import CorruptCheckpointError, UsageError
 from attngeo.progress import Progress
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import read_ahead, site_nbytes, sites_of
 
 CPU = torch.device("cpu")

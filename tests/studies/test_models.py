@@ -14,7 +14,7 @@ from support.hub_server import Hub, serve
 from support.messages import refuses
 
 from attngeo.bounds import MOST_BYTES
-from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import DataUnavailableError, ModelNotFoundError, NetworkError, UsageError
 from attngeo.studies.models import list_models
 

@@ -245,7 +245,7 @@ def fuzz_lists(rng: Random, folder: Path) -> bool:
 @cache
 def list_readers() -> dict[str, tuple[bytes, Callable[[Path], object]]]:
     from attngeo.analogies.questions import load_questions
-    from attngeo.scores.options import parse_layers
+    from attngeo.scores.spec import parse_layers
 
     return {
         "questions.txt": (b": capitals\nAthens Greece Paris France\nRome Italy Oslo Norway\n", load_questions),

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from attngeo.geometry.scores import directionality, symmetry
+from attngeo.geometry import directionality, symmetry
 from attngeo.papers.saponati2025.objectives import USUAL, Array, Effect, measure
 from attngeo.papers.statements import INTERVAL, SAPONATI, Residuals, difference, shortfall, statement
 

@@ -23,7 +23,7 @@ from attngeo.papers.wibisono2023.options import (
     simulation_scores,
 )
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.scores.options import ResultOptions
+from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions, require_all, run_study
 from attngeo.tables.read import require_columns
 

@@ -28,7 +28,7 @@ from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load
 from attngeo.papers.wibisono2025.files import Split
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_statements, machine, software
-from attngeo.scores.options import ResultOptions
+from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions, require_all, run_study
 from attngeo.studies.results import KeptResult, ResultStore
 
