@@ -7,7 +7,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from contextlib import ExitStack
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -223,14 +224,16 @@ class FileStore:
         After an error or Ctrl-C, nobody waits for files that are being opened: a server may be silent.
         """
         files = sorted({self._places[name][0] for name in names})
-        threads = ThreadPoolExecutor(self._at_once, thread_name_prefix=THREADS)
-        try:
-            for file, opening in [(file, threads.submit(self._file, file)) for file in files]:
+        with ExitStack() as stack:
+            openings: list[Callable[[], TensorFile]] = [partial(self._file, file) for file in files]
+            if self._at_once > 1 and len(files) > 1:
+                threads = ThreadPoolExecutor(self._at_once, thread_name_prefix=THREADS)
+                stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+                openings = [threads.submit(opening).result for opening in openings]
+            for file, wait in zip(files, openings, strict=True):
                 if progress is not None:
                     progress(file)
-                opening.result()
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+                wait()
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """One tensor, or rows of its first dimension, in the checkpoint's dtype."""

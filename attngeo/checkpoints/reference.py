@@ -16,8 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from huggingface_hub import constants
-
 from attngeo.checkpoints.files import is_weights
 from attngeo.errors import ModelNotFoundError, UsageError
 from attngeo.options import RUNNING, Options, option
@@ -160,8 +158,10 @@ def hub_models() -> list[str]:
 
 def local_names() -> Iterator[str]:
     """References that need no connection: the demo models, and the models in the Hub's cache."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
     yield from (f"demo:{name}" for name in DEMOS)
-    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+    for folder in sorted(Path(HF_HUB_CACHE).glob("models--*")):
         yield folder.name.removeprefix("models--").replace("--", "/")
 
 

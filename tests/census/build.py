@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 import transformers
-from attngeo.verification.drives import Drive, attention_modules, find_drives
 
+from attngeo.verification.running import Drive, attention_modules, find_drives
 from census.classes import config_class_of, model_classes
 from census.exceptions import EXCEPTIONS, Exceptional
 from census.randomise import randomise

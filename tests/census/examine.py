@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from attngeo.verification.drives import run_drives
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
@@ -19,6 +18,7 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import COMPARED, Findings, Prediction, check_model, difference_of, predict
 from attngeo.verification.recording import Product, record_products
+from attngeo.verification.running import run_drives
 from census.build import CannotBuild, Specimen, build
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
