@@ -110,9 +110,9 @@ def analogy(
         notes = _explain(explain, training, output or [], format, quiet=quiet, verbose=verbose)
     else:
         if "dimensions" in training.model_fields_set:
-            raise UsageError("dimensions requires explain, which trains the embeddings")
+            raise UsageError("$dimensions requires $explain, which trains the embeddings", "dimensions", "explain")
         if not models:
-            raise UsageError("missing argument MODEL, expected models, or --explain CORPUS")
+            raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
         notes = _ask(models, options, files, format, hub, quiet=quiet, verbose=verbose)
     for note in [] if quiet else notes:
         say(f"note: {note}")
@@ -143,13 +143,13 @@ def _refuse_others(models: list[str] | None, options: AnalogyOptions, files: lis
     """Raise UsageError for what has no effect with --explain."""
     if models:
         raise UsageError(
-            f"explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out"
+            f"$explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out", "explain"
         )
     changed = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
     changed += [f"{name}_output" for name, _ in files if name != "scores"]
     wrong = [name for name in changed if name not in SHARED]
     if wrong:
-        raise UsageError(f"{wrong[0]} has no effect with --explain; leave it out")
+        raise UsageError(f"${wrong[0]} has no effect with $explain; leave it out", wrong[0], "explain")
 
 
 def _explain(

@@ -15,14 +15,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from attngeo.checkpoints.files import THREADS
-from attngeo.errors import (
-    AttnGeoError,
-    CheckpointError,
-    InterruptedTrainingError,
-    OutputError,
-    UsageError,
-    advise_extra,
-)
+from attngeo.errors import AttnGeoError, CheckpointError, InterruptedTrainingError, OutputError
 
 from .help import Command, Group
 from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
@@ -182,9 +175,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
-        return f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2)
-    if isinstance(error, ModuleNotFoundError) and (advice := advise_extra(error)):
-        return advice, UsageError.exit_code
+        return f"{message} (see {command} --help)", getattr(error, "exit_code", 2)
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
     return describe_error(error), CheckpointError.exit_code

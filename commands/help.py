@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand, TyperGroup
 
 from attngeo.choices import PANELS, RUNNING
-from attngeo.errors import NetworkError, UsageError
-
-from .messages import write_flags
+from attngeo.errors import AttnGeoError, NetworkError, UsageError, require_extra
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -54,10 +52,11 @@ class Command(TyperCommand):
             raise UsageError("--quiet and --verbose contradict each other; leave out one of them")
         with _pipe():
             try:
-                return super().invoke(ctx)
-            except UsageError as error:
+                with require_extra():
+                    return super().invoke(ctx)
+            except AttnGeoError as error:
                 options = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
-                error.args = (write_flags(str(error), {param.name: param.opts[0] for param in options}),)
+                error.spelling = {str(param.name): param.opts[0] for param in options}
                 raise
             finally:
                 sys.stdout.flush()
