@@ -31,6 +31,7 @@ A message is one line: what happened: where: expected X, got Y. What to do. This
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -58,10 +59,8 @@ class AttnGeoError(Exception):
         self.spelling: dict[str, str] = {}
 
     def __str__(self) -> str:
-        text: str = self.args[0]
-        for name in sorted(self.option, key=len, reverse=True):  # one may be the start of another
-            text = text.replace(f"${name}", self.spelling.get(name, name))
-        return text
+        names = {f"${name}": self.spelling.get(name, name) for name in self.option}
+        return re.sub(r"\$\w+", lambda name: names.get(name[0], name[0]), self.args[0])
 
 
 def first_line(error: BaseException) -> str:
