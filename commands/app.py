@@ -6,7 +6,6 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -32,8 +31,8 @@ READ, TRAIN, SHOW, ESTIMATE, PAPERS = (
 class SubCommand(NamedTuple):
     """What the list of commands says of one. It is defined by its name in the module of its name."""
 
-    panel: str
-    purpose: str
+    rich_help_panel: str
+    help: str
 
 
 # A test compares the texts with those of the commands, whose modules are imported when they are called.
@@ -62,21 +61,6 @@ COMMANDS = {
 }
 
 
-class Commands(Mapping[str, Any]):
-    """The sub-commands by name; a module is imported when its command is asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        return load_command(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
 @cache
 def load_command(name: str) -> Any:
     """A sub-command, or a group of them, as the parser needs it."""
@@ -89,15 +73,15 @@ def load_command(name: str) -> Any:
 
 
 class Root(Group):
-    """`attngeo` itself."""
+    """`attngeo` itself. The module of a sub-command is imported when it is called."""
 
     def __init__(self, **about: Any) -> None:
         super().__init__(**about)
-        self.commands = Commands()  # type: ignore[assignment]  # typer only reads it
+        self.commands: dict[str, Any] = dict(COMMANDS)
 
-    def list_purposes(self, _ctx: Any) -> Iterator[tuple[str, str, str]]:
-        """The panel, the name and the purpose of each command."""
-        return ((command.panel, name, command.purpose) for name, command in COMMANDS.items())
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The sub-command of this name, as the parser needs it; None if there is none."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
 
 app = typer.Typer(
