@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -184,14 +185,16 @@ def _print_side_by_side(result: AnalogyResult, rows: pd.DataFrame, models: list[
     counts = " · ".join(f"{_shorten(model, models)} {known[model]:,}" for model in models)
     title = f"{_describe_models(result.scores, f'{len(models)} models')}\nknown to each: {counts}"
     accuracies = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
+
+    def show_accuracy(model: str, row: Any) -> str:
+        return format_number(accuracies[model, row["level"], row["name"]])
+
     widest = max(len(_shorten(model, models)) for model in models)
     at_once = max(1, (Terminal().width - LONGEST_NAME) // (min(widest, LONGEST_NAME) + 2))
     for start in range(0, len(models), at_once):
         columns: dict[str, Callable[[Any], str]] = {"accuracy": lambda row: row["name"], "known": MEASURES["known"]}
         for model in models[start : start + at_once]:
-            columns[_shorten(model, models)] = lambda row, model=model: format_number(
-                accuracies[model, row["level"], row["name"]]
-            )
+            columns[_shorten(model, models)] = partial(show_accuracy, model)
         first = rows[rows["model"] == models[0]]
         print_table(first, columns, title=title, section="level", is_bold=_is_total)
         title = "\n"

@@ -40,7 +40,7 @@ def test_text_of_a_user_is_no_option() -> None:
 
 
 def test_an_error_about_a_table_names_table_row_and_column() -> None:
-    rows = pd.DataFrame({"sequence": ["a", "a", "a"], "position": [1, 2, 3], "value": [1.0, float("inf"), 2.0]})
+    rows = pd.DataFrame({"sequence": ["a", "a", "a"], "item": ["x", "y", "z"], "value": [1.0, float("inf"), 2.0]})
     with pytest.raises(TableError) as caught:
         ExponentialFamilyAttention(value="value", family="poisson").fit(rows)
     assert (caught.value.table, caught.value.row, caught.value.column) == ("the training table", 2, "value")
