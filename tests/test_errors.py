@@ -53,7 +53,7 @@ def test_an_error_about_a_table_names_table_row_and_column() -> None:
     ("code", "package", "extra"),
     [
         ("from attngeo.estimators import AttentionClassifier", "sklearn", "estimators"),
-        ("import attngeo; attngeo.open_embedding('cbow:text.txt')", "gensim", "cbow"),
+        ("import attngeo; attngeo.open_embedding(f'cbow:{attngeo.__file__}')", "gensim", "cbow"),
     ],
 )
 def test_a_missing_extra_is_named_in_python(code: str, package: str, extra: str) -> None:

@@ -114,7 +114,7 @@ def require_values(column: pd.Series[Any], source: str) -> None:
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:
     """The error for a value that cannot be told from others, such as a list, or that no saved model keeps."""
     kind = type(value).__name__
-    return TableError(f"a {kind}, expected texts or numbers; convert it", table=source, column=column)
+    return TableError(f"has a {kind}, expected texts or numbers; convert it", table=source, column=column)
 
 
 def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +148,7 @@ def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
     require_values(column, source)
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
     if column.dtype.kind == "c":
-        raise TableError("complex numbers, expected real ones, or dates", table=source, column=column.name)
+        raise TableError("has complex numbers, expected real ones, or dates", table=source, column=column.name)
     if not (pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "mM"):  # texts, or days of Parquet
         values = pd.to_numeric(column, errors="coerce")
         if values.isna().any():
@@ -185,9 +185,9 @@ def learn_items(tables: Mapping[str, pd.DataFrame], column: str) -> list[Any]:
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
     """A column as finite numbers whose squares are finite, checked for the kept rows. Raises TableError."""
     if frame[name].dtype.kind in "mM" or isinstance(frame[name].dtype, pd.PeriodDtype):
-        raise TableError("dates or times, expected numbers; convert it, or name another", table=source, column=name)
+        raise TableError("has dates or times, expected numbers; convert it, or name another", table=source, column=name)
     if frame[name].dtype.kind == "c":
-        raise TableError("complex numbers, expected real ones; convert it", table=source, column=name)
+        raise TableError("has complex numbers, expected real ones; convert it", table=source, column=name)
     numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
     wrong = kept[~(np.abs(numbers[kept]) <= LARGEST)]
     if len(wrong):
