@@ -22,7 +22,7 @@ from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFound
 from attngeo.options import Options, option, options_of
 from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
-from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions
+from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
 from attngeo.pretrain.options import (
     PATHS,
     ComparisonOptions,
