@@ -162,7 +162,7 @@ def _explain(
     verbose: bool,
 ) -> list[str]:
     """Train on the corpus, write and print the error terms. Returns notes."""
-    from attngeo.analogies.explanation import explain
+    from attngeo.papers.wibisono2023.analogies import explain
 
     from .progress import Bar
 

@@ -18,11 +18,10 @@ import pandas as pd
 
 from attngeo.estimators.tabular.options import OURS
 from attngeo.options import default_of
-from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, perform_runs, version_of
-from attngeo.papers.wibisono2023.data import AutoMpg, Rows, ShiftedTable, load_auto_mpg, seeds_of_data_sets, simulate
+from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, version_of
+from attngeo.papers.wibisono2023.data import AutoMpg, Rows, ShiftedTable, seeds_of_data_sets, simulate
 from attngeo.papers.wibisono2023.options import FIRST_SEED, AutoMpgOptions, SimulateOptions
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.studies.engine import StudyOptions, require_all
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.studies.results import KeptResult, ResultStore
 from attngeo.tables.read import require_columns
 
@@ -229,25 +228,6 @@ def plan_auto_mpg(options: AutoMpgOptions, data: AutoMpg) -> list[MethodRun]:
 
 def _always(table: ShiftedTable, _: int) -> ShiftedTable:
     return table
-
-
-def compare_on_simulation(
-    options: SimulateOptions, *, study: StudyOptions = StudyOptions(), progress: ProgressCallback = ignore_progress
-) -> pd.DataFrame:
-    """Table 1: `build_simulation_frame` of all its runs. Raises the error of the first run that fails, at the end."""
-    outcomes = perform_runs(plan_simulation(options), study=study, progress=progress)
-    return build_simulation_frame(options, require_all(outcomes))
-
-
-def compare_on_auto_mpg(
-    options: AutoMpgOptions, *, study: StudyOptions = StudyOptions(), progress: ProgressCallback = ignore_progress
-) -> pd.DataFrame:
-    """Table 2: `build_auto_mpg_frame` of all its runs. Raises as `load_auto_mpg`, and the error of the first run that
-    fails, at the end.
-    """
-    data = load_auto_mpg(options.data, progress)
-    outcomes = perform_runs(plan_auto_mpg(options, data), study=study, progress=progress)
-    return build_auto_mpg_frame(data, require_all(outcomes))
 
 
 @cache

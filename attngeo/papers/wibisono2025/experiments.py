@@ -22,13 +22,12 @@ from attngeo.errors import AttnGeoError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.options import default_of
 from attngeo.papers import runs
-from attngeo.papers.runs import Outcome, Rows, answer_cases, perform_runs, version_of
+from attngeo.papers.runs import Outcome, Rows, answer_cases, version_of
 from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load_item_names
 from attngeo.papers.wibisono2025.files import Split
 from attngeo.papers.wibisono2025.options import SETTINGS, TEMPERATURE, RunOptions, list_settings
-from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.studies.engine import StudyOptions, require_all
+from attngeo.progress import ProgressCallback
 from attngeo.studies.results import KeptResult, ResultStore
 
 if TYPE_CHECKING:
@@ -193,21 +192,6 @@ def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
         for seed in range(options.seeds)
         for model in models
     ]
-
-
-def compare_models(
-    experiment: str,
-    options: RunOptions = RunOptions(),
-    *,
-    study: StudyOptions = StudyOptions(),
-    progress: ProgressCallback = ignore_progress,
-) -> pd.DataFrame:
-    """`build_frame` of all runs of an experiment. Raises as `plan_runs` and `load_dataset`, and the error of the first
-    run that fails, at the end.
-    """
-    planned = plan_runs(experiment, options)
-    load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)  # one error, not one of each run
-    return build_frame(require_all(perform_runs(planned, study=study, progress=progress)), options)
 
 
 @cache

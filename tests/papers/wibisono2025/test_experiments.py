@@ -21,7 +21,6 @@ from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2025.experiments import (
     COLUMNS,
     build_frame,
-    compare_models,
     is_outdated,
     load_split,
     plan_runs,
@@ -30,6 +29,7 @@ from attngeo.papers.wibisono2025.experiments import (
 from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
 from attngeo.papers.wibisono2025.sequences import synthetic_ratings
 from attngeo.progress import Progress
+from attngeo.studies.engine import require_all
 from attngeo.studies.results import list_entries
 
 PLACES = {
@@ -54,7 +54,8 @@ def _few_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(experiment: str, **options: Any) -> Any:
-    return compare_models(experiment, RunOptions(**options))
+    chosen = RunOptions(**options)
+    return build_frame(require_all(perform_runs(plan_runs(experiment, chosen))), chosen)
 
 
 @pytest.mark.parametrize("experiment", SETTINGS)
