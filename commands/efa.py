@@ -13,6 +13,7 @@ from rich.table import Table
 from attngeo.bounds import printable
 from attngeo.estimators.efa.files import EfaFitOptions, EfaPredictOptions
 from attngeo.options import COMPUTATION, INPUT, RESULTS
+from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2025.options import RunOptions
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
@@ -346,7 +347,6 @@ def run(
         attngeo efa run temperature --model fm --neighbours 5 --data folder
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
-    from attngeo.papers.runs import perform_runs
     from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
     from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
 

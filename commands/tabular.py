@@ -15,6 +15,7 @@ from attngeo.bounds import printable
 from attngeo.errors import UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
 from attngeo.options import RESULTS
+from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
@@ -182,7 +183,6 @@ def simulate(
         attngeo tabular simulate --settings 5,0,0.9 --methods lr,rf --datasets 5
         attngeo tabular simulate --convention published -o table1.csv
     """
-    from attngeo.papers.runs import perform_runs
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
     check_outputs(output or [])
@@ -210,7 +210,6 @@ def auto_mpg(
         attngeo tabular auto-mpg
         attngeo tabular auto-mpg --data auto-mpg.csv --methods lr,atn -o table2.csv
     """
-    from attngeo.papers.runs import perform_runs
     from attngeo.papers.wibisono2023.data import load_auto_mpg
     from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
 

@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Protocol
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_statements, machine, software
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
-from attngeo.studies.results import KeptResult
+from attngeo.studies.results import KeptResult, ResultStore
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,18 @@ def version_of(module: str, package: str) -> dict[str, str]:
     return {"code": digest_statements(module), package: version(package)}
 
 
+def find_record(
+    kind: str, types: Mapping[str, type], version: Mapping[str, str], **depends_on: Any
+) -> KeptResult | None:
+    """What is kept of a case, under all that its numbers depend on; None if nothing is to be kept.
+
+    kind: the folder of the result store. types: of the columns that are kept. version: of `version_of`.
+    """
+    store = ResultStore.open(kind, types)
+    about = {"version": version, "method": depends_on.get("method")}
+    return None if store is None else store.record({**depends_on, "version": version}, about=about)
+
+
 def answer_cases(
     name: str,
     records: Sequence[KeptResult | None],
@@ -100,6 +113,8 @@ def build_frame(outcomes: Sequence[Outcome], columns: Sequence[str], published: 
 
     published: the paper's numbers, and the columns that name what they are of, which the rows have as well.
     """
+    import pandas as pd
+
     keys = [name for name in columns if name in published and not name.startswith("published")]
     rows = [row for outcome in sorted(outcomes, key=lambda outcome: outcome.number) for row in outcome.result or ()]
     frame = pd.DataFrame(rows, columns=[name for name in columns if name in keys or name not in published])

@@ -20,6 +20,7 @@ from attngeo.choices import one_of
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
 from attngeo.options import Options, option, options_of
+from attngeo.papers.runs import perform_runs
 from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
@@ -197,8 +198,6 @@ def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experim
 
 def _complete(runs: Sequence[Any], place: Workplace) -> list[Any]:
     """The outcomes of all runs of an experiment. Raises the error of the first one that fails, at the end."""
-    from attngeo.papers.runs import perform_runs
-
     return require_all(perform_runs(runs, study=place.study, progress=place.progress))
 
 

@@ -18,11 +18,11 @@ import pandas as pd
 
 from attngeo.estimators.tabular.options import OURS
 from attngeo.options import default_of
-from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, version_of
+from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, find_record, version_of
 from attngeo.papers.wibisono2023.data import AutoMpg, Rows, ShiftedTable, seeds_of_data_sets, simulate
 from attngeo.papers.wibisono2023.options import FIRST_SEED, AutoMpgOptions, SimulateOptions
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.studies.results import KeptResult, ResultStore
+from attngeo.studies.results import KeptResult
 from attngeo.tables.read import require_columns
 
 SOURCE = "Wibisono and Wang 2023 (arXiv 2307.04057), tables 1 and 2"
@@ -167,15 +167,11 @@ class MethodRun:
 
     def _find_record(self, problem: Problem) -> KeptResult | None:
         """What is kept of a data set, under its cells and all else that the scores depend on."""
-        store = ResultStore.open(KIND, TYPES)
-        if store is None:
-            return None
         digest = hashlib.sha256()
         for values in (*problem.table.train, *problem.table.test):
             digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
         version = METHODS[self.method].version
-        depends_on = {"rows": digest.hexdigest(), "seed": problem.seed, "method": self.method, "version": version}
-        return store.record(depends_on, about={"version": version, "method": self.method})
+        return find_record(KIND, TYPES, version, rows=digest.hexdigest(), seed=problem.seed, method=self.method)
 
 
 def is_outdated(about: Mapping[str, Any]) -> bool:

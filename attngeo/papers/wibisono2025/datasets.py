@@ -234,14 +234,19 @@ def _note_changes(dataset: DataSet, place: Path, progress: ProgressCallback) -> 
 
 def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> None:
     """Download what is not kept. The terms are announced before the first one."""
-    if not all((folder / file.name).is_file() for file in dataset.files):
-        progress(Progress("note", f"{dataset.name}: {terms_of(dataset.name)}"))
+    terms = [Progress("note", f"{dataset.name}: {terms_of(dataset.name)}")]
+
+    def report(step: Progress) -> None:
+        while terms:
+            progress(terms.pop())
+        progress(step)
+
     for file in dataset.files:
         these = "file" if len(dataset.files) == 1 else f"{len(dataset.files)} files, of which this is one, in a folder"
         fetch(
             file.address, folder / file.name, partial(_verify, file), what=dataset.name,
             advice=f"download {file.address} on another machine, and give the {these} as data (--data)",
-            most_bytes=MOST_BYTES, progress=progress,
+            most_bytes=MOST_BYTES, progress=report,
         )  # fmt: skip
 
 

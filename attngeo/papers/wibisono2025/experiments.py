@@ -22,13 +22,13 @@ from attngeo.errors import AttnGeoError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.options import default_of
 from attngeo.papers import runs
-from attngeo.papers.runs import Outcome, Rows, answer_cases, version_of
+from attngeo.papers.runs import Outcome, Rows, answer_cases, find_record, version_of
 from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load_item_names
 from attngeo.papers.wibisono2025.files import Split
 from attngeo.papers.wibisono2025.options import SETTINGS, TEMPERATURE, RunOptions, list_settings
 from attngeo.progress import ProgressCallback
-from attngeo.studies.results import KeptResult, ResultStore
+from attngeo.studies.results import KeptResult
 
 if TYPE_CHECKING:
     from attngeo.estimators import ExponentialFamilyAttention
@@ -124,20 +124,16 @@ class EfaRun:
 
     def _find_record(self, split: Split) -> KeptResult | None:
         """What is kept of the run, under all that its numbers depend on."""
-        store = ResultStore.open(KIND, TYPES)
-        if store is None:
-            return None
         digest = hashlib.sha256()
         for frame in split:
             digest.update(frame.to_csv(index=False).encode())
-        version, options = _version_of(trivial=self.options is None), None
+        options = None
         if self.options is not None and self.architecture is not None:
             options = [self.options.replace(device="cpu").model_dump_json(), self.architecture.model_dump_json()]
-        depends_on = {
-            "rows": digest.hexdigest(), "model": self.model, "direction": self.direction, "setting": self.setting,
-            "options": options, "version": version,
-        }  # fmt: skip
-        return store.record(depends_on, about={"version": version})
+        return find_record(
+            KIND, TYPES, _version_of(trivial=options is None), rows=digest.hexdigest(), method=self.model,
+            direction=self.direction, setting=self.setting, options=options,
+        )  # fmt: skip
 
 
 def _measure(model: ExponentialFamilyAttention, test: pd.DataFrame, setting: str) -> dict[str, float]:
