@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from attngeo.papers.statements import INTERVAL, SAPONATI, Residuals, difference, shortfall, statement
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 TOKENS, SMALL_SIZE, WORDS, TRIALS = 6, 5, 9, 5
 

@@ -34,7 +34,7 @@ from attngeo.papers.wibisono2023.corpus import (
 from attngeo.papers.wibisono2023.factorisation import count_sets, paraphrase_errors, sum_attention
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 TOY = "toy"
 TOY_QUESTIONS = (

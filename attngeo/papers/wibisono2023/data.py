@@ -156,7 +156,7 @@ def _read_cars_of_paper(path: Path) -> pd.DataFrame:
     """The cars of a download. Raises DataError if they are not those of the paper."""
     cars = read_cars(path, ADDRESS)
     if digest_cars(cars) != DIGEST:
-        raise DataError(f"{ADDRESS} has other numbers than expected; give the original file as data (--data)")
+        raise DataError(f"{ADDRESS} has other numbers than expected; give the original file as $data", "data")
     return cars
 
 
@@ -175,9 +175,10 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
         if missing or not isinstance(cells.index, pd.RangeIndex):
             raise ValueError(f"lacks the column {missing[0]!r}" if missing else "a row has too many cells")
         cells = cells[list(NUMBERS)]
-        if cells.isna().any(axis=None):
-            row = int(cells.isna().any(axis=1).argmax())
-            raise ValueError(f"row {row + 1} has {cells.iloc[row].notna().sum()} cells")
+        is_missing = cells.isna() | (cells == "")
+        if is_missing.any(axis=None):
+            row = int(is_missing.any(axis=1).argmax())
+            raise ValueError(f"row {row + 1} has {(~is_missing).iloc[row].sum()} cells")
         cars: pd.DataFrame = cells.apply(lambda column: column.str.strip().replace(UNKNOWN, "nan")).astype("float64")
     except FileNotFoundError:
         raise DataUnavailableError(f"{path}: no such file; download it from {ADDRESS}") from None

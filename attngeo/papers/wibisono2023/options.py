@@ -61,8 +61,9 @@ def _parse_setting(setting: Any) -> ShiftSetting:
     except (TypeError, ValueError, OverflowError):
         known = " ".join(map(str, PAPER_SETTINGS))
         raise UsageError(
-            f"settings has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, of which n_c "
-            f"is whole; those of the paper are: {known}"
+            f"$settings has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, of which "
+            f"n_c is whole; those of the paper are: {known}",
+            "settings",
         ) from None
     return ShiftSetting(whole("n_c", int(n_c), 1), real("noise", noise, 0.0), real("corr", corr, 0.0, 1.0))
 
@@ -106,12 +107,13 @@ class SimulateOptions(Options):
         }.items():
             object.__setattr__(self, name, value)
         if self.rows < self.classes:
-            raise UsageError(f"rows is {self.rows}, expected at least as many as classes, {self.classes}")
+            raise UsageError(f"$rows is {self.rows}, expected at least $classes {self.classes}", "rows", "classes")
         for setting in self.settings or ():
             if setting.n_c > self.features:
                 raise UsageError(
-                    f"features is {self.features}, but the setting {setting} has {setting.n_c} of them as causes; give "
-                    "more features, or settings with fewer causes"
+                    f"$features is {self.features}, but the setting {setting} has {setting.n_c} of them as causes; "
+                    "give more features, or settings with fewer causes",
+                    "features",
                 )
 
     @property

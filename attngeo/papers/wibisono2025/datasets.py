@@ -192,7 +192,7 @@ def load_dataset(
     dataset = find_dataset(name)
     if data is not None:
         if not dataset.files:
-            raise UsageError(f"the data set {name} is drawn, not read; give no data (--data)")
+            raise UsageError(f"the data set {name} is drawn, not read; leave out $data", "data")
         place = Path(data).expanduser()
         frame = dataset.read(place)
         _note_changes(dataset, place, progress)
@@ -258,5 +258,6 @@ def _verify(file: SourceFile, path: Path) -> None:
         what = f"{file.member} of {file.address}" if file.member else file.address
         raise DataError(
             f"{what} has changed: expected SHA-256 {file.sha256}, got {digest} of {len(content):,} bytes; give the "
-            "original as data (--data)"
+            "original as $data",
+            "data",
         )

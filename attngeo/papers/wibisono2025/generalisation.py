@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from attngeo.papers.statements import EFA, Residuals, statement
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 
 @dataclass(frozen=True, kw_only=True)

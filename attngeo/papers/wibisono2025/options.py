@@ -32,7 +32,9 @@ def _parse_numbers(numbers: Any) -> tuple[int, ...]:
     try:
         counts = [int(number) if isinstance(number, str) else number for number in listed]
     except ValueError:
-        raise UsageError(f"neighbours is {' '.join(map(str, listed))!r:.60}, expected whole numbers") from None
+        raise UsageError(
+            f"$neighbours is {' '.join(map(str, listed))!r:.60}, expected whole numbers", "neighbours"
+        ) from None
     return tuple(whole("neighbours", count, 1, CITIES - 1) for count in counts)
 
 
@@ -160,15 +162,15 @@ def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
         if getattr(options, choice) is None:
             continue
         if name != TEMPERATURE and choice != "layers":
-            raise UsageError(f"{choice} has no effect on {name}, expected {TEMPERATURE}; leave it out")
+            raise UsageError(f"${choice} has no effect on {name}, expected {TEMPERATURE}; leave it out", choice)
         if model not in options.models:
             raise UsageError(
-                f"{choice} has no effect on the model {options.model}, expected {model} or both; leave it out"
+                f"${choice} has no effect on {options.model}, expected {model} or both; leave it out", choice
             )
     directions = [direction for direction in options.directions if direction in experiment.directions]
     if not directions:
         known = " and ".join(experiment.directions)
-        raise UsageError(f"direction is {options.direction!r}, expected {known} for {name}")
+        raise UsageError(f"$direction is {options.direction!r}, expected {known} for {name}", "direction")
     return [
         setting
         for model in options.models
