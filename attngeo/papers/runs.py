@@ -31,7 +31,7 @@ Outcome = RunOutcome[Rows]
 Answer = tuple[Rows, Mapping[str, Any]]
 
 
-class Run(Protocol):
+class ExperimentRun(Protocol):
     """One run of an experiment."""
 
     @property
@@ -43,7 +43,7 @@ class Run(Protocol):
 
 
 def perform_runs(
-    runs: Sequence[Run],
+    runs: Sequence[ExperimentRun],
     *,
     results: ResultOptions = ResultOptions(),
     study: StudyOptions = StudyOptions(),
@@ -55,7 +55,7 @@ def perform_runs(
     return run_study(function, runs, names=names, options=study, progress=progress, on_outcome=on_outcome)
 
 
-def _perform(run: Run, progress: ProgressCallback, *, fresh: bool) -> Rows:
+def _perform(run: ExperimentRun, progress: ProgressCallback, *, fresh: bool) -> Rows:
     return run.perform(progress, fresh=fresh)
 
 

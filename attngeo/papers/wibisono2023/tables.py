@@ -50,7 +50,7 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PredictedClasses:
     """The classes that a method predicts for training rows and for test rows, and how it did that."""
 
     train: np.ndarray
@@ -66,7 +66,7 @@ class Method:
     of the package. together: whether problems are solved faster at once than one after the other.
     """
 
-    predict: Callable[[Sequence[Problem], ProgressCallback], list[Prediction]]
+    predict: Callable[[Sequence[Problem], ProgressCallback], list[PredictedClasses]]
     module: str
     package: str
     together: bool = False
@@ -77,7 +77,7 @@ class Method:
         return version_of(self.module, self.package)
 
 
-def predict_by_baseline(name: str, problems: Sequence[Problem], progress: ProgressCallback) -> list[Prediction]:
+def predict_by_baseline(name: str, problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
     """The predictions of one of the baselines of appendix E."""
     from attngeo.estimators.tabular.baselines import fit_baseline
 
@@ -87,11 +87,13 @@ def predict_by_baseline(name: str, problems: Sequence[Problem], progress: Progre
             name, train.x, train.y, seed=seed,
             report=lambda done, total: progress(Progress("fit", f"{name}, cross-validation", done, total, "steps")),
         )  # fmt: skip
-        predictions.append(Prediction(model.predict(train.x), model.predict(test.x), {"parameters": model.parameters}))
+        predictions.append(
+            PredictedClasses(model.predict(train.x), model.predict(test.x), {"parameters": model.parameters})
+        )
     return predictions
 
 
-def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback) -> list[Prediction]:
+def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
     """The predictions of attention. Columns share the vectors of categories; problems of one shape train together."""
     from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
 
@@ -104,7 +106,7 @@ def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback
     ]  # fmt: skip
     fit_together(models, [problem.table.train for problem in problems], progress)
     return [
-        Prediction(model.predict(train.x), model.predict(test.x), {"epochs": model.n_iter_})
+        PredictedClasses(model.predict(train.x), model.predict(test.x), {"epochs": model.n_iter_})
         for model, ((train, test), _) in zip(models, problems, strict=True)
     ]
 

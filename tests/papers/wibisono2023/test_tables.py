@@ -28,7 +28,7 @@ from attngeo.papers.wibisono2023.tables import (
     SIMULATION_COLUMNS,
     Method,
     MethodRun,
-    Prediction,
+    PredictedClasses,
     Problem,
     build_auto_mpg_frame,
     build_simulation_frame,
@@ -57,13 +57,13 @@ class Guess:
         self.asked: list[list[int]] = []
         self._fail_at = fail_at
 
-    def __call__(self, problems: Sequence[Problem], progress: ProgressCallback) -> list[Prediction]:
+    def __call__(self, problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
         progress(Progress("fit", "guess"))
         self.asked.append([problem.seed for problem in problems])
         if self._fail_at in self.asked[-1]:
             raise TrainingError("the loss is not a number")
         return [
-            Prediction(np.zeros_like(table.train.y), np.full_like(table.test.y, seed % 3), {"parameters": {}})
+            PredictedClasses(np.zeros_like(table.train.y), np.full_like(table.test.y, seed % 3), {"parameters": {}})
             for table, seed in problems
         ]
 
