@@ -10,14 +10,17 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from attngeo import estimators
 from attngeo.bounds import printable
-from attngeo.estimators.efa.files import EfaFitOptions, EfaPredictOptions
+from attngeo.estimators import efa as models
+from attngeo.estimators.efa.options import EfaFitOptions, EfaPredictOptions, EfaSampleOptions
 from attngeo.options import COMPUTATION, INPUT, RESULTS
 from attngeo.papers.wibisono2025 import experiments
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
 from attngeo.papers.wibisono2025.experiments import RunOptions
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
+from attngeo.tables.write import write_table
 
 from .declare import with_options
 from .help import Command, Group
@@ -88,13 +91,9 @@ def fit(
     outputs = output or []
     inputs = [path for path in (data, options.validation, options.test) if path]
     check_outputs(outputs, inputs=inputs)
-    with hold_folders(save, resume):
-        from attngeo.estimators.efa.files import fit_own_sequences
-
-        with Bar("fit", quiet=quiet, verbose=verbose) as progress:
-            folder = None if resume is None else str(resume)
-            fitted = fit_own_sequences(data, options, folder=folder, save=save, progress=progress)
-    deliver_rows(fitted.rows, outputs, format, _print_scores)
+    with hold_folders(save, resume), Bar("fit", quiet=quiet, verbose=verbose) as progress:
+        rows = models.fit_own_sequences(data, options, folder=resume, save=save, progress=progress)
+    deliver_rows(rows, outputs, format, _print_scores)
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
@@ -127,11 +126,9 @@ def predict(
         attngeo efa predict model ratings.csv
         attngeo efa predict model baskets.parquet -o predicted.parquet
     """
-    from attngeo.estimators.efa.files import predict_file
-
     outputs = output or []
     check_outputs(outputs, inputs=[data])
-    deliver_rows(predict_file(model, data, options), outputs, format, print_frame)
+    deliver_rows(models.predict_file(model, data, options), outputs, format, print_frame)
 
 
 def print_frame(rows: pd.DataFrame) -> None:
@@ -153,33 +150,17 @@ def print_frame(rows: pd.DataFrame) -> None:
     console.print(drop_columns(table, console, [shown[name] for name in reversed(numeric) if name not in ADDED]))
 
 
+@with_options
 def sample(
+    options: EfaSampleOptions,
     model: SavedModel,
-    sequences: Annotated[
-        int, typer.Option("--sequences", metavar="N", min=1, help="Sequences of items", rich_help_panel=COMPUTATION)
-    ] = 1,
-    length: Annotated[
-        int | None,
-        typer.Option(
-            "--length", metavar="N", min=1, help="Items of a sequence; as many as in training", show_default=False,
-            rich_help_panel=COMPUTATION,
-        ),
-    ] = None,
-    given: Annotated[
+    data: Annotated[
         str | None,
         typer.Option(
-            "--given", metavar="DATA", help="Table of sequences whose values are drawn, for a model of values",
+            "--data", metavar="DATA", help="Table of sequences whose values are drawn, for a model of values",
             rich_help_panel=INPUT,
         ),
     ] = None,
-    sweeps: Annotated[
-        int,
-        typer.Option(
-            "--sweeps", metavar="N", min=1, help="Sweeps over all positions, for a model of both directions",
-            rich_help_panel=COMPUTATION,
-        ),
-    ] = 20,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed", rich_help_panel=COMPUTATION)] = 0,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
 ) -> None:  # fmt: skip
@@ -190,18 +171,13 @@ def sample(
 
     Examples:
         attngeo efa sample model --sequences 10 --length 8
-        attngeo efa sample model --given ratings.csv --seed 1 -o drawn.csv
+        attngeo efa sample model --data ratings.csv --seed 1 -o drawn.csv
     """
     outputs = output or []
-    check_outputs(outputs, inputs=[given] if given else [])
-
-    from attngeo.estimators import ExponentialFamilyAttention
-    from attngeo.estimators.efa.files import read_like
-
-    loaded = ExponentialFamilyAttention.load(model)
-    frame = None if given is None else read_like(loaded, given)
-    drawn = loaded.sample(sequences, length, given=frame, sweeps=sweeps, seed=seed)
-    deliver_rows(drawn, outputs, format, print_frame)
+    check_outputs(outputs, inputs=[data] if data else [])
+    loaded = estimators.ExponentialFamilyAttention.load(model)
+    frame = None if data is None else models.read_like(loaded, data)
+    deliver_rows(loaded.sample(options=options, data=frame), outputs, format, print_frame)
 
 
 def similar(
@@ -224,13 +200,8 @@ def similar(
     """
     outputs = output or []
     check_outputs(outputs)
-
-    from attngeo.estimators import ExponentialFamilyAttention
-    from attngeo.estimators.efa.files import find_item
-    from attngeo.estimators.efa.views import rank_similar
-
-    loaded = ExponentialFamilyAttention.load(model)
-    frame = rank_similar(loaded.model_, loaded.items_, find_item(loaded, item), top)
+    loaded = estimators.ExponentialFamilyAttention.load(model)
+    frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
     deliver_rows(frame, outputs, format, print_frame)
 
 
@@ -270,16 +241,10 @@ def attention(
     """
     outputs = output or []
     check_outputs([*outputs, *([places_output] if places_output else [])], inputs=[basket])
-
-    from attngeo.estimators import ExponentialFamilyAttention
-    from attngeo.estimators.efa.files import read_basket
-    from attngeo.estimators.efa.views import tabulate_places
-    from attngeo.tables.write import write_table
-
-    loaded = ExponentialFamilyAttention.load(model)
-    rows = read_basket(loaded, basket)
+    loaded = estimators.ExponentialFamilyAttention.load(model)
+    rows = models.read_basket(loaded, basket)
     if places_output:
-        write_table(tabulate_places(loaded, rows), places_output)
+        write_table(models.tabulate_places(loaded, rows), places_output)
     if outputs or not places_output:
         deliver_rows(loaded.attention_weights(rows), outputs, format, _print_weights)
 

@@ -26,6 +26,8 @@ STEPS, TOLERANCE = 20, 1e-12
 ROWS = 2**16
 # The smallest variance, of values that are all equal.
 LEAST = 1e-12
+# The rows of an item with the mean of all, so that none has an infinite parameter.
+PRIOR = 1e-6
 
 
 class Measured(NamedTuple):
@@ -85,13 +87,18 @@ def _has_repeats(table: Sequences) -> bool:
 def _measure_values(model: PartModel, train: Sequences, data: Sequences) -> float:
     family = copy.deepcopy(model.family).cpu().double()
     values, items = _pick(train)
-    count = max(model.shape.items, 1)
-    if isinstance(family, Gaussian):
-        natural = _fit_normal(family, values, items, count)
-    elif _is_of_sums(family):
-        natural = _fit_sums(family, values, items, count)
-    else:
-        natural = _fit_values(family, values, items, count)
+    counts = torch.bincount(items, minlength=max(model.shape.items, 1)).double()
+    if list(family.parameters()) and not isinstance(family, Gaussian):
+        natural = _fit_values(family, values, items, counts)
+    else:  # the best parameter is that with the mean of t(y); an item without rows has that of all
+        sufficient = family.sufficient(values).double()
+        common = sufficient.mean()  # of large numbers, differences are added
+        sums = torch.zeros_like(counts).index_add(0, items, sufficient - common)
+        raw = family.find_raw(common + sums / (counts + PRIOR))
+        if isinstance(family, Gaussian) and family.log_variance is not None:
+            variance = (values - raw[items]).square().mean()
+            nn.init.constant_(family.log_variance, float(variance.clamp(LEAST).log()))
+        natural = family.natural(raw)
     with torch.no_grad():
         pairs = zip(*(torch.split(part, ROWS) for part in _pick(data)), strict=True)
         total = sum(float(family.log_prob(natural[items], values).sum()) for values, items in pairs)
@@ -105,44 +112,21 @@ def _pick(table: Sequences) -> tuple[Tensor, Tensor]:
     return values, torch.zeros(len(values), dtype=torch.long) if table.items is None else table.items[table.known]
 
 
-def _is_of_sums(family: ExponentialFamily) -> bool:
-    """Whether the best parameter follows from the sum of t(y): η·t(y) − A(η) is all that depends on it."""
-    states_more = any(
-        getattr(type(family), name) is not getattr(ExponentialFamily, name) for name in ("log_prob", "log_likelihood")
-    )
-    return not states_more and not list(family.parameters())
+def _fit_values(family: ExponentialFamily, values: Tensor, items: Tensor, rows: Tensor) -> Tensor:
+    """The natural parameter of each item, and the parameters of the family, by the different values of each item.
 
-
-def _fit_sums(family: ExponentialFamily, values: Tensor, items: Tensor, count: int) -> Tensor:
-    """The natural parameter of each item, by the sums of t(y); of all rows, for an item that has none."""
-    counts = torch.bincount(items, minlength=count).double()
-    sums = torch.zeros(count, dtype=torch.float64).index_add(0, items, family.sufficient(values).double())
-    known = counts > 0
-    means, common = sums[known] / counts[known], sums.sum() / counts.sum()
-
-    def log_prob(natural: Tensor) -> Tensor:
-        """The mean over items, whose best parameters do not depend on each other, and so not on their counts."""
-        mean: Tensor = (natural[known] * means - family.log_partition(natural[known])).mean()
-        return mean
-
-    alone = _climb(family, lambda natural: (natural * common - family.log_partition(natural)).sum(), torch.zeros(1))
-    raw = _climb(family, log_prob, alone.expand(count))
-    return family.natural(torch.where(known, raw, alone)).detach()
-
-
-def _fit_values(family: ExponentialFamily, values: Tensor, items: Tensor, count: int) -> Tensor:
-    """The same by the different values of each item."""
+    rows: of each item.
+    """
     pairs, counts = torch.unique(torch.stack([values, items.double()], 1), dim=0, return_counts=True)
     values, items = pairs[:, 0], pairs[:, 1].long()
 
     def log_prob(natural: Tensor) -> Tensor:
-        mean: Tensor = (counts * family.log_prob(natural.expand(count)[items], values)).sum() / counts.sum()
+        mean: Tensor = (counts * family.log_prob(natural.expand(len(rows))[items], values)).sum() / counts.sum()
         return mean
 
     alone = _climb(family, log_prob, torch.zeros(1))
-    raw = _climb(family, log_prob, alone.expand(count))
-    known = torch.bincount(items, minlength=count) > 0
-    return family.natural(torch.where(known, raw, alone)).detach()
+    raw = _climb(family, log_prob, alone.expand(len(rows)))
+    return family.natural(torch.where(rows > 0, raw, alone)).detach()
 
 
 def _climb(family: ExponentialFamily, log_prob: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
@@ -164,15 +148,3 @@ def _climb(family: ExponentialFamily, log_prob: Callable[[Tensor], Tensor], star
     for _ in range(STEPS):
         optimizer.step(loss)  # type: ignore[no-untyped-call]
     return raw.detach()
-
-
-def _fit_normal(family: Gaussian, values: Tensor, items: Tensor, count: int) -> Tensor:
-    """The same for normal values, whose best means are those of the items."""
-    counts = torch.bincount(items, minlength=count)
-    middle = values.mean()  # squares of large numbers are not subtracted
-    sums = torch.zeros(count, dtype=torch.float64).index_add(0, items, values - middle)
-    means = middle + sums / counts.clamp(1)
-    if family.log_variance is not None:
-        variance = (values - means[items]).square().mean()
-        nn.init.constant_(family.log_variance, float(variance.clamp(LEAST).log()))
-    return family.natural(means).detach()

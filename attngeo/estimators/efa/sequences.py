@@ -156,7 +156,7 @@ class TableReader:
     def needed(self) -> list[str]:
         """The columns that a table must have."""
         options = self.options
-        names = [options.sequence, *options.coordinate_names, *options.lag_names]
+        names = [options.sequence, *options.coordinates, *options.lags]
         names += [options.item] if self.items is not None else []
         names += [options.value] if self.has_values else []
         names += [options.position] if options.position is not None else []
@@ -199,8 +199,8 @@ class TableReader:
             labels[copies], starts, row_of, spread(~missing), spread(asked),
             items=spread(items) if items is not None else None,
             values=spread(values) if values is not None else None,
-            coordinates=spread(read_columns(options.coordinate_names, every)) if options.coordinates else None,
-            lagged=spread(read_columns(options.lag_names, every)) if options.lags else None,
+            coordinates=spread(read_columns(options.coordinates, every)) if options.coordinates else None,
+            lagged=spread(read_columns(options.lags, every)) if options.lags else None,
         )  # fmt: skip
 
     def _find_asked(self, codes: np.ndarray, labels: np.ndarray, missing: np.ndarray, source: str) -> np.ndarray:
@@ -330,21 +330,6 @@ def check_support(family: ExponentialFamily, sequences: Sequences, column: str, 
         at, value = _find_first(sequences, sequences.values, wrong)
         advice = "leave the row out" if source == TABLE else "choose another family"
         raise TableError(f"{source}: row {at + 1} has {column} {value:g}, expected {family.values}; {advice}")
-
-
-def check_levels(sequences: Sequences, column: str, source: str) -> None:
-    """Raise TableError for the first row whose value, or one at an earlier time, has no vector of its own."""
-    assert sequences.values is not None
-    earlier = [] if sequences.lagged is None else sequences.lagged.unbind(1)
-    for what, values in ((column, sequences.values), *(("an earlier value", lagged) for lagged in earlier)):
-        wrong = ((values < 0) | (values != values.floor())) & sequences.present
-        if wrong.any():
-            at, value = _find_first(sequences, values, wrong)
-            advice = "choose network, or truncated, which drops fractions" if source != TABLE else "leave the row out"
-            raise TableError(
-                f"{source}: row {at + 1} has {what} {value:g}, expected a whole number from 0 for the embedding "
-                f"levels; {advice}"
-            )
 
 
 def _find_first(sequences: Sequences, values: Tensor, wrong: Tensor) -> tuple[int, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from attngeo.estimators.tabular.coding import read_table
 from attngeo.estimators.tabular.network import MISSING
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, PredictOptions
 from attngeo.estimators.tabular.saving import describe_columns
+from attngeo.options import advise
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
 CALIBRATION_BINS = 10
@@ -61,7 +61,7 @@ def read_tables(path: str, options: FitOptions) -> SplitTable:
             f"{path} has {len(labelled)} rows with a label in {options.target!r}, of which a fraction of "
             f"{options.test_size:g} cannot be held out; give more, or a smaller --test-size"
         )
-    train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
+    train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.random_state)
     # A label that no training row has could not be predicted.
     test_rows = held_out[y.iloc[held_out].isin(y.iloc[train].unique()).to_numpy()]
     kept = np.delete(np.arange(len(frame)), test_rows)
@@ -71,9 +71,7 @@ def read_tables(path: str, options: FitOptions) -> SplitTable:
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
     """The features, and the response. Raises TableError if there is no such column, or no other one."""
     if target not in frame.columns:
-        near = get_close_matches(target, list(frame.columns), 1)
-        advice = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(frame.columns)}"
-        raise TableError(f"{path}: no column {target!r}; {advice}")
+        raise TableError(f"{path}: no column {target!r}; {advise(target, frame.columns)}")
     if frame.shape[1] < 2:
         raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
     labels = frame[target]
@@ -92,8 +90,8 @@ def fit_table(
     categories, one-hot; a missing cell is a category of its own there. to_save: refuse what a saved model cannot keep.
     Raises TableError and UsageError.
     """
-    parameters = {name: getattr(options, name) for name in ClassifierOptions.model_fields}
-    model = AttentionClassifier(**parameters, random_state=options.seed)
+    parameters: dict[str, Any] = {name: getattr(options, name) for name in ClassifierOptions.model_fields}
+    model = AttentionClassifier(**parameters)
     model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
     model.missing_texts = tuple(list_missing(options.missing))
     if to_save:
@@ -112,10 +110,10 @@ def fit_table(
             fit_together([model], [(tables.train_x, tables.train_y)], progress)
             chances = model.predict_proba(test_x)
         else:
-            chances = _predict_baseline(name, train, codes, model, options.seed, progress)
+            chances = _predict_baseline(name, train, codes, model, options.random_state, progress)
         scores = measure_chances(model.classes_, codes[:, -1], chances, is_ordered=is_ordered)
         sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
-        rows.append({"method": name, "seed": options.seed, **sizes, **scores})
+        rows.append({"method": name, "seed": options.random_state, **sizes, **scores})
     return FitReport(pd.DataFrame(rows), model if OURS in options.method_names else None)
 
 

@@ -6,25 +6,21 @@ The tensors are named and laid out as those of a transformer's layer, so that `a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from attngeo import __version__
-from attngeo.errors import CorruptCheckpointError
 from attngeo.estimators.shared.saving import (
-    ADVICE,
-    CONFIG,
     Count,
     Finite,
     Plain,
     SavedModel,
+    check_layers,
     check_tensors,
     list_plain,
     read_config,
@@ -34,12 +30,8 @@ from attngeo.estimators.shared.saving import (
 from attngeo.estimators.tabular.coding import ColumnCoding, TableCoding
 from attngeo.estimators.tabular.network import CellLayout, TableAttention, list_weights
 from attngeo.estimators.tabular.options import ClassifierOptions
-from attngeo.options import OPTIMISATION, option
 from attngeo.schemas import Table
 
-MODEL_TYPE = "attngeo_tabular"
-MADE_BY = "attngeo tabular fit --save"
-FORMAT = 1
 LAYER = "encoder.layer.0"
 # Tensor in the file → weight of the network. A matrix is saved as that of a Linear: [out, in].
 NAMES = {
@@ -61,12 +53,6 @@ NAMES = {
     "classifier.bias": "word_bias",
 }  # fmt: skip
 TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
-
-
-class SavedParameters(ClassifierOptions):
-    """The parameters of a classifier: its options and its seed."""
-
-    random_state: int | None = option(None, "Seed", panel=OPTIMISATION, least=0, most=2**32 - 1)
 
 
 class SavedColumn(Table):
@@ -97,7 +83,8 @@ class SavedColumn(Table):
 class SavedClassifier(SavedModel):
     """The configuration of a classifier."""
 
-    parameters: SavedParameters
+    TYPE, FORMAT, MADE_BY = "attngeo_tabular", 1, "attngeo tabular fit --save"
+    parameters: ClassifierOptions
     seed: Count
     data_sets: Annotated[Count, Field(ge=1)]
     columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
@@ -118,25 +105,25 @@ class SavedClassifier(SavedModel):
 
 
 def write_classifier(
-    folder: Path, parameters: Mapping[str, Any], coding: TableCoding, network: TableAttention, **state: Any
+    folder: Path, options: ClassifierOptions, coding: TableCoding, network: TableAttention, **state: Any
 ) -> None:
     """Write the files of a fitted classifier.
 
     state: seed, data_sets, epochs and missing. Raises OutputError, and TableError for values that JSON lacks.
     """
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
-    if not isinstance(plain["random_state"], int | None):
-        plain["random_state"] = None
     about = {
-        "model_type": MODEL_TYPE, "format": FORMAT, "attngeo_version": __version__,
-        "num_hidden_layers": 1, "num_attention_heads": network.heads, "hidden_size": network.width,
-        "intermediate_size": network.shape["feed_forward"], "parameters": plain, **state,
-        "columns": describe_columns(coding),
+        **_describe_layers(options), "parameters": dict(options), **state, "columns": describe_columns(coding)
     }  # fmt: skip
-    tensors = {
-        name: _to_file(weight, network.weights[weight].detach()[0].cpu()).contiguous() for name, weight in NAMES.items()
-    }
-    write_model(folder, about, tensors)
+    tensors = {name: _to_file(weight, network.weights[weight][0]) for name, weight in NAMES.items()}
+    write_model(folder, SavedClassifier, about, tensors)
+
+
+def _describe_layers(options: ClassifierOptions) -> dict[str, int]:
+    """What `attngeo score` reads of a model."""
+    return {
+        "num_hidden_layers": 1, "num_attention_heads": options.n_heads,
+        "hidden_size": options.n_heads * options.head_size, "intermediate_size": options.feed_forward,
+    }  # fmt: skip
 
 
 def _to_file(name: str, weight: Tensor) -> Tensor:
@@ -148,28 +135,21 @@ def _to_file(name: str, weight: Tensor) -> Tensor:
 
 def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
     """The columns as a saved model keeps them. Raises TableError for a value that JSON lacks."""
-    return [_describe_column(column) for column in coding.columns]
-
-
-def _describe_column(column: ColumnCoding) -> dict[str, Any]:
-    name, *values = list_plain((column.name, *column.values), f"column {column.name!r} has a")
-    return {"name": name, "values": values, "edges": None if column.edges is None else list(column.edges)}
+    described = []
+    for column in coding.columns:
+        name, *values = list_plain((column.name, *column.values), f"column {column.name!r} has a")
+        described.append({"name": name, "values": values, "edges": None if column.edges is None else [*column.edges]})
+    return described
 
 
 def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAttention]:
     """The configuration, the coding and the network of a folder that `write_classifier` wrote. Raises as `load`."""
-    saved = read_config(folder, SavedClassifier, MODEL_TYPE, FORMAT, MADE_BY)
+    saved = read_config(folder, SavedClassifier)
     options = saved.parameters
-    coding = TableCoding(tuple(ColumnCoding(column.name, column.values, column.edges) for column in saved.columns))
+    check_layers(folder, saved, _describe_layers(options))
+    coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns))
     layout = CellLayout(coding.sizes, options.vocabulary == "shared")
     sizes = {"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward}
-    stated = (saved.num_attention_heads, saved.hidden_size, saved.intermediate_size)
-    wanted = (options.n_heads, options.n_heads * options.head_size, options.feed_forward)
-    if stated != wanted:
-        raise CorruptCheckpointError(
-            f"{folder / CONFIG}: num_attention_heads, hidden_size and intermediate_size are {stated}, expected "
-            f"{wanted} as the parameters say; {ADVICE}"
-        )
     tensors = read_tensors(folder)
 
     def plan() -> dict[str, Tensor]:

@@ -228,7 +228,7 @@ def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
 
 def _draw_value_part() -> ValueAttention:
     """A random value part, unidirectional, that uses center embeddings in no number that is read."""
-    shape = ValueShape(items=ITEMS, item_size=SIZE, head=None)
+    shape = ValueShape(size=SIZE, items=ITEMS, head=None)
     attention = AttentionShape(width=shape.attended, residual=False, output=False)
     model = ValueAttention(shape, attention, causal=True).double()
     for weight in model.parameters():

@@ -28,7 +28,7 @@ from attngeo.estimators.shared.files import read_own_table
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 1, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
 # The same as options of commands.
-FILE: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "max_epochs"} | {"epochs": 1}
+FILE: dict[str, Any] = SMALL | {"max_epochs": 1}
 ITEMS = ["bread", "jam", "milk", "tea"]
 
 
@@ -153,7 +153,7 @@ def test_sequences_are_drawn_as_often_as_they_are_probable(model: str) -> None:
     log_prob = fitted.log_prob(table.rename(columns={"level_0": "sequence"}))
     chances = np.exp(log_prob.groupby(table["level_0"]).sum().to_numpy())
     assert chances.sum() == pytest.approx(1, abs=1e-5)
-    drawn = fitted.sample(4000, 3)
+    drawn = fitted.sample(sequences=4000, length=3)
     counts = Counter(tuple(part) for _, part in drawn.groupby("sequence")["item"])
     names = [tuple(part) for _, part in table.groupby("level_0")["item"]]
     found = np.array([counts[name] for name in names]) / 4000
@@ -364,7 +364,7 @@ def test_a_model_that_is_not_fitted_says_so() -> None:
 def test_a_file_of_huge_sizes_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
     fit(part="items", order=True).save(tmp_path / "m")
     config = (tmp_path / "m" / CONFIG).read_text()
-    for old, new in (('"layers": 2', '"layers": 99999999'), ('"longest": 4', '"longest": 99999999999')):
+    for old, new in (('"n_layers": 2', '"n_layers": 99999999'), ('"longest": 4', '"longest": 99999999999')):
         assert old in config
         (tmp_path / "m" / CONFIG).write_text(config.replace(old, new))
         with refuses(CorruptCheckpointError, tmp_path / "m"):
