@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from attngeo.bounds import printable
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUARTILES, statistic
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MISSING = "—"
+# Numbers of rows that are the answer.
+ANSWERS = ("log_prob", "predicted_mean", "probability", "score")
 # Larger numbers have so many digits that tables cut them.
 LARGE = 1e12
 
@@ -99,6 +105,23 @@ def drop_columns(table: Table, console: Console, expendable: Sequence[str]) -> T
             break
         table = _without(table, name)
     return table
+
+
+def print_frame(rows: pd.DataFrame) -> None:
+    """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]
+    shown = {name: printable(str(name)).replace("_", " ") for name in rows.columns}
+    for name in rows.columns:
+        table.add_column(shown[name], justify="right" if name in numeric else "left")
+    for row in rows.to_dict("records"):
+        cells = (
+            format_number(value) if name in numeric or is_missing(value) else printable(str(value))
+            for name, value in row.items()
+        )
+        table.add_row(*cells)
+    console = Terminal()
+    console.print(drop_columns(table, console, [shown[name] for name in reversed(numeric) if name not in ANSWERS]))
 
 
 def _without(table: Table, name: str) -> Table:

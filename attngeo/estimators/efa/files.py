@@ -27,22 +27,14 @@ COLUMNS = (
 AS_FITTED = EfaPredictOptions()
 
 
-def fit_own_sequences(
-    path: str,
-    options: EfaFitOptions,
-    *,
-    folder: str | Path | None = None,
-    save: str | Path | None = None,
-    progress: ProgressCallback = ignore_progress,
-) -> pd.DataFrame:
+def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
     """Fit a model to the rows of a file, save it, and measure it on each table.
 
     Columns: `COLUMNS`; data is train, held-out or validation, and test, log_prob the mean of a row, constants of the
     family included, and without_context that of the best distribution that does not see the other rows: one of the
     family for each item, learned from training rows. without_repeats, for items that occur once in a sequence, is that
-    of their frequencies among the items that the context does not have. folder: keeps the state of an unfinished
-    training. save: folder of the fitted model. Raises as `ExponentialFamilyAttention.fit` and `save`, and
-    DataUnavailableError or TableError for files that cannot be read.
+    of their frequencies among the items that the context does not have. Raises as `ExponentialFamilyAttention.fit` and
+    `save`, and DataUnavailableError or TableError for files that cannot be read.
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}
     frames: dict[str, pd.DataFrame] = {}
@@ -53,12 +45,14 @@ def fit_own_sequences(
     model = ExponentialFamilyAttention(**parameters)
     with _naming(paths):
         model.fit(
-            frames[TRAINING], validation=frames.get(HELD_OUT), test=frames.get(TEST), folder=folder, progress=progress
-        )
-    if save is not None:
-        model.save(save)
-        scores = f", and attngeo score {save} scores its attention" if options.model == "efa" else ""
-        progress(Progress("note", f"{save}: saved; attngeo efa predict {save} DATA uses it{scores}"))
+            frames[TRAINING], validation=frames.get(HELD_OUT), test=frames.get(TEST), folder=options.resume,
+            progress=progress,
+        )  # fmt: skip
+    if options.save is not None:
+        model.save(options.save)
+        scores = f", and attngeo score {options.save} scores its attention" if options.model == "efa" else ""
+        uses = f"attngeo efa predict {options.save} DATA uses it{scores}"
+        progress(Progress("note", f"{options.save}: saved; {uses}"))
     about = {
         "part": model.part_, "model": options.model, "direction": options.direction,
         "family": "categorical" if model.part_ == "items" else options.family, "seed": options.random_state,

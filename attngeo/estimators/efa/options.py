@@ -13,6 +13,7 @@ from attngeo.options import (
     INPUT,
     MODEL,
     OPTIMISATION,
+    RESULTS,
     RUNNING,
     Options,
     as_texts,
@@ -171,13 +172,21 @@ class EfaOptions(EstimatorOptions):
 
 
 class EfaFitOptions(EfaOptions):
-    """What is fitted to a table, and how it is measured. Raises UsageError."""
+    """What is fitted to a table, how it is measured, and what is kept. Raises UsageError."""
 
     validation: str | None = option(
         None, "File of the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
     )
     test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
     missing: Sequence[str] | None = missing_option()
+    save: str | None = option(
+        None, "Save the model to a new folder, for the other commands and for attngeo score", panel=RESULTS,
+        metavar="FOLDER",
+    )  # fmt: skip
+    resume: str | None = option(
+        None, "Keep the state of an unfinished training there; the same command resumes it", panel=RESULTS,
+        metavar="FOLDER",
+    )  # fmt: skip
 
 
 class EfaPredictOptions(Options):
@@ -197,3 +206,11 @@ class EfaSampleOptions(Options):
     )
     sweeps: int = option(20, "Sweeps over all positions, for a model of both directions", panel=COMPUTATION, least=1)
     seed: int = option(0, "Seed", panel=COMPUTATION, least=0)
+
+
+class EfaDrawOptions(EfaSampleOptions):
+    """What is drawn from a saved model. Raises UsageError."""
+
+    data: str | None = option(
+        None, "Table of sequences whose values are drawn, for a model of values", panel=INPUT, metavar="DATA"
+    )

@@ -7,7 +7,18 @@ from typing import Any, Literal
 
 from attngeo.errors import UsageError
 from attngeo.estimators.shared import EstimatorOptions
-from attngeo.options import COMPUTATION, INPUT, MODEL, OPTIMISATION, Options, advise, as_texts, missing_option, option
+from attngeo.options import (
+    COMPUTATION,
+    INPUT,
+    MODEL,
+    OPTIMISATION,
+    RESULTS,
+    Options,
+    advise,
+    as_texts,
+    missing_option,
+    option,
+)
 
 # The methods for a table, as the paper's tables call them: the baselines, and attention.
 METHOD_LABELS = {"lr": "LR", "rf": "RF", "gb": "GB", "mlp": "MLP", "atn": "ATN"}
@@ -78,10 +89,14 @@ class PredictOptions(Options):
 
     missing: Sequence[str] | None = missing_option("as fitted")
     unseen: Unseen | None = option(None, UNSEEN, panel=COMPUTATION, shown_default="as fitted")
+    attention_output: str | None = option(
+        None, "Write the attention of each row's cells on each other, for attngeo plot row-attention", panel=RESULTS,
+        metavar="FILE",
+    )  # fmt: skip
 
 
 class FitOptions(ClassifierOptions):
-    """What is fitted to a table, and how it is measured. Raises UsageError."""
+    """What is fitted to a table, how it is measured, and what is kept. Raises UsageError."""
 
     target: str | None = option(None, "Column that is predicted; required", panel=INPUT, metavar="COLUMN")
     test: str | None = option(None, "File of the test rows; without it, some rows are held out", panel=INPUT,
@@ -95,8 +110,19 @@ class FitOptions(ClassifierOptions):
         0, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
 
+    save: str | None = option(
+        None, "Save the attention model to a new folder, for attngeo tabular predict", panel=RESULTS, metavar="FOLDER"
+    )
+    encodings_output: str | None = option(
+        None, "Write the encodings of categories in two dimensions, for attngeo plot encodings", panel=RESULTS,
+        metavar="FILE",
+    )  # fmt: skip
+
     def _check(self) -> None:
         object.__setattr__(self, "methods", self.method_names)
+        for name in ("save", "encodings_output"):
+            if OURS not in self.method_names and getattr(self, name) is not None:
+                raise UsageError(f"{name} requires {OURS} among the methods; the others cannot be saved or drawn")
 
     @property
     def method_names(self) -> tuple[str, ...]:

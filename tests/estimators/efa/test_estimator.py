@@ -483,7 +483,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no number": ({"family": "binomial"}, "expected binomial:TOTAL_COUNT"),
     "number": ({"family": "binomial:2.5"}, "expected a whole number after the colon"),
     "head": ({"head": (-1,)}, "head is -1"),
-    "n_heads": ({"n_heads": 5}, "expected a multiple of heads"),
+    "n_heads": ({"n_heads": 5}, "expected a multiple of the number of heads"),
     "longest": ({"longest": 2}, "longest is 2, but a sequence has 4 positions"),
 }
 

@@ -311,8 +311,9 @@ def test_items_of_several_files_are_of_one_kind(tmp_path: Path) -> None:
     for first, second in (("train", "other"), ("other", "train")):
         validation = str(tmp_path / f"{second}.csv")
         options = EfaFitOptions(**FILE | {"validation": validation})
-        fitted = fit_own_sequences(str(tmp_path / f"{first}.csv"), options, save=tmp_path / "m").model
-        assert len({str(item).zfill(2) for item in fitted.items_}) == len(fitted.items_)
+        fit_own_sequences(str(tmp_path / f"{first}.csv"), options.replace(save=str(tmp_path / "m")))
+        items = ExponentialFamilyAttention.load(tmp_path / "m").items_
+        assert len({str(item).zfill(2) for item in items}) == len(items)
         assert predict_file(tmp_path / "m", validation)["log_prob"].notna().all()
 
 
@@ -337,7 +338,7 @@ def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None
     [
         ({"model": "fm", "lags": ("before",)}, ["lags", "factor model"]),
         ({"model": "fm", "coordinates": ("x", "y")}, ["coordinates", "item_vectors"]),
-        ({"model": "fm", "n_layers": 5}, ["layers", "factor model"]),
+        ({"model": "fm", "n_layers": 5}, ["n_layers", "factor model"]),
         ({"neighbours": 2}, ["neighbours", "attention"]),
         ({"model": "fm", "distance": "euclidean"}, ["distance", "factor model of items"]),
         ({"distance": "euclidean"}, ["distance", "attention"]),
@@ -378,7 +379,7 @@ def test_a_model_is_saved_before_it_is_measured(tmp_path: Path, monkeypatch: pyt
     ROWS.to_csv(tmp_path / "train.csv", index=False)
     monkeypatch.setattr(ExponentialFamilyAttention, "measure_fit", fail)
     with refuses(TableError, "gone"):
-        fit_own_sequences(str(tmp_path / "train.csv"), EfaFitOptions(**FILE), save=tmp_path / "m")
+        fit_own_sequences(str(tmp_path / "train.csv"), EfaFitOptions(**FILE, save=str(tmp_path / "m")))
     assert ExponentialFamilyAttention.load(tmp_path / "m").items_ == sorted(ROWS["item"].unique())
 
 
@@ -388,7 +389,7 @@ def test_a_test_table_that_cannot_be_used_is_refused_before_the_training(tmp_pat
     options = EfaFitOptions(**FILE | {"test": str(tmp_path / "test.csv")})
     said: list[object] = []
     with refuses(TableError, "test.csv", "row 1", "coffee"):
-        fit_own_sequences(str(tmp_path / "train.csv"), options, save=tmp_path / "m", progress=said.append)
+        fit_own_sequences(str(tmp_path / "train.csv"), options.replace(save=str(tmp_path / "m")), said.append)
     assert said == []
     assert not (tmp_path / "m").exists()
 
@@ -398,9 +399,7 @@ def test_items_that_cannot_be_saved_are_refused_before_the_training(tmp_path: Pa
     rows.to_parquet(tmp_path / "rows.parquet")
     said: list[object] = []
     with refuses(TableError, "Timestamp", "texts or numbers"):
-        fit_own_sequences(
-            str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE), save=tmp_path / "m", progress=said.append
-        )
+        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE, save=str(tmp_path / "m")), said.append)
     assert said == []
 
 
@@ -590,7 +589,7 @@ def test_items_that_a_model_does_not_use_may_be_of_any_kind(tmp_path: Path) -> N
     rows = ROWS.assign(item=pd.Timestamp("2020-01-01"))
     rows.to_parquet(tmp_path / "rows.parquet")
     options = EfaFitOptions(**FILE, item_vectors=False, coordinates=("x", "y"))
-    fit_own_sequences(str(tmp_path / "rows.parquet"), options, save=tmp_path / "model")
+    fit_own_sequences(str(tmp_path / "rows.parquet"), options.replace(save=str(tmp_path / "model")))
     assert ExponentialFamilyAttention.load(tmp_path / "model").items_ == []
 
 
@@ -634,7 +633,7 @@ def test_columns_of_lists_are_refused(column: str, tmp_path: Path) -> None:
     with refuses(TableError, f"column '{column}'", "texts or numbers"):
         fit(rows, part="items")
     with refuses(TableError, f"column '{column}'", "rows.parquet"):
-        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE, part="items"), save=tmp_path / "m")
+        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE, part="items", save=str(tmp_path / "m")))
 
 
 def test_what_does_not_fit_in_memory_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
