@@ -210,12 +210,11 @@ def _print_weights(rows: pd.DataFrame) -> None:
         table.title, table.title_justify = f"sequence {printable(str(sequence))}", "left"
         rows_of = sorted(part["row"].unique())
         names = {row: f"{at} {printable(str(items.get(row, '')))}".strip() for at, row in enumerate(rows_of, 1)}
-        means = part.groupby(["row", "other", "lag"])["weight"].mean()
-        for row, weights in means.groupby("row"):
-            largest = weights.sort_values(ascending=False, kind="stable")[:STRONGEST]
+        means = part.groupby(["row", "other", "lag"], as_index=False)["weight"].mean()
+        for row, weights in means.sort_values("weight", ascending=False, kind="stable").groupby("row"):
             cells = [
-                f"{names[other]}{f' t-{lag}' if lag else ''}: {format_number(weight, '.2f')}"
-                for (_, other, lag), weight in largest.items()
+                f"{names[pair.other]}{f' t-{pair.lag}' if pair.lag else ''}: {format_number(pair.weight, '.2f')}"
+                for pair in weights[:STRONGEST].itertuples()
             ]
             table.add_row(names[row], ", ".join(cells))
         console.print(table)

@@ -21,7 +21,6 @@ from torch import Tensor
 from attngeo.choices import whole
 from attngeo.devices import usable_device
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.efa.baselines import Measured, measure_rows
 from attngeo.estimators.efa.columns import (
     HELD_OUT,
     TABLE,
@@ -37,9 +36,11 @@ from attngeo.estimators.efa.model import DataShape, PartModel, describe_data, ma
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
 from attngeo.estimators.efa.prediction import (
+    Measured,
     batch_similar,
     draw_items,
     draw_values,
+    measure_rows,
     read_all,
     tabulate_attention,
     tabulate_embeddings,

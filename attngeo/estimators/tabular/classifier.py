@@ -29,13 +29,14 @@ from attngeo.estimators.tabular.coding import (
     TrainingRows,
     is_frame,
     learn_table,
+    read_classifier,
     read_labels,
     read_table,
     read_training_rows,
+    write_classifier,
 )
 from attngeo.estimators.tabular.network import CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
 from attngeo.estimators.tabular.options import ClassifierOptions
-from attngeo.estimators.tabular.saving import read_classifier, write_classifier
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions, make_optimizer
 

@@ -16,10 +16,9 @@ from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import list_missing, list_texts, read_own_table
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
-from attngeo.estimators.tabular.coding import read_table
+from attngeo.estimators.tabular.coding import describe_columns, read_table
 from attngeo.estimators.tabular.network import MISSING
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, PredictOptions
-from attngeo.estimators.tabular.saving import describe_columns
 from attngeo.options import advise
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import write_table
