@@ -32,7 +32,7 @@ from attngeo.estimators.efa.columns import (
     require_frame,
 )
 from attngeo.estimators.efa.families import ExponentialFamily, parse_family
-from attngeo.estimators.efa.model import DataShape, PartModel, describe_data, make_model
+from attngeo.estimators.efa.model import PartModel, describe_data, make_model
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
 from attngeo.estimators.efa.prediction import (
@@ -46,7 +46,7 @@ from attngeo.estimators.efa.prediction import (
     tabulate_embeddings,
 )
 from attngeo.estimators.efa.saving import read_efa, write_efa
-from attngeo.estimators.efa.sequences import POSITION, Sequences, TableReader
+from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, TableReader
 from attngeo.estimators.shared import takes_keywords
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
@@ -398,14 +398,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _reader(self) -> TableReader:
-        options, shape = self.options_, self._shape
-        position = options.position or shape.position
-        has_vectors = options.gives_vectors(position)
-        return TableReader(
-            options.replace(position=position), self.items_ or None, shape.part == "values",
-            shape.longest if has_vectors else 0,
-            is_ordered=has_vectors or options.causal or not self.items_, of_places=bool(shape.places),
-        )  # fmt: skip
+        return TableReader(self.options_, self.items_ or None, self._shape)
 
 
 def hold_out(sequences: Sequences, options: EfaOptions) -> list[Sequences]:

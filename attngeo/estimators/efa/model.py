@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from attngeo.bounds import require_memory
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedAttention, measure_lengths
 from attngeo.estimators.efa.columns import TABLE, TRAINING
-from attngeo.estimators.efa.families import LARGEST, Categorical, ExponentialFamily, Gaussian
+from attngeo.estimators.efa.families import Categorical, ExponentialFamily, Gaussian
 from attngeo.estimators.efa.networks import (
     Batch,
     ItemAttention,
@@ -28,52 +27,18 @@ from attngeo.estimators.efa.networks import (
     start_like_keras,
 )
 from attngeo.estimators.efa.options import Architecture, EfaOptions
-from attngeo.estimators.efa.sequences import Sequences, check_support
-from attngeo.estimators.shared.saving import Count, Finite
-from attngeo.schemas import Table
+from attngeo.estimators.efa.sequences import FARTHEST, MOST_LEVELS, DataShape, Sequences, check_support
 
 NO_ATTENTION = "a factor model has no attention; fit one with model efa"
 # Positions of a batch that may be padding.
 PADDED = 2**12
-# The largest number that is added to those of a network.
-FARTHEST = 30.0
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
 # Deviations of numbers as shares of their mean: of equal ones, whose mean is rounded, and of such whose differences
 # single precision rounds by a hundredth or more.
 ROUNDING, TOO_CLOSE = 2.0**-48, 2.0**-17
-# The largest value that may have a vector of its own.
-MOST_LEVELS = 100_000
 # Radius of the Earth in km.
 RADIUS = 6371.0
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-MeanAndDeviation = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGEST, allow_inf_nan=False)]]
-
-
-class DataShape(Table):
-    """What a model has to know of its data, as a saved model has it.
-
-    part: "items" or "values". items: how many. longest: positions that a sequence may have. trained: positions of the
-    longest sequence that was read. coordinates, lags: how many. levels: values from 0, for one vector for each.
-    value_scale, place_scale: mean and deviation of values, and of each coordinate. variance: of values, at which a
-    learned one starts. raw_start: what is added to the number that the network gives a family other than the Gaussian,
-    which begins near 0. places: coordinates of the positions, for the spatial factor model. position: the column of
-    positions that training rows have, if their order matters.
-    """
-
-    part: Literal["items", "values"]
-    items: Count = 0
-    longest: Count = 0
-    trained: Count = 0
-    coordinates: Count = 0
-    lags: Count = 0
-    levels: Annotated[Count, Field(le=MOST_LEVELS + 1)] = 0
-    value_scale: MeanAndDeviation = (0.0, 1.0)
-    variance: Annotated[Finite, Field(gt=0)] = 1.0
-    raw_start: Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)] = 0.0
-    place_scale: tuple[MeanAndDeviation, ...] = ()
-    places: tuple[tuple[Number, ...], ...] = ()
-    position: str | None = None
 
 
 class PartModel(nn.Module):

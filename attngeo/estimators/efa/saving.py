@@ -14,8 +14,9 @@ from pydantic import model_validator
 
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily, parse_family
-from attngeo.estimators.efa.model import DataShape, PartModel, make_model
+from attngeo.estimators.efa.model import PartModel, make_model
 from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.estimators.efa.sequences import DataShape
 from attngeo.estimators.shared.saving import (
     ADVICE,
     CONFIG,

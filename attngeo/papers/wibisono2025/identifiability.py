@@ -26,9 +26,10 @@ from torch.nn import functional
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
 from attngeo.estimators.efa.families import Categorical
-from attngeo.estimators.efa.model import DataShape, PartModel
+from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 from attngeo.estimators.efa.prediction import draw_items
+from attngeo.estimators.efa.sequences import DataShape
 from attngeo.papers.statements import EFA, Residuals, difference, statement
 from attngeo.training import seeded
 from attngeo.training.loop import TensorBatches, train

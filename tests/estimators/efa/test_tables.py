@@ -69,8 +69,7 @@ def fit(rows: pd.DataFrame = ROWS, *, size: float = 1, **options: Any) -> Expone
 
 def batch_of(model: ExponentialFamilyAttention, rows: pd.DataFrame) -> Batch:
     """What the network reads of a table."""
-    part = model.part_
-    reader = TableReader(model.options_, model.items_, part == "values")
+    reader = TableReader(model.options_, model.items_, model.model_.shape)
     return model.model_.batch(reader.read(rows))
 
 
