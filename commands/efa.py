@@ -25,7 +25,7 @@ from .help import Command, Group
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_number, print_frame, start_table
+from .tables import Terminal, format_mean, format_number, print_frame, start_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,7 +210,7 @@ def _print_weights(rows: pd.DataFrame) -> None:
         table.title, table.title_justify = f"sequence {printable(str(sequence))}", "left"
         rows_of = sorted(part["row"].unique())
         names = {row: f"{at} {printable(str(items.get(row, '')))}".strip() for at, row in enumerate(rows_of, 1)}
-        means = part.groupby(["row", "other", "lag"], as_index=False)["weight"].mean()
+        means = part.groupby(["row", "other", "lag"])["weight"].mean().reset_index()
         for row, weights in means.sort_values("weight", ascending=False, kind="stable").groupby("row"):
             cells = [
                 f"{names[pair.other]}{f' t-{pair.lag}' if pair.lag else ''}: {format_number(pair.weight, '.2f')}"
@@ -271,9 +271,7 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         if previous not in (None, (direction, setting)) and not has_settings:
             table.add_section()
         previous = (direction, setting)
-        value = format_number(rows["value"].mean())
-        if len(rows) > 1:
-            value += f" ± {format_number(rows['value'].std())}"
+        value = format_mean(rows["value"].mean(), rows["value"].std())
         cells = [str(direction), *([str(setting)] if has_settings else []), str(model), str(metric).replace("_", " ")]
         published = format_number(rows["published"].iloc[0])
         table.add_row(*cells, str(len(rows)), value, published, style="bold" if model == "efa" else "")

@@ -53,6 +53,11 @@ def format_number(value: Any, form: str = ".3f") -> str:
     return text.replace("-", "+" if "+" in form else "")
 
 
+def format_mean(mean: Any, deviation: Any) -> str:
+    """A mean, and the deviation of several values."""
+    return format_number(mean) + ("" if is_missing(deviation) else f" ± {format_number(deviation)}")
+
+
 def format_score(value: Any, score: str, digits: int = 3) -> str:
     """A score; with its sign if the score can be negative."""
     sign = "+" if SCORES[score].low < 0 else ""

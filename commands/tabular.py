@@ -36,7 +36,7 @@ from .messages import say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_number, is_missing, print_frame, start_table
+from .tables import Terminal, format_mean, format_number, print_frame, start_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,11 +181,12 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         setting = [row[name] for name in labels]
         if previous not in (None, setting):
             table.add_section()
-        shown = ["" if setting == previous else _format_label(value) for value in setting]
+        texts = [f"{value:g}" if isinstance(value, float) else printable(str(value)) for value in setting]
+        shown = [""] * len(setting) if setting == previous else texts
         style = "bold" if row["method"] == OURS else ""
         means = (
-            _format_mean(row["accuracy_mean"], row["accuracy_sd"]), format_number(row["published_accuracy"]),
-            _format_mean(row["mse_mean"], row["mse_sd"]), format_number(row["published_mse"]),
+            format_mean(row["accuracy_mean"], row["accuracy_sd"]), format_number(row["published_accuracy"]),
+            format_mean(row["mse_mean"], row["mse_sd"]), format_number(row["published_mse"]),
         )  # fmt: skip
         table.add_row(*map(Text, [*shown, METHOD_LABELS[row["method"]], str(row["runs"]), *means]), style=style)
         previous = setting
@@ -196,14 +197,6 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     advantages = measure_advantage(frame)
     if len(advantages):
         console.print(describe_advantage(advantages), highlight=False)
-
-
-def _format_mean(mean: float, deviation: float) -> str:
-    return format_number(mean) + ("" if is_missing(deviation) else f" ± {format_number(deviation)}")
-
-
-def _format_label(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else printable(str(value))
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
