@@ -42,6 +42,7 @@ Rows = Annotated[
 ]
 # Weights of a row and sequences that are printed.
 STRONGEST, PRINTED = 5, 4
+PAIR = ("other", "lag", "weight")
 # What a line of an experiment is about; and what is no measure of a model.
 KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 
@@ -213,8 +214,8 @@ def _print_weights(rows: pd.DataFrame) -> None:
         means = part.groupby(["row", "other", "lag"])["weight"].mean().reset_index()
         for row, weights in means.sort_values("weight", ascending=False, kind="stable").groupby("row"):
             cells = [
-                f"{names[pair.other]}{f' t-{pair.lag}' if pair.lag else ''}: {format_number(pair.weight, '.2f')}"
-                for pair in weights[:STRONGEST].itertuples()
+                f"{names[other]}{f' t-{lag}' if lag else ''}: {format_number(weight, '.2f')}"
+                for other, lag, weight in zip(*(weights[name][:STRONGEST] for name in PAIR), strict=True)
             ]
             table.add_row(names[row], ", ".join(cells))
         console.print(table)

@@ -22,12 +22,5 @@ if TYPE_CHECKING:
         tabulate_places as tabulate_places,
         tabulate_vectors as tabulate_vectors,
     )
-
-_HOMES = {
-    **dict.fromkeys(("find_item", "fit_own_sequences", "predict_file", "read_basket", "read_like"), "files"),
-    **dict.fromkeys(("rank_similar", "tabulate_places", "tabulate_vectors"), "prediction"),
-}
-__all__ = list(_HOMES)
-
-
-__getattr__ = import_when_used(__name__, _HOMES)
+else:
+    __getattr__, __dir__ = import_when_used(__name__)

@@ -70,7 +70,9 @@ class AttentionShape:
             whole(name, getattr(self, name), 1)
         if self.head_size is None and self.width % self.heads:
             raise UsageError(
-                f"width is {self.width}, expected a multiple of the number of heads, {self.heads}; or set head_size"
+                f"$width is {self.width}, expected a multiple of $n_heads, {self.heads}; or set head_size",
+                "width",
+                "n_heads",
             )
         if not self.output and self.size * self.heads != self.width:
             raise UsageError(f"heads·head_size is {self.size * self.heads}, expected the width, {self.width}")

@@ -50,7 +50,8 @@ from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, Tab
 from attngeo.estimators.shared import takes_keywords
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import History, TrainingOptions, draw_generator, seeded, train
+from attngeo.training import TrainingOptions
+from attngeo.training.loop import History, draw_generator, seeded, train
 from attngeo.training.state import remove_state
 
 NOT_FITTED = "the model is not fitted; call fit first"
@@ -141,7 +142,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         `validation_fraction` of the sequences are held out. test: a table that the model is for, which is refused
         before the training if its rows cannot be used; nothing is learned from it. folder: keeps the state of an
         unfinished training, which a second call resumes. Raises TableError for tables that cannot be used, UsageError
-        for parameters that do not fit them, and what `attngeo.training.train` raises; a model that was fitted before
+        for parameters that do not fit them, and what `training.loop.train` raises; a model that was fitted before
         stays as it was.
         """
         del y
@@ -443,7 +444,7 @@ def train_model(
 ) -> History:  # fmt: skip
     """Train on the first table, and end with the weights of the lowest loss on the second one, if there is one.
 
-    about: folder and progress of `attngeo.training.train`, which raises as there.
+    about: folder and progress of `training.loop.train`, which raises as there.
     """
     digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
     for table in tables:

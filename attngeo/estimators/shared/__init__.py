@@ -37,7 +37,9 @@ def takes_keywords(
         @wraps(function)
         def init(self: Any, **values: Any) -> None:
             for name in values.keys() - defaults.keys():
-                raise UnknownOptionError(f"{type(self).__name__}() has no option {name!r}; {advise(name, defaults)}")
+                raise UnknownOptionError(
+                    f"{type(self).__name__}() has no option {name!r}; {advise(name, defaults)}", name
+                )
             vars(self).update(defaults | values)
 
         keywords = [

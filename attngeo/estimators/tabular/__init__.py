@@ -14,8 +14,5 @@ if TYPE_CHECKING:
         fit_own_table as fit_own_table,
         predict_own_table as predict_own_table,
     )
-
-__all__ = ["fit_own_table", "predict_own_table"]
-
-
-__getattr__ = import_when_used(__name__, dict.fromkeys(__all__, "files"))
+else:
+    __getattr__, __dir__ = import_when_used(__name__)

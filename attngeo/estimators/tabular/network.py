@@ -31,8 +31,8 @@ from torch.nn import functional
 from attngeo.bounds import require_memory
 from attngeo.devices import pick_device
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import TrainingOptions, draw_generator, train
-from attngeo.training.loop import Batch
+from attngeo.training import TrainingOptions
+from attngeo.training.loop import Batch, draw_generator, train
 
 EPS = 1e-6
 # The code of a cell that is missing.
@@ -377,7 +377,7 @@ class FittedTable(NamedTuple):
 
 
 def fit_plans(plans: Sequence[FittingPlan], progress: ProgressCallback = ignore_progress) -> list[FittedTable]:
-    """Train each plan: those of one kind together. Raises TrainingError as `attngeo.training.train` does."""
+    """Train each plan: those of one kind together. Raises TrainingError as `training.loop.train` does."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, plan in enumerate(plans):
         groups[plan.kind].append(number)

@@ -58,7 +58,11 @@ class ClassifierOptions(EstimatorOptions):
 
     def _check(self) -> None:
         if self.patience is not None and not self.validation_fraction:
-            raise UsageError("patience requires held-out rows; set validation_fraction, for example to 0.1")
+            raise UsageError(
+                "$patience requires held-out rows; set $validation_fraction, for example to 0.1",
+                "patience",
+                "validation_fraction",
+            )
 
 
 def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
@@ -67,9 +71,10 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(str(name).strip().lower() for name in listed))
     for name in chosen:
         if name not in METHOD_LABELS:
-            raise UsageError(f"methods has {name!r:.60}, which is no method; {advise(name, METHOD_LABELS)}")
+            advice = advise(name, METHOD_LABELS)
+            raise UsageError(f"$methods has {name!r:.60}, which is no method; {advice}", "methods")
     if not chosen:
-        raise UsageError(f"methods is empty, expected some of: {', '.join(METHOD_LABELS)}")
+        raise UsageError(f"$methods is empty, expected some of: {', '.join(METHOD_LABELS)}", "methods")
     return chosen
 
 
@@ -122,7 +127,7 @@ class FitOptions(ClassifierOptions):
         object.__setattr__(self, "methods", self.method_names)
         for name in ("save", "encodings_output"):
             if OURS not in self.method_names and getattr(self, name) is not None:
-                raise UsageError(f"{name} requires {OURS} among the methods; the others cannot be saved or drawn")
+                raise UsageError(f"${name} requires {OURS} among the methods; others cannot be saved or drawn", name)
 
     @property
     def method_names(self) -> tuple[str, ...]:

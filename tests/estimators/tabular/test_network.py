@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attngeo.estimators.tabular.network import CHUNK, MISSING, CellLayout, MaskedRows, TableAttention
-from attngeo.training import draw_generator
+from attngeo.training.loop import draw_generator
 
 HEADS, HEAD_SIZE, HIDDEN = 2, 3, 5
 WIDTH = HEADS * HEAD_SIZE
