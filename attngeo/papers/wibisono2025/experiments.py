@@ -116,7 +116,8 @@ class EfaRun:
         # Before the training, which a broken file of names would lose.
         names = load_item_names(EXPERIMENTS[self.experiment].dataset, self.choices.data) if self.folder else {}
         longest = max(int(part.groupby("sequence").size().max()) for part in split)
-        model = ExponentialFamilyAttention.from_options(self.options, self.architecture.replace(longest=longest))
+        architecture = self.architecture.replace(longest=longest)
+        model = ExponentialFamilyAttention(**{**dict(self.options), "architecture": architecture})
         model.fit(split.train, validation=split.validation, folder=state, progress=progress)
         if self.folder is not None:
             model.with_item_names(names).save(self.folder)
@@ -184,7 +185,7 @@ def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
             for setting in (settings if name != "day-before" else [""])
         ]
     return planned + [
-        EfaRun(experiment, *model[:3], seed, options, model.options.replace(seed=seed), model.architecture)
+        EfaRun(experiment, *model[:3], seed, options, model.options.replace(random_state=seed), model.architecture)
         for seed in range(options.seeds)
         for model in models
     ]
@@ -205,7 +206,7 @@ def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFram
     frame = runs.build_frame(outcomes, COLUMNS, published_results())
     if options.epochs is not None:
         frame["published"] = np.nan
-    if options.layers not in (None, default_of(EfaOptions, "layers")):  # of temperatures, the setting names them
+    if options.layers not in (None, default_of(EfaOptions, "n_layers")):  # of temperatures, the setting names them
         other = (frame["model"] == "efa") & (frame["experiment"] != TEMPERATURE)
         frame["published"] = frame["published"].mask(other)
     frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "as_published": options.published}

@@ -110,25 +110,25 @@ OF_RATINGS = OF_ITEMS.replace(both=False, embedding="truncated")
 CODE_OF_ITEMS, CODE_OF_VALUES = {"scale": "head", "pooling": "sum"}, {"scale": "head", "pooling": "seen"}
 SETTINGS: Mapping[str, ExperimentSettings] = {
     "synthetic": ExperimentSettings(
-        options=SMALL | {"family": "gaussian:1", "epochs": 1000, "batch_size": COPIES // 5}, architecture=OF_RATINGS,
-        published=CODE_OF_VALUES, trivial=("mean-per-item", "bayes"),
+        options=SMALL | {"family": "gaussian:1", "max_epochs": 1000, "batch_size": COPIES // 5},
+        architecture=OF_RATINGS, published=CODE_OF_VALUES, trivial=("mean-per-item", "bayes"),
     ),
     "movielens-sequence": ExperimentSettings(
-        options=ITEMS | {"epochs": 2000, "batch_size": COPIES // 15}, architecture=OF_ITEMS, published=CODE_OF_ITEMS,
-        trivial=("unigram", "unigram-of-the-rest"),
+        options=ITEMS | {"max_epochs": 2000, "batch_size": COPIES // 15}, architecture=OF_ITEMS,
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest"),
     ),
     "movielens-ratings": ExperimentSettings(
-        options=SMALL | {"epochs": 1000, "batch_size": COPIES // 14}, architecture=OF_RATINGS, published=CODE_OF_VALUES,
-        settings={"v1": {"family": "poisson-from-1"}, "v2": {"family": "poisson:1"}}, trivial=("mean-per-item",),
+        options=SMALL | {"max_epochs": 1000, "batch_size": COPIES // 14}, architecture=OF_RATINGS,
+        published=CODE_OF_VALUES, settings={"v1": {"family": "poisson-from-1"}, "v2": {"family": "poisson:1"}}, trivial=("mean-per-item",),
     ),
     "instacart": ExperimentSettings(
-        options=ITEMS | {"epochs": 1000, "patience": 0, "batch_size": COPIES // 11}, architecture=OF_ITEMS,
+        options=ITEMS | {"max_epochs": 1000, "patience": 0, "batch_size": COPIES // 11}, architecture=OF_ITEMS,
         published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest"),
     ),
     TEMPERATURE: ExperimentSettings(
         options=SMALL | {
             "family": "gaussian:1", "coordinates": ("latitude", "longitude"), "item_vectors": False, "order": False,
-            "epochs": 2000, "learning_rate": 1e-3, "patience": 200, "standardise": True, "batch_size": 1_000_000,
+            "max_epochs": 2000, "learning_rate": 1e-3, "patience": 200, "standardise": True, "batch_size": 1_000_000,
         },
         architecture=OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16)),
         published={"scale": "head"}, directions=("bi",), trivial=("ridge-per-city", "day-before"),
@@ -136,7 +136,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     # Not of the paper: is a known model found again?
     "recovery": ExperimentSettings(
         options={
-            "part": "items", "width": 8, "learning_rate": 0.01, "epochs": 300, "patience": 15, "order": True,
+            "part": "items", "width": 8, "learning_rate": 0.01, "max_epochs": 300, "patience": 15, "order": True,
             "batch_size": COPIES // 8,
         },
         layers=1, architecture=Architecture(scale="head"), directions=("uni",), trivial=("unigram", "bayes"),
@@ -192,9 +192,9 @@ def _list_models(
         if name == TEMPERATURE and model == "efa":  # it stopped early in no run
             common |= {"standardise": False, "patience": 0}
     if options.epochs is not None:
-        common["epochs"] = options.epochs
+        common["max_epochs"] = options.epochs
     if model == "efa":
-        common["layers"] = options.layers or experiment.layers
+        common["n_layers"] = options.layers or experiment.layers
     settings = experiment.settings
     if experiment.sizes:
         settings = {f"N={size}": {} for size in experiment.sizes}
@@ -216,8 +216,8 @@ def _list_layers(options: RunOptions) -> dict[str, dict[str, Any]]:
     if options.lags is not None:
         pairs = [(count, options.lags) for count in layers]
     return {
-        _count(count, "layer") + (f", {_count(days, 'day')}" if days else ""): {"layers": count}
-        | ({"lags": ("lag_1", "lag_2")[:days], "epochs": options.epochs or 200, "batch_size": 3} if days else {})
+        _count(count, "layer") + (f", {_count(days, 'day')}" if days else ""): {"n_layers": count}
+        | ({"lags": ("lag_1", "lag_2")[:days], "max_epochs": options.epochs or 200, "batch_size": 3} if days else {})
         for count, days in pairs
     }
 
