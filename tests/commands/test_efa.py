@@ -119,7 +119,7 @@ def test_an_experiment_prints_the_papers_numbers_beside_ours(inside: Command, tm
     assert_states(again.stderr, "3 of 3 runs", "--fresh")
     listed = inside("cache", "list", COLUMNS="100").stdout
     (row,) = (line for line in listed.splitlines() if "synthetic fm bi seed 0" in line)
-    assert_states(row, "max_epochs=1")
+    assert_states(row, "epochs=1")
     assert row.count("=") == 1  # what the experiment sets by itself is not shown
     assert not any(entry["outdated"] for entry in json.loads(inside("cache", "list", "--format", "json").stdout))
 

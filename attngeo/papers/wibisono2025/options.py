@@ -119,7 +119,8 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     ),
     "movielens-ratings": ExperimentSettings(
         options=SMALL | {"max_epochs": 1000, "batch_size": COPIES // 14}, architecture=OF_RATINGS,
-        published=CODE_OF_VALUES, settings={"v1": {"family": "poisson-from-1"}, "v2": {"family": "poisson:1"}}, trivial=("mean-per-item",),
+        published=CODE_OF_VALUES, trivial=("mean-per-item",),
+        settings={"v1": {"family": "poisson-from-1"}, "v2": {"family": "poisson:1"}},
     ),
     "instacart": ExperimentSettings(
         options=ITEMS | {"max_epochs": 1000, "patience": 0, "batch_size": COPIES // 11}, architecture=OF_ITEMS,

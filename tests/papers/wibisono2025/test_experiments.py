@@ -118,7 +118,7 @@ def test_fitted_models_are_saved_and_a_missing_one_is_fitted_again(tmp_path: Pat
     other = options | {"epochs": 2}
     run("synthetic", **other | {"save": None})
     run("synthetic", **other)
-    assert ExponentialFamilyAttention.load(folder).options_.epochs == 2
+    assert ExponentialFamilyAttention.load(folder).options_.max_epochs == 2
 
 
 def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
