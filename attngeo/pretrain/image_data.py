@@ -21,9 +21,8 @@ from transformers import ViTImageProcessorPil
 
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, first_line
-from attngeo.pretrain.formats import list_names
 from attngeo.pretrain.hub_data import explain_errors, open_builder
-from attngeo.pretrain.sources import HUB_REFERENCE
+from attngeo.pretrain.sources import HUB_REFERENCE, list_names
 
 # Short names of data sets of the Hub.
 NAMED: Mapping[str, str] = {"cifar10": "uoft-cs/cifar10"}

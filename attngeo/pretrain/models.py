@@ -24,8 +24,7 @@ from transformers import (
 from attngeo.bounds import read_small_text
 from attngeo.choices import Objective
 from attngeo.errors import UsageError, first_line
-from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
-from attngeo.pretrain.presets import PRESETS
+from attngeo.pretrain.options import PRESETS, ImagePretrainOptions, TextPretrainOptions
 
 HEADS = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 MAPPINGS = {"mlm": MODEL_FOR_MASKED_LM_MAPPING, "clm": MODEL_FOR_CAUSAL_LM_MAPPING}

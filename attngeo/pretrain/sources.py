@@ -1,16 +1,26 @@
 """Text to train on: the embedded novels, a file or folder, a Hub data set, or a data set by name.
 
-Only data sets of the Hub require the library `datasets`.
+A document is a line of a text file, or a row of a table. Each file format is an entry in the table `READERS`. Only data
+sets of the Hub require the library `datasets`. Its file builders do not replace the readers (checked with version 5.2):
+"json" turns strings that look like dates into dates, and fails if a field is new or has another type after the first
+10 MB; "csv" accepts rows of a wrong length, as pandas does; "text" loses text, without an error, if a connection
+breaks. All of them take file names as patterns, as fsspec does.
 """
 
 from __future__ import annotations
 
+import bz2
+import csv
 import dataclasses
+import gzip
+import io
+import json
 import logging
+import lzma
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +28,18 @@ from http.client import HTTPException
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import huggingface_hub
+import pyarrow  # type: ignore[import-untyped]
+from pyarrow import parquet
 
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
-from attngeo.pretrain.formats import READERS, Row, choose_text_column, get_ending, list_names, read_rows
-from attngeo.pretrain.presets import TEXT_DATA
+from attngeo.pretrain.options import TEXT_DATA
 
 HUB_REFERENCE = re.compile(
     r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[^@#]+))?(?:@(?P<revision>[^#]+))?(?:#(?P<split>.+))?", re.ASCII
@@ -54,6 +65,17 @@ TIMEOUT, WAITS = 60, (1, 5, 30)
 # What urllib and the decompressors raise if a connection fails.
 CONNECTION_ERRORS = (OSError, EOFError, HTTPException)
 FIRST_SERVER_ERROR = 500
+# One row of a table: column name → value.
+Row = Mapping[str, Any]
+# Reads the rows of an open file. The text is the name of the only column that is needed, or empty if all are.
+Reader = Callable[[IO[bytes], str], Iterator[Row]]
+# Rows of a Parquet file that are decoded at once.
+PARQUET_ROWS = 100
+# Names that a message lists.
+MOST_NAMES = 20
+# The kinds of a value. A column has the highest of those that occur in it: no strings, numbers as strings, or text.
+OTHER, NUMBERS, TEXT = range(3)
+NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
 # A file of this machine or of the package, or the address of one.
 Place = Path | Traversable | str
 
@@ -312,3 +334,126 @@ def silence_libraries() -> Iterator[None]:
             library.enable_progress_bars()
         for log, level in levels:
             log.set_verbosity(level)
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names in one line: the first twenty, and the number of the others."""
+    listed = list(names)
+    others = len(listed) - MOST_NAMES
+    line = ", ".join(listed[:MOST_NAMES])
+    return f"{line} and {others} others" if others > 0 else line
+
+
+def _read_lines(file: IO[bytes], _column: str) -> Iterator[Row]:
+    with io.TextIOWrapper(file, "utf-8-sig") as text:
+        for number, line in enumerate(text, 1):
+            if "\0" in line:
+                raise ValueError(f"line {number} has a NUL character, expected text")
+            yield {"text": line.rstrip("\n")}
+
+
+def _read_json(file: Any, _column: str) -> Iterator[Row]:
+    """One object or string on each line, or one list of them in the whole file."""
+    is_list = file.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    with io.TextIOWrapper(file, "utf-8-sig") as text:
+        if is_list:
+            values, where = json.load(text), "item"
+        else:
+            values, where = (_parse_line(number, line) for number, line in enumerate(text, 1)), "line"
+        for number, value in enumerate(values, 1):
+            if isinstance(value, str):
+                yield {"text": value}
+            elif isinstance(value, dict):
+                yield value
+            else:
+                raise ValueError(f"{where} {number}: expected an object or a string, got a {type(value).__name__}")
+
+
+def _parse_line(number: int, line: str) -> Any:
+    if not line.strip():
+        return {}
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        problem = str(error).rpartition(": line ")[0] or error
+        raise ValueError(f"line {number}: {problem}; expected an object on each line") from None
+
+
+def _read_csv(file: IO[bytes], _column: str, delimiter: str = ",") -> Iterator[Row]:
+    csv.field_size_limit(2**31 - 1)  # a document may be longer than the default limit of 128 kB
+    with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        lines = csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            header = next(lines, [])
+            for values in filter(None, lines):
+                if len(values) != len(header):
+                    raise csv.Error(f"expected {len(header)} fields as in the first line, got {len(values)}")
+                yield dict(zip(header, values, strict=True))
+        except csv.Error as error:
+            raise ValueError(f"line {lines.line_num}: {error}") from None
+
+
+def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
+    for batch in parquet.ParquetFile(file).iter_batches(PARQUET_ROWS, columns=[column] if column else None):
+        yield from batch.to_pylist()
+
+
+# The end of a file's name → its reader. The name of a compressed file has one more ending.
+READERS: Mapping[str, Reader] = {
+    ".txt": _read_lines, ".text": _read_lines, ".md": _read_lines, ".json": _read_json, ".jsonl": _read_json,
+    ".csv": _read_csv, ".tsv": partial(_read_csv, delimiter="\t"), ".parquet": _read_parquet,
+}  # fmt: skip
+DECOMPRESSORS: Mapping[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open,
+    ".zst": lambda file: io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd")),
+}  # fmt: skip
+
+
+def get_ending(name: str) -> str:
+    """The end of a file's name that tells its format.
+
+    >>> get_ending("a.TXT"), get_ending("a.json.gz")
+    ('.txt', '.json')
+    """
+    path = PurePath(name.lower())
+    return path.with_suffix("").suffix if path.suffix in DECOMPRESSORS else path.suffix
+
+
+def read_rows(file: IO[bytes], name: str, column: str = "") -> Iterator[Row]:
+    """The rows of an open file, decompressed if its name says so.
+
+    column: the only column that is needed, which makes Parquet faster. Raises ValueError, OSError or another error of
+    the format's library, with the line if it is known; KeyError for a name of an unknown format.
+    """
+    decompress = DECOMPRESSORS.get(PurePath(name.lower()).suffix)
+    with file if decompress is None else decompress(file) as content:
+        yield from READERS[get_ending(name)](content, column)
+
+
+def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") -> str:
+    """The column to train on: `column` if given, else "text", else the only column whose strings are not all numbers.
+
+    reference: names the data set in messages. rows: the first rows of the table. Raises DataError if the column that
+    was asked for does not exist or holds no strings, or if none was asked for and several or none could be meant.
+    """
+    kinds: dict[str, int] = {}
+    for row in rows:
+        for name, value in row.items():
+            kinds[name] = max(_classify(value), kinds.get(name, OTHER))
+    texts = [name for name, kind in kinds.items() if kind == TEXT]
+    wanted = column or "text"
+    if kinds.get(wanted, OTHER) != OTHER:
+        return wanted
+    if column:
+        problem = f"column {column!r} holds no text" if column in kinds else f"there is no column {column!r}"
+    elif len(texts) == 1:
+        return texts[0]
+    else:
+        problem = "several columns hold text" if texts else "no column holds text"
+    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; choose one with --text-column")
+
+
+def _classify(value: Any) -> int:
+    if not isinstance(value, str) or not value.strip():
+        return OTHER
+    return NUMBERS if NUMBER.fullmatch(value) else TEXT

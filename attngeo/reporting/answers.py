@@ -228,8 +228,7 @@ def train(options: Options, place: Workplace) -> ResultsAnswer:
 def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
     """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
     from attngeo.pretrain.comparison import build_curves, compare
-    from attngeo.pretrain.options import SETTINGS as SETTINGS_FILE, resume_options
-    from attngeo.pretrain.runs import load_run, run
+    from attngeo.pretrain.runs import run_or_read
 
     comparison, given = separate_comparison(options)
     training = make_options(**given)
@@ -239,11 +238,7 @@ def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace)
                 training, folder, comparison=comparison, study=place.study, resume=True, progress=place.progress
             ).curves
         else:
-            finished = load_run(folder)
-            if finished is not None:
-                resume_options(finished.options, dict(training), folder)  # raises if they differ
-            started = (folder / SETTINGS_FILE).is_file()
-            curves = build_curves([finished or run(training, folder, resume=started, progress=place.progress)])
+            curves = build_curves([run_or_read(training, folder, progress=place.progress)])
     except InterruptedTrainingError as error:
         raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
     curves.attrs.update(dict(training) | dict(comparison))

@@ -15,11 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from attngeo.devices import explain_memory, pick_device
-from attngeo.errors import InterruptedTrainingError, TrainingError
+from attngeo.errors import InterruptedTrainingError, TrainingError, first_line
 from attngeo.options import takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.tables.files import atomic_write
 from attngeo.training import TrainingOptions
-from attngeo.training.state import flatten_optimizer, load_optimizer, load_state, save_state
+
+# The state of an unfinished training, in its folder.
+FILE = "training.pt"
 
 # The state is saved after an epoch if 50 times the seconds of the last saving have passed: it takes 2% of the time.
 PAUSE = 50
@@ -116,16 +119,15 @@ class BestWeights:
         if self.weights:
             self._model.load_state_dict(self.weights)
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Any]:
         """What a saved state keeps."""
-        counts = {"lowest": self.lowest, "epochs": self.epochs, "stopped": self.stopped}
-        return counts | {f"weights.{name}": tensor for name, tensor in self.weights.items()}
+        return {name: getattr(self, name) for name in ("lowest", "epochs", "stopped", "weights")}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave."""
         self.lowest, self.epochs, self.stopped = state["lowest"], state["epochs"], state["stopped"]
         self.weights = {
-            name: state[f"weights.{name}"].to(weight.device) for name, weight in self._model.state_dict().items()
+            name: state["weights"][name].to(weight.device) for name, weight in self._model.state_dict().items()
         }
 
 
@@ -194,6 +196,11 @@ def train(
             f"interrupted in epoch {min(training.epoch + 1, options.epochs)} of {options.epochs}",
             "start it again to resume",
         ) from None
+
+
+def remove_state(folder: Path) -> None:
+    """Remove the state of a training, which is no longer needed when the trained model is saved."""
+    (folder / FILE).unlink(missing_ok=True)
 
 
 def make_optimizer(model: nn.Module, options: TrainingOptions) -> torch.optim.Optimizer:
@@ -312,39 +319,42 @@ class _Training:
         start = time.monotonic()
         if self.folder is None or start < self.next_save:
             return
-        lists = {"train": self.train_losses, "validation": self.held_out_losses}
-        groups = {
+        state = self.identify() | {
+            "epoch": self.epoch,
             "model": self.model.state_dict(),
-            "optimizer": flatten_optimizer(self.optimizer),
-            "best": {} if self.best is None else self.best.state(),
-            "lists": {name: torch.stack(values) for name, values in lists.items() if values},
+            "optimizer": self.optimizer.state_dict(),
+            "best": None if self.best is None else self.best.state(),
+            "train": self.train_losses,
+            "validation": self.held_out_losses,
         }
-        save_state(self.folder, groups, self.identify() | {"epoch": self.epoch})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
+            torch.save(state, file)
         end = time.monotonic()
         self.next_save = end + PAUSE * (end - start)
 
     def _resume(self) -> None:
         """Load the saved state, if there is one."""
-        state = None if self.folder is None else load_state(self.folder)
-        if state is None:
+        if self.folder is None or not (path := self.folder / FILE).is_file():
             return
-        groups, about = state
+        try:
+            state = dict(torch.load(path, "cpu", weights_only=True))
+        except Exception as error:  # torch raises errors of many kinds for a damaged file
+            raise TrainingError(
+                f"{path} cannot be read ({first_line(error)}); remove it to train from the start"
+            ) from None
         for what, wanted in self.identify().items():
-            if about.get(what) != wanted:
+            if state.get(what) != wanted:
                 raise TrainingError(
                     f"{self.folder}: its unfinished training has another {NAMES[what]}; choose another folder, or "
                     "remove it to train from the start"
                 )
-        self.epoch = int(about["epoch"])
-        self.model.load_state_dict(groups["model"])
-        load_optimizer(self.optimizer, groups["optimizer"])
-        lists: dict[str, Any] = groups.get("lists", {})
-        self.train_losses, self.held_out_losses = (
-            [*lists.get(name, torch.empty(0)).unbind(0)] for name in ("train", "validation")
-        )
-        if "best" in groups:
+        self.epoch, self.train_losses, self.held_out_losses = state["epoch"], state["train"], state["validation"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["best"] is not None:
             self.best = self._start_best(self.held_out_losses[-1])
-            self.best.load(groups["best"])
+            self.best.load(state["best"])
 
     def _check_validation(self, best: BestWeights) -> None:
         """Raise TrainingError for a model without a best epoch: after none was its validation loss finite."""

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from attngeo.errors import InterruptedTrainingError, TrainingError, UnknownOptionError, UsageError
 from attngeo.progress import Progress
 from attngeo.training import History, TensorBatches, TrainingOptions, loop, train
-from attngeo.training.loop import BestWeights
-from attngeo.training.state import FILE
+from attngeo.training.loop import FILE, BestWeights
 
 ROWS, COLUMNS = 50, 3
 

@@ -50,7 +50,7 @@ from attngeo.estimators.efa.views import tabulate_embeddings, tabulate_weights
 from attngeo.options import options_of
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import History, TensorBatches, TrainingOptions, draw_generator, seeded, train
-from attngeo.training.state import remove_state
+from attngeo.training.loop import remove_state
 
 NOT_FITTED = "the model is not fitted; call fit first"
 # Parameters of the estimator that have another name among the options of commands.
