@@ -14,7 +14,7 @@ from attngeo.options import default_of, options_of, takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code, software
 from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.scores.spec import number_columns, score_names, z_columns
+from attngeo.scores.spec import score_names, z_columns
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import Kept, KeptResult, find_record
 
