@@ -76,7 +76,7 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     smoothing = options.label_smoothing
     about = {
         "name": data.name, "images": len(train), "test_images": len(test), "labels": len(data.labels),
-        "label_column": data.label, "epochs": round(steps * images_per_update / len(train), 3),
+        "label_column": data.column, "epochs": round(steps * images_per_update / len(train), 3),
         "channels": data.channels, "image_size": size, "ema_decay": average.decay,
     }  # fmt: skip
     return TrainingTask(

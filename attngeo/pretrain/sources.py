@@ -151,7 +151,7 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
         case _:
             hub = HUB_REFERENCE.fullmatch(reference)
             is_local = hub is None or is_path(hub["name"]) or get_ending(reference) in READERS
-            is_local = is_local or _resolve_path(reference).exists()
+            is_local = is_local or resolve_path(reference, EXPECTED).exists()
             source = open_path(reference, column) if is_local else open_hub(reference, column)
     return dataclasses.replace(source, name=reference, space_characters=space_characters)
 
@@ -162,9 +162,9 @@ def open_path(reference: str, column: str = "") -> TextSource:
     column: the column that holds the text of a table; see `choose_text_column`. Raises DataUnavailableError if there is
     no such path, DataError if it holds no text or files of several formats.
     """
-    path = _resolve_path(reference)
+    path = resolve_path(reference, EXPECTED)
     if not reference or not path.exists():
-        raise DataUnavailableError(f"{reference or repr(reference)}: no such file or folder; expected {EXPECTED}")
+        raise explain_no_path(reference, EXPECTED)
     places = sorted(file for file in _list_files(path) if get_ending(file.name) in READERS) if path.is_dir() else [path]
     endings = {READERS.get(get_ending(place.name)): get_ending(place.name) for place in places}
     if len(endings) != 1 or None in endings:
@@ -178,12 +178,17 @@ def open_path(reference: str, column: str = "") -> TextSource:
     return TextSource(reference, partial(read_files, places, chosen), streaming=size > LARGEST_IN_MEMORY)
 
 
-def _resolve_path(text: str) -> Path:
+def resolve_path(text: str, expected: str) -> Path:
     """The path that a reference names; it may be missing. Raises DataUnavailableError if the text can be no path."""
     try:
         return local_path(text)
     except ModelNotFoundError:
-        raise DataUnavailableError(f"{text[:80]}: no such file or folder; expected {EXPECTED}") from None
+        raise explain_no_path(text, expected) from None
+
+
+def explain_no_path(text: str, expected: str) -> DataUnavailableError:
+    """The error for a reference that names nothing."""
+    return DataUnavailableError(f"{text[:80] or repr(text)}: no such file or folder; expected {expected}")
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
