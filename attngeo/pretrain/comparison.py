@@ -251,7 +251,7 @@ def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
     """The geometry of all runs, with the columns `RUN_COLUMNS` in front."""
     parts = {(trained.options.objective_name, trained.options.init, trained.options.seed): trained.geometry
              for trained in runs}  # fmt: skip
-    curves = pd.concat(parts, names=RUN_COLUMNS).reset_index([*RUN_COLUMNS]).reset_index(drop=True)
+    curves = pd.concat(parts, names=[*RUN_COLUMNS]).reset_index([*RUN_COLUMNS]).reset_index(drop=True)
     curves.attrs = {"title": "Training curves"}
     return curves
 

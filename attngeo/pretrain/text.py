@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from attngeo.pretrain.initialisation import check_init, initialise
-from attngeo.pretrain.models import build_text_model, check_length, configure_text, read_config
+from attngeo.pretrain.models import build_model, check_length, configure_text, read_config
 from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.sequences import MASKS, Example, ShuffledSequences, StreamedSequences, build_sequences
 from attngeo.pretrain.sources import open_text
@@ -44,7 +44,7 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
         count=options.steps * options.grad_accum * batch, seed=options.seed,
     )  # fmt: skip
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
-    model = build_text_model(config, options.objective)
+    model = build_model(config, options.objective)
     check_length(model, options.seq_len)
     changed = initialise(model, options.init, seed=options.seed)
     masked = options.objective == "mlm"

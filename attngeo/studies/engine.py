@@ -189,8 +189,8 @@ def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
             signal.signal(number, on_signal)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 def _run_here(

@@ -248,58 +248,53 @@ class _Training:
         return self._finish()
 
     def _run_epoch(self) -> None:
-        self.model.train()
         with explain_memory(SMALLER):
-            losses = [self._take_step(batch) for batch in self.batches.epoch(self.epoch)]
-        self.train_losses.append(self._average(losses))
-        if self.validation is not None:
-            with explain_memory(SMALLER):
-                self.held_out_losses.append(self._validate(self.validation))
-            self.best = self.best or self._start_best(self.held_out_losses[-1])
-            self.best.update(self.epoch, self.held_out_losses[-1])
+            self.model.train()
+            losses = torch.stack([self._take_step(batch) for batch in self.batches.epoch(self.epoch)]).cpu().double()
+            self._check_losses(losses[:, 0])
+            self.train_losses.append(_average(losses))
+            if self.validation is not None:
+                self.model.eval()
+                with torch.no_grad():
+                    held_out = torch.stack([self._measure(batch) for batch in self.validation.epoch(0)]).cpu().double()
+                self.held_out_losses.append(_average(held_out))
+                self.best = self.best or self._start_best(self.held_out_losses[-1])
+                self.best.update(self.epoch, self.held_out_losses[-1])
 
     def _start_best(self, losses: Tensor) -> BestWeights:
         """For one model, or for as many as there are losses."""
         return BestWeights(self.model, len(losses) if losses.ndim else None, self.options.patience)
 
     def _take_step(self, batch: Batch) -> Tensor:
-        """One update. Returns the sums of losses and the numbers of terms: [2] or [2, models]."""
-        total, count = self._measure(batch)
+        """One update. Returns what `_measure` does."""
+        sums = self._measure(batch)
         self.optimizer.zero_grad()
-        (total / count).sum().backward()  # type: ignore[no-untyped-call]
+        (sums[0] / sums[1]).sum().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        return _stack(total, count)
+        return sums.detach()
 
-    def _measure(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _measure(self, batch: Batch) -> Tensor:
+        """The sums of losses and the numbers of terms of a batch: [2] or [2, models]."""
         moved = [tensor.to(self.device, non_blocking=True) for tensor in batch]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bf16"):
             total, count = self.model(*moved)
-        return total, count
+        return torch.stack([total, count.to(total.dtype)])
 
-    @torch.no_grad()
-    def _validate(self, batches: Batches) -> Tensor:
-        """The mean loss of data that is not trained on."""
-        self.model.eval()
-        pairs = [_stack(*self._measure(batch)) for batch in batches.epoch(0)]
-        sums: Tensor = torch.stack(pairs).cpu().double().sum(0)
-        return sums[0] / sums[1]
+    def _check_losses(self, losses: Tensor) -> None:
+        """Raise TrainingError if the loss of a batch of an epoch is not finite.
 
-    def _average(self, steps: list[Tensor]) -> Tensor:
-        """The mean loss of an epoch. Raises TrainingError if that of a batch is not finite.
-
-        Only here, because a look at each loss would let a GPU wait for it.
+        Only at its end, because a look at each loss would let a GPU wait for it.
         """
-        losses = torch.stack(steps).cpu().double()
-        finite = losses[:, 0].isfinite()
+        finite = losses.isfinite()
         if not finite.all():
             at = int((~finite).reshape(len(losses), -1).any(1).nonzero()[0])
-            value = losses[at, 0][~finite[at]].reshape(-1)[0]
+            value = losses[at][~finite[at]].reshape(-1)[0]
             raise TrainingError(
-                f"the loss became {'NaN' if value.isnan() else 'infinite'} in epoch {self.epoch + 1}, batch {at + 1}; "
-                f"lower the learning rate (now {self.options.learning_rate:g})"
+                f"the loss became {_name_value(value)} in epoch {self.epoch + 1}, batch {at + 1}; {self._advise()}"
             )
-        sums: Tensor = losses.sum(0)
-        return sums[0] / sums[1]
+
+    def _advise(self) -> str:
+        return f"lower the learning rate (now {self.options.learning_rate:g})"
 
     def _check_weights(self) -> None:
         """Raise TrainingError if the last step, whose effect no loss shows, made a weight that is not finite."""
@@ -307,7 +302,7 @@ class _Training:
             if not weight.isfinite().all():
                 raise TrainingError(
                     f"{name} has weights that are not finite after the last epoch, {len(self.train_losses)}; "
-                    f"lower the learning rate (now {self.options.learning_rate:g})"
+                    f"{self._advise()}"
                 )
 
     def _describe(self) -> str:
@@ -363,8 +358,7 @@ class _Training:
             last = self.held_out_losses[-1].reshape(-1)[without][0]
             raise TrainingError(
                 f"no validation loss of {len(self.held_out_losses)} epochs is finite (the last one is "
-                f"{'NaN' if last.isnan() else 'infinite'}); lower the learning rate (now "
-                f"{self.options.learning_rate:g}), or leave extreme values out of the validation data"
+                f"{_name_value(last)}); {self._advise()}, or leave extreme values out of the validation data"
             )
 
     def _finish(self) -> History:
@@ -379,5 +373,11 @@ class _Training:
         return History(train, torch.stack(self.held_out_losses).numpy() if self.held_out_losses else empty, best)
 
 
-def _stack(total: Tensor, count: Tensor) -> Tensor:
-    return torch.stack([total.detach(), count.detach().to(total.dtype)])
+def _average(sums: Tensor) -> Tensor:
+    """The mean loss of batches, [] or [models], from their sums and numbers of terms."""
+    total, count = sums.sum(0)
+    return total / count
+
+
+def _name_value(loss: Tensor) -> str:
+    return "NaN" if loss.isnan() else "infinite"
