@@ -15,8 +15,6 @@ import pandas as pd
 
 from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
-from attngeo.figures.options import LOSS, PlotOptions
-from attngeo.figures.training import draw_training, draw_training_layers
 from attngeo.options import takes_after_two
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import (
@@ -27,11 +25,10 @@ from attngeo.pretrain.options import (
 )
 from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read, spread_at
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.scores.spec import score_names
 from attngeo.scores.summary import QUARTILES, statistics
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.tables import write as tables
-from attngeo.tables.files import atomic_write, lock_folder
+from attngeo.tables.files import lock_folder
 
 RUN_COLUMNS = ("objective", "init", "seed")
 ADVICE = "resume with the same command and --resume"
@@ -95,7 +92,7 @@ def compare(
     other processes, when one ends.
 
     Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over
-    seeds), `curves.parquet` and `curves.html`. A run that fails does not stop the others, unless `fail_fast`: its error
+    seeds) and `curves.parquet`. A run that fails does not stop the others, unless `fail_fast`: its error
     is raised at the end. Raises as `run` does. `folder` is locked, and that of each run while it trains.
     """
     folder, report = Path(folder), progress or ignore_progress
@@ -111,7 +108,10 @@ def compare(
         if not all(run.summary for run in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
         compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
-        _write(compared)
+        for name in ("comparison.csv", "comparison.parquet"):
+            tables.write_table(compared.rows, folder / name)
+        tables.write_table(compared.spread, folder / "spread.csv")
+        tables.write_table(compared.curves, folder / "curves.parquet")
     return compared
 
 
@@ -254,38 +254,3 @@ def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
     curves = pd.concat(parts, names=[*RUN_COLUMNS]).reset_index([*RUN_COLUMNS]).reset_index(drop=True)
     curves.attrs = {"title": "Training curves"}
     return curves
-
-
-def build_figures(curves: pd.DataFrame) -> dict[str, Any]:
-    """The paper's figures of training, by title: Fig. 3 if there are two objectives, Fig. S5 for each of them."""
-    # Runs that are older than a score have no column of it.
-    by_score = {name: PlotOptions(score=name) for name in score_names() if name in curves}
-    figures: dict[str, Any] = {}
-    baseline = curves[curves["init"] == curves["init"].iloc[0]]
-    if baseline["objective"].nunique() > 1:
-        for score, options in by_score.items():
-            figures[f"{score} during training, by objective"] = draw_training(baseline, options)
-            figures[f"{score} of each layer, by objective"] = draw_training_layers(baseline, options)
-    for objective, rows in curves.groupby("objective", sort=False):
-        figures[f"{objective}: loss, by initialisation"] = draw_training(rows, PlotOptions(score=LOSS))
-        for score, options in by_score.items():
-            figures[f"{objective}: {score}, by initialisation"] = draw_training(rows, options)
-            figures[f"{objective}: {score} of each layer, by initialisation"] = draw_training_layers(rows, options)
-    return figures
-
-
-def _write(comparison: Comparison) -> None:
-    folder = comparison.folder
-    for name in ("comparison.csv", "comparison.parquet"):
-        tables.write_table(comparison.rows, folder / name)
-    tables.write_table(comparison.spread, folder / "spread.csv")
-    tables.write_table(comparison.curves, folder / "curves.parquet")
-    page = "\n".join(
-        figure.to_html(full_html=False, include_plotlyjs=not number)
-        for number, figure in enumerate(build_figures(comparison.curves).values())
-    )
-    with atomic_write(folder / "curves.html") as path:
-        path.write_text(
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Training curves</title></head><body>\n'
-            f"{page}\n</body></html>\n", "utf-8",
-        )  # fmt: skip

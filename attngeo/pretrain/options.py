@@ -447,21 +447,15 @@ def read_settings(folder: Path) -> RunOptions:
         kind = KINDS[stored["task"]]
         return kind(**stored)
     except FileNotFoundError:
-        raise explain_missing(folder) from None
+        advice = f"no run to resume: there is no {SETTINGS}; start the run without --resume"
+        if any(folder.glob(f"*/{SETTINGS}")):
+            advice = "several runs; give the folder of one, or repeat the whole command of the comparison with --resume"
+        raise DataUnavailableError(f"{folder} holds {advice}") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
         raise TrainingError(
             f"{path} cannot be read ({type(error).__name__}: {first_line(error)}); start the run again in another "
             "folder"
         ) from None
-
-
-def explain_missing(folder: Path) -> DataUnavailableError:
-    """The error for a folder that holds no run to resume."""
-    if any(folder.glob(f"*/{SETTINGS}")):
-        advice = "several runs; give the folder of one, or repeat the whole command of the comparison with --resume"
-    else:
-        advice = f"no run to resume: there is no {SETTINGS}; start the run without --resume"
-    return DataUnavailableError(f"{folder} holds {advice}")
 
 
 def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind:

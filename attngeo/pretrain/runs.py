@@ -81,11 +81,7 @@ class Run:
 
 
 def run(
-    options: RunOptions,
-    folder: str | Path,
-    *,
-    resume: bool = False,
-    progress: ProgressCallback | None = None,
+    options: RunOptions, folder: str | Path, *, resume: bool = False, progress: ProgressCallback | None = None
 ) -> Run:
     """Train a model and write to `folder`: `model/`, `geometry.parquet`, `summary.json`, `settings.json`, checkpoints.
 
@@ -110,12 +106,9 @@ def run(
         task = prepare_task(options, arguments.world_size, checkpoint)
         _check_room(folder, task)
         if arguments.process_index == 0:
-            try:
-                write_settings(options, folder)
-                if not resume:
-                    (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
-            except OSError as error:
-                raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+            write_settings(options, folder)
+            if not resume:
+                (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
         start = f"from step {0 if checkpoint is None else step_of(checkpoint):,}"
         if resume and checkpoint is None:
             start = f"no checkpoint to resume: {start}"

@@ -72,7 +72,8 @@ def test_a_comparison(attngeo: Run, options: list[object], tmp_path: Path) -> No
     assert gains == [[objective, init] for objective in ("mlm", "clm") for init in ("default", "symmetric", "identity")]
     stored = pd.read_parquet(tmp_path / "all/comparison.parquet")
     assert stored["model"].tolist() == ["small"] * 6
-    assert (tmp_path / "all/curves.html").stat().st_size > 1_000_000
+    plotted = attngeo("plot", "training", tmp_path / "all", "-o", tmp_path / "curves.html")
+    assert (plotted.returncode, (tmp_path / "curves.html").stat().st_size > 1_000_000) == (0, True), plotted.stderr
     trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").glob("*/model/*")}
     assert len(trained) > 6
     rows = attngeo(
