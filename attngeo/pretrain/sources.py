@@ -143,7 +143,10 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
             documents = partial(read_table, name, table, column or "text")
             source = TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENISER)
         case "redpajama":
-            addresses = [f"{REDPAJAMA}/documents/{shard}.json.gz" for shard in _list_redpajama()]
+            listing = f"{REDPAJAMA}/{REDPAJAMA_FILES}"
+            with _explain_unreadable(listing), _open_address(listing) as file:
+                shards = file.read().decode("utf-8").split()
+            addresses = [f"{REDPAJAMA}/documents/{shard}.json.gz" for shard in shards]
             documents = partial(read_files, addresses, column or "raw_content")
             source = TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENISER)
         case "jigsaw":
@@ -170,8 +173,11 @@ def open_path(reference: str, column: str = "") -> TextSource:
     if len(endings) != 1 or None in endings:
         got = " ".join(sorted(endings.values())) or "none"
         raise DataError(f"{reference}: expected files of one format, ending in one of {' '.join(READERS)}; got {got}")
-    sample = next(filter(None, map(_read_sample, places)), None)
-    if sample is None:
+    sample: list[Row] = []
+    for place in places:
+        with _explain_unreadable(place):
+            sample = sample or list(islice(_read_rows(place), TABLE_ROWS))
+    if not sample:
         raise DataError(f"{reference} is empty, expected text; give another with --data")
     chosen = choose_text_column(reference, sample, column)
     size = sum(place.stat().st_size for place in places)
@@ -197,11 +203,6 @@ def _list_files(folder: Path) -> Iterator[Path]:
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
         if not hidden and path.name.lower() != "readme.md" and path.is_file():
             yield path
-
-
-def _read_sample(place: Path) -> list[Row]:
-    with _explain_unreadable(place):
-        return list(islice(_read_rows(place), TABLE_ROWS))
 
 
 def open_hub(reference: str, column: str = "") -> TextSource:
@@ -241,27 +242,22 @@ def read_table(reference: str, table: Any, column: str) -> Iterator[str]:
 
 
 def read_files(places: Sequence[Place], column: str) -> Iterator[str]:
-    """The documents in a column of one file after the other. Each file is opened or requested in its turn.
+    """The strings in a column of one file after the other. Each file is opened or requested in its turn.
 
     Raises DataUnavailableError if a file cannot be opened or reached, DataError if it cannot be read or lacks the
     column.
     """
     for place in places:
+        first: Row | None = None
+        has_column = False
         with _explain_unreadable(place):
-            yield from _select_texts(str(place), _read_rows(place, column), column)
-
-
-def _select_texts(name: str, rows: Iterable[Row], column: str) -> Iterator[str]:
-    """The strings in a column of the rows; other values are left out. Raises DataError if no row had the column."""
-    first: Row | None = None
-    has_column = False
-    for row in rows:
-        first = first or row
-        has_column = has_column or column in row
-        if isinstance(text := row.get(column), str):
-            yield text
-    if first is not None and not has_column:
-        raise DataError(f"{name} has no column {column!r}; its columns are {list_names(first)}")
+            for row in _read_rows(place, column):
+                first = first or row
+                has_column = has_column or column in row
+                if isinstance(text := row.get(column), str):
+                    yield text
+            if first is not None and not has_column:
+                raise DataError(f"{place} has no column {column!r}; its columns are {list_names(first)}")
 
 
 def _read_rows(place: Place, column: str = "") -> Iterator[Row]:
@@ -283,12 +279,6 @@ def _read_rows(place: Place, column: str = "") -> Iterator[Row]:
             if wait is None or refused:
                 raise
             time.sleep(wait)
-
-
-def _list_redpajama() -> list[str]:
-    address = f"{REDPAJAMA}/{REDPAJAMA_FILES}"
-    with _explain_unreadable(address), _open_address(address) as file:
-        return file.read().decode("utf-8").split()
 
 
 def _open_address(address: str) -> IO[bytes]:
