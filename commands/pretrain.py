@@ -87,7 +87,7 @@ def pretrain(
     comparison, rest = separate_comparison(given)
     is_single = comparison.compare is None
     if is_single and study != StudyOptions():
-        raise UsageError("jobs, cluster and fail_fast require compare, which is not given; there is only one run")
+        raise UsageError("$jobs, $cluster and $fail_fast require $compare", "jobs", "cluster", "fail_fast", "compare")
     if is_single and resume and output is not None:
         options = resume_options(read_settings(output), rest, output)
     else:

@@ -64,7 +64,7 @@ class FigureSpec:
         """Raise UsageError if one of these options, which a user gave, has no effect on this kind."""
         for name in names:
             if name not in self.options:
-                raise UsageError(f"{name} is not an option of {self.name}, expected some of: {', '.join(self.options)}")
+                raise UsageError(f"${name} is no option of {self.name}, expected: {', '.join(self.options)}", name)
 
 
 SCORED = ("model", "stack", "layer", "head")

@@ -178,7 +178,7 @@ def open_path(reference: str, column: str = "") -> TextSource:
         with _explain_unreadable(place):
             sample = sample or list(islice(_read_rows(place), TABLE_ROWS))
     if not sample:
-        raise DataError(f"{reference} is empty, expected text; give another with --data")
+        raise DataError(f"{reference} is empty, expected text; give another as $data", "data")
     chosen = choose_text_column(reference, sample, column)
     size = sum(place.stat().st_size for place in places)
     return TextSource(reference, partial(read_files, places, chosen), streaming=size > LARGEST_IN_MEMORY)
@@ -445,7 +445,7 @@ def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") ->
         return texts[0]
     else:
         problem = "several columns hold text" if texts else "no column holds text"
-    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; choose one with --text-column")
+    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; set $text_column", "text_column")
 
 
 def _classify(value: Any) -> int:

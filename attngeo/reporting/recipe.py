@@ -22,7 +22,7 @@ from attngeo.choices import one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions
-from attngeo.options import Options, advise, describe_refusal, options_of
+from attngeo.options import Options, advise, explain, options_of
 from attngeo.questions import QUESTIONS, Question
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error, expected_of
@@ -371,7 +371,7 @@ def _describe_value(problem: ErrorDetails, place: Place, kind: type[BaseModel]) 
     """What is wrong with a value, as the options class of its key says it."""
     options: Any = kind.model_fields["options"].annotation if "options" in place else FigureBlock
     if place[-1] in options_of(options):
-        return describe_refusal(options, problem | {"loc": (place[-1],)})
+        return str(explain(options, problem | {"loc": (place[-1],)}))
     return f"expected {expected_of(problem)}, got {problem['input']!r:.60}"
 
 

@@ -10,8 +10,7 @@ from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES, FigureSpec
 from attngeo.figures.options import PlotOptions, drawable_scores
 from attngeo.options import options_of
-from attngeo.reporting import plot
-from attngeo.reporting.plots import SOURCES
+from attngeo.reporting.plots import SOURCES, plot
 from attngeo.scores.spec import score_names
 
 

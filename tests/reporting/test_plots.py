@@ -15,7 +15,7 @@ from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelN
 from attngeo.figures.options import PlotOptions
 from attngeo.figures.style import OBJECTIVES
 from attngeo.pretrain import compare, run
-from attngeo.reporting import plot
+from attngeo.reporting.plots import plot
 from attngeo.tables import write as tables
 
 

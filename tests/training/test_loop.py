@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from attngeo.errors import InterruptedTrainingError, TrainingError, UnknownOptionError, UsageError
 from attngeo.progress import Progress
-from attngeo.training import History, TensorBatches, TrainingOptions, loop, train
-from attngeo.training.loop import FILE, BestWeights
+from attngeo.training import TrainingOptions, loop
+from attngeo.training.loop import FILE, BestWeights, History, TensorBatches, train
 
 ROWS, COLUMNS = 50, 3
 
