@@ -285,7 +285,8 @@ class MixupCutmixCollator:
             if way == "mixup":
                 images, targets = mixup(images, targets, share)
             else:
-                images, targets = cutmix(images, targets, *draw_box(share, *images.shape[-2:], random))
+                rows, columns = draw_box(share, images.shape[-2], images.shape[-1], random)
+                images, targets = cutmix(images, targets, rows, columns)
         return {"pixel_values": images, "targets": targets}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,17 +90,8 @@ def _count_tokens(
     return {"tokens": tokens, "tokens_per_second": round(tokens / max(seconds, 1e-9), 1)}
 
 
-class TokenisedDocuments(NamedTuple):
-    """The tokens of some documents.
-
-    ids: all documents end to end, int32 [tokens]. lengths: tokens of each document, int64 [documents].
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-
-
-EncodeDocuments = Callable[[list[str]], TokenisedDocuments]
+# The tokens of each document, int32.
+EncodeDocuments = Callable[[list[str]], list[np.ndarray]]
 
 
 class ShuffledSequences(Dataset[Example]):
@@ -175,7 +166,7 @@ class StreamedSequences(IterableDataset[Example]):
             first, random = index, np.random.default_rng((self._seed, ORDER, epoch))
             buffer: list[np.ndarray] = []
             for texts in self._text.read_batches():
-                tokens = np.concatenate([rest, self._encode(texts).ids])
+                tokens = np.concatenate([rest, *self._encode(texts)])
                 end = len(tokens) // self._length * self._length
                 rest = tokens[end:]
                 for ids in tokens[:end].reshape(-1, self._length):
@@ -208,10 +199,16 @@ def build_sequences(
         if not pack:
             raise UsageError(f"{text.name} is streamed, and streamed sequences must be packed; leave $pack on", "pack")
         return StreamedSequences(text, encode, length, seed)
-    tokens, lengths = _encode_all(text, encode)
+    batches, lengths = [np.empty(0, dtype=np.int32)], [0]
+    for texts in text.read_batches():
+        documents = encode(texts)
+        batches.append(np.concatenate(documents))
+        if not pack:
+            lengths += [len(document) for document in documents if len(document)]
+    tokens = np.concatenate(batches)
     if not len(tokens):
         raise DataError(f"{text.name} holds no text; give another with --data")
-    bounds = np.arange(0, len(tokens) + 1, length) if pack else np.cumsum([0, *lengths[lengths > 0]])
+    bounds = np.arange(0, len(tokens) + 1, length) if pack else np.cumsum(lengths)
     sequences = len(bounds) - 1
     if sequences < batch:
         raise DataError(
@@ -232,21 +229,8 @@ def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool)
     return partial(_encode, partial(call, **PACKED), [] if separator is None else [separator])
 
 
-def _encode(tokenise: Callable[..., Any], end: list[int], texts: list[str]) -> TokenisedDocuments:
-    documents = tokenise(texts)["input_ids"]
-    if end:
-        documents = [[*ids, *end] for ids in documents]
-    lengths = np.fromiter(map(len, documents), dtype=np.int64, count=len(documents))
-    ids = np.fromiter(chain.from_iterable(documents), dtype=np.int32, count=int(lengths.sum()))
-    return TokenisedDocuments(ids, lengths)
-
-
-def _encode_all(text: TextSource, encode: EncodeDocuments) -> TokenisedDocuments:
-    batches = [encode(texts) for texts in text.read_batches()]
-    return TokenisedDocuments(
-        np.concatenate([np.empty(0, dtype=np.int32), *(batch.ids for batch in batches)]),
-        np.concatenate([np.empty(0, dtype=np.int64), *(batch.lengths for batch in batches)]),
-    )
+def _encode(tokenise: Callable[..., Any], end: list[int], texts: list[str]) -> list[np.ndarray]:
+    return [np.array([*ids, *end], dtype=np.int32) for ids in tokenise(texts)["input_ids"]]
 
 
 class SeededMaskingCollator(DataCollatorForLanguageModeling):

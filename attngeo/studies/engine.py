@@ -142,8 +142,17 @@ def run_study(
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
     options = options.replace(jobs=max(1, min(options.jobs, len(tasks))))
     arrived: dict[int, RunOutcome[Result]] = {}
+
+    def report_several() -> None:
+        """How many runs are finished, and which are in work: in their order, as many as there are processes."""
+        left = [task.name for task in tasks if task.number not in arrived]
+        working = left[: options.jobs]
+        more = f" and {len(working) - MOST_NAMES} more" if len(working) > MOST_NAMES else ""
+        what = f"on {options.cluster}" if options.cluster is not None else ", ".join(working[:MOST_NAMES]) + more
+        progress(Progress("study", what, len(arrived), len(tasks), "steps"))
+
     if options.elsewhere:
-        _report_several(tasks, arrived, options, progress)
+        report_several()
     if options.cluster is not None:
         from attngeo.studies.cluster import run_on_cluster
 
@@ -156,7 +165,7 @@ def run_study(
         for outcome in outcomes:
             arrived[outcome.number] = outcome
             if options.elsewhere:
-                _report_several(tasks, arrived, options, progress)
+                report_several()
             on_outcome(outcome)
             if isinstance(outcome.failure, InterruptedTrainingError) and not options.elsewhere:
                 raise outcome.failure  # the user stopped the study, not only this run
@@ -208,20 +217,6 @@ def _run_here(
             progress(dataclasses.replace(step, what=f"{label}{step.what}"))
 
         yield run_task(function, task, report)
-
-
-def _report_several(
-    tasks: Sequence[StudyTask[Any]],
-    arrived: dict[int, RunOutcome[Any]],
-    options: StudyOptions,
-    progress: ProgressCallback,
-) -> None:
-    """Report how many runs are finished, and which are in work: in their order, as many as there are processes."""
-    left = [task.name for task in tasks if task.number not in arrived]
-    working = left[: options.jobs]
-    more = f" and {len(working) - MOST_NAMES} more" if len(working) > MOST_NAMES else ""
-    what = f"on {options.cluster}" if options.cluster is not None else ", ".join(working[:MOST_NAMES]) + more
-    progress(Progress("study", what, len(arrived), len(tasks), "steps"))
 
 
 def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: ProgressCallback) -> RunOutcome[Any]:

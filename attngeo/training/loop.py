@@ -375,8 +375,8 @@ class _Training:
 
 def _average(sums: Tensor) -> Tensor:
     """The mean loss of batches, [] or [models], from their sums and numbers of terms."""
-    total, count = sums.sum(0)
-    return total / count
+    means: Tensor = torch.div(*sums.sum(0))
+    return means
 
 
 def _name_value(loss: Tensor) -> str:
