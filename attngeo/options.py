@@ -59,6 +59,7 @@ Keywords = ParamSpec("Keywords")
 Subject = TypeVar("Subject")
 Second = TypeVar("Second")
 Result = TypeVar("Result")
+Parts = dict[str, "type[Options]"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,11 @@ def parse_bytes(size: Any, name: str = "memory") -> Any:
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 
 
+def first_problem(error: ValidationError) -> ErrorDetails:
+    """What to say of an error of pydantic: a mistyped key, which makes the right one missing as well, or the first."""
+    return min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+
+
 class _RaisesUsageError(type(BaseModel)):  # type: ignore[misc]
     """Lets a class raise our error when it is called. In the tables of a file, pydantic's error adds the place."""
 
@@ -142,7 +148,7 @@ class _RaisesUsageError(type(BaseModel)):  # type: ignore[misc]
         try:
             return super().__call__(*args, **values)
         except ValidationError as error:
-            raise explain(cls, error) from None
+            raise UsageError(describe_refusal(cls, first_problem(error))) from None
 
 
 if TYPE_CHECKING:
@@ -195,27 +201,21 @@ class Options(_Base):
         return type(self)(**self.given | changes)
 
 
-def explain(kind: type[Options], error: ValidationError) -> UsageError:
-    """The error about options that pydantic refused: name, value and what is expected."""
-    problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    return UsageError(describe_refusal(kind, problem))
-
-
 def describe_refusal(kind: type[BaseModel], problem: ErrorDetails) -> str:
-    """What is wrong with an option of a class, by the error of pydantic."""
-    name = str(problem["loc"][0]) if problem["loc"] else ""
-    declared = options_of(kind).get(name)
+    """What is wrong with a field of a class, by the error of pydantic: name, value and what is expected."""
+    name = str(problem["loc"][0]) if problem["loc"] else "the table"
+    field = kind.model_fields.get(name)
     value = f"{problem['input']!r:.60}"
     match problem["type"]:
         case "value_error":
             return str(problem["ctx"]["error"])
         case "extra_forbidden":
-            return f"there is no option {name!r}; {advise(name, kind.model_fields)}"
+            return f"{name} is unknown; {advise(name, kind.model_fields)}"
         case "missing":
             return f"{name} is missing"
-        case "literal_error":
+        case "literal_error" if field is not None:
             expected = f"one of: {', '.join(choices_of(kind, name))}"
-        case "greater_than_equal" | "less_than_equal" if declared is not None:
+        case "greater_than_equal" | "less_than_equal" if (declared := options_of(kind).get(name)) is not None:
             value, expected = f"{problem['input']:,}", describe_range(declared.least, declared.most)
         case _:
             expected = expected_of(problem)
@@ -253,8 +253,8 @@ def default_of(kind: type[BaseModel], name: str) -> Any:
 
 def choices_of(kind: type[BaseModel], name: str) -> tuple[str, ...]:
     """The texts that an option may be; empty if it is not a choice."""
-    declared = options_of(kind)[name]
-    if declared.choices is not None:
+    declared = options_of(kind).get(name)
+    if declared is not None and declared.choices is not None:
         return declared.choices()
     hint = kind.model_fields[name].annotation
     literal = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Literal), None)
@@ -321,17 +321,16 @@ def _options_class(hint: Any) -> type[Options] | None:
     )
 
 
-def _build_signature(function: Callable[..., Any], keywords: type[Options], parts: Iterable[str]) -> inspect.Signature:
+def _build_signature(function: Callable[..., Any], keywords: type[Options], parts: Parts) -> inspect.Signature:
     """The function's signature with the keywords in place of its options."""
     kept = [parameter for name, parameter in inspect.signature(function).parameters.items()
             if name not in keywords.model_fields]  # fmt: skip
-    inherited = (name for base in keywords.__bases__ if issubclass(base, BaseModel) for name in base.model_fields)
-    own = sorted(keywords.model_fields, key=lambda name: name in parts)
-    fields = {name: keywords.model_fields[name] for name in (*inherited, *own)}
+    options = [name for kind in parts.values() for name in options_of(kind)]
+    rest = sorted(keywords.model_fields, key=lambda name: name in parts)
     named = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
-        for name, field in fields.items()
-    ]
+        for name in dict.fromkeys((*options, *rest)) if (field := keywords.model_fields[name])
+    ]  # fmt: skip
     return inspect.Signature([*kept, *named])
 
 

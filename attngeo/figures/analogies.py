@@ -8,7 +8,7 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import INTERVAL, MODELS, ROLES, SYMBOLS, escape_name, finish_figure
 
 # Which rows come first.

@@ -16,7 +16,7 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from attngeo.errors import UsageError
-from attngeo.figures.options import LOSS, PlotOptions
+from attngeo.figures.kinds import LOSS, PlotOptions
 from attngeo.figures.style import (
     DASHES,
     INITIALISATIONS,
@@ -24,10 +24,10 @@ from attngeo.figures.style import (
     OBJECTIVE_NAMES,
     OBJECTIVES,
     OTHER,
+    add_band,
     add_chance_line,
     axis_title_of,
     escape_name,
-    fade,
     finish_figure,
     label_of,
     quartile_shares,
@@ -61,7 +61,7 @@ def _draw_scores(curves: pd.DataFrame, score: str) -> go.Figure:
     figure = go.Figure(layout={"xaxis_title": "step", "yaxis_title": axis_title_of(score)})
     for group in _group_runs(layers):
         by_step = group.rows.groupby("step")[score]
-        _add_band(
+        _add_line(
             figure, pd.DataFrame({name: by_step.quantile(share) for name, share in quartile_shares().items()}), group
         )
     add_chance_line(figure, score)
@@ -81,7 +81,7 @@ def _draw_losses(curves: pd.DataFrame) -> go.Figure:
     losses = curves[["objective", "init", "seed", "step", LOSS]].dropna().drop_duplicates()
     figure = go.Figure(layout={"xaxis_title": "step", "yaxis_title": axis_title_of(LOSS)})
     for group in _group_runs(losses):
-        _add_band(figure, group.rows.groupby("step")[LOSS].agg(["min", "mean", "max"]), group)
+        _add_line(figure, group.rows.groupby("step")[LOSS].agg(["min", "mean", "max"]), group)
     over = [f"mean and range over {_count_seeds(losses)}"] if losses["seed"].nunique() > 1 else []
     return finish_figure(figure, "training loss", ", ".join([*_common_names(losses), *over]))
 
@@ -159,12 +159,10 @@ def _count_seeds(rows: pd.DataFrame) -> str:
     return f"{rows['seed'].nunique()} seeds"
 
 
-def _add_band(figure: go.Figure, spread: pd.DataFrame, group: _RunGroup) -> None:
+def _add_line(figure: go.Figure, spread: pd.DataFrame, group: _RunGroup) -> None:
     """A line of the middle column, in a band from the first column to the last."""
     lower, middle, upper = (spread[column] for column in spread.columns)
-    edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group.name}
-    figure.add_scatter(x=spread.index, y=upper, **edge)
-    figure.add_scatter(x=spread.index, y=lower, fill="tonexty", fillcolor=fade(group.colour), **edge)
+    add_band(figure, lower, upper, group.colour, group.name)
     figure.add_scatter(
         x=spread.index, y=middle, name=group.name, legendgroup=group.name,
         line={"color": group.colour, "width": 2.5, "dash": group.dash}, customdata=pd.concat([lower, upper], axis=1),

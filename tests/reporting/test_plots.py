@@ -12,7 +12,7 @@ from support.runs import small_options
 
 import attngeo
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import OBJECTIVES
 from attngeo.pretrain import compare, run
 from attngeo.reporting import plot

@@ -17,7 +17,7 @@ from support.reports import change, read_files
 import attngeo
 from attngeo.errors import OutputError, UsageError
 from attngeo.reporting import build_report
-from attngeo.reporting.blocks import compare_with_published
+from attngeo.reporting.recipe import compare_with_published
 from attngeo.tables import write as tables
 
 
