@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError, UsageError
@@ -22,6 +21,7 @@ from attngeo.figures.style import (
     choose_ticks,
     escape_name,
     finish_figure,
+    sample_colours,
 )
 
 # The format of shares on a colour bar: as many digits as its ticks need.
@@ -68,7 +68,7 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     rows: of `attngeo tabular fit --encodings-output`.
     """
     columns = list(rows.groupby("column", sort=False))
-    colours = sample_colorscale(MODELS, [0.1 + 0.8 * at / max(len(columns) - 1, 1) for at in range(len(columns))])
+    colours = sample_colours(MODELS, len(columns), 0.1, 0.9)
     figure = go.Figure()
     for at, ((column, own), colour) in enumerate(zip(columns, colours, strict=True)):
         numbers = pd.to_numeric(own["value"], errors="coerce")
@@ -133,9 +133,7 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
         )  # fmt: skip
         # An item may occur twice, so that axes have numbers.
         figure.update_xaxes(tickvals=list(range(len(columns))), ticktext=columns, tickangle=-60, **panel)
-        figure.update_yaxes(
-            tickvals=list(range(len(lines))), ticktext=lines, showticklabels=layer == layers[0], **panel
-        )
+        figure.update_yaxes(tickvals=list(range(len(lines))), ticktext=lines, showticklabels=panel["col"] == 1, **panel)
     figure.update_xaxes(showgrid=False, zeroline=False, automargin=True)
     figure.update_yaxes(showgrid=False, zeroline=False, automargin=True, autorange="reversed")
     figure.update_yaxes(title="masked item", col=1)
@@ -214,7 +212,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
 # Places that an error lists; places of a panel that have their names beside them.
 MOST_LISTED, MOST_PLACES = 10, 16
 # Pixels: the height of a map, and the diameters of the least and the largest point and of the masked place.
-MAP_HEIGHT, SMALLEST, LARGEST, STAR = 480, 4, 18, 15
+MAP_HEIGHT, SMALLEST, LARGEST, STAR = 640, 4, 18, 15
 
 
 def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options

@@ -8,12 +8,11 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.style import DASHES, GUIDE, MARKED, MODELS, OTHER, escape_name, finish_figure
+from attngeo.figures.style import DASHES, GUIDE, MARKED, MODELS, OTHER, escape_name, finish_figure, sample_colours
 
 # The half width of an interval in standard errors. Distance between the points of two methods, as a share of that
 # between two places of an axis.
@@ -95,8 +94,7 @@ def _average_runs(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 def _colour_methods(names: Sequence[str], ours: str) -> dict[str, str]:
     """A colour for each method that is compared: ours is marked, the others are sampled from a scale."""
     others = [name for name in names if name != ours]
-    scale = sample_colorscale(MODELS, [0.15 + 0.7 * at / max(len(others) - 1, 1) for at in range(len(others))])
-    return dict(zip(others, scale, strict=True)) | {ours: MARKED}
+    return dict(zip(others, sample_colours(MODELS, len(others), 0.15, 0.85), strict=True)) | {ours: MARKED}
 
 
 def _dodge(names: Sequence[str]) -> dict[str, float]:

@@ -37,14 +37,14 @@ from attngeo.figures.style import (
     finish_figure,
     label_of,
     number_format_of,
-    quartile_shares,
+    quartiles_by,
     role_of,
     split_panels,
     tell_apart,
 )
 from attngeo.papers.saponati2025.published import published_scores
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import statistic, summarise
+from attngeo.scores.summary import QUARTILES, statistic, summarise
 
 # Pixels: the height of a cell, the least height of a panel, and the room between panels and around them.
 CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
@@ -117,9 +117,7 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     for panel in split_panels(rows):
         colour, dash = tell_apart(panel, DASHES)
         own, name = panel.rows, panel.name or escape_name(panel.stack)
-        by_layer = own[own["head"].notna()].groupby("layer")[score]
-        heads = pd.DataFrame({place: by_layer.quantile(share) for place, share in quartile_shares().items()})
-        heads = heads.astype("float32")
+        heads = quartiles_by(own[own["head"].notna()], "layer", score).astype("float32")
         if not heads.empty:
             add_band(figure, heads["lower"], heads["upper"], colour, name)
         layers = own[own["head"].isna()].set_index("layer")[score].astype("float32")
@@ -217,7 +215,7 @@ def _add_measured(figure: go.Figure, sized: pd.DataFrame, score: str) -> None:
     """The median of each stack with a bar from quartile to quartile; named if there are few."""
     named = len(sized) <= MOST_NAMED
     for role, own in sized.groupby(sized["stack"].map(role_of), sort=False):
-        lower, middle, upper = (own[statistic(score, place)].astype("float32") for place in quartile_shares())
+        lower, middle, upper = (own[statistic(score, place)].astype("float32") for place in QUARTILES)
         figure.add_scatter(
             x=own["parameters"].astype("int64"), y=middle, mode="markers+text" if named else "markers",
             text=[escape_name(row.model, NAME_LENGTH) for row in own.itertuples()] if named else None,

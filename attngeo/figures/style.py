@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
 
 from attngeo.bounds import printable
 from attngeo.figures.kinds import LOSS
@@ -125,9 +126,10 @@ def add_chance_line(figure: go.Figure, score: str, axis: str = "y") -> None:
         figure.add_vline(x=chance_of(score), line=line)
 
 
-def quartile_shares() -> dict[str, float]:
-    """lower, median, upper → the quantile that each is."""
-    return {place: QUANTILES[place] for place in QUARTILES}
+def quartiles_by(rows: pd.DataFrame, key: str, score: str) -> pd.DataFrame:
+    """The quartiles of a score for each value of a column: columns lower, median and upper."""
+    grouped = rows.groupby(key)[score]
+    return pd.DataFrame({place: grouped.quantile(QUANTILES[place]) for place in QUARTILES})
 
 
 def add_band(figure: go.Figure, lower: pd.Series, upper: pd.Series, colour: str, group: str) -> None:
@@ -135,6 +137,11 @@ def add_band(figure: go.Figure, lower: pd.Series, upper: pd.Series, colour: str,
     edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group}
     figure.add_scatter(x=upper.index, y=upper, **edge)
     figure.add_scatter(x=lower.index, y=lower, fill="tonexty", fillcolor=_fade(colour), **edge)
+
+
+def sample_colours(scale: str, count: int, first: float, last: float) -> list[str]:
+    """Colours of a scale, from the share `first` of it to the share `last`."""
+    return list(sample_colorscale(scale, [first + (last - first) * at / max(count - 1, 1) for at in range(count)]))
 
 
 ROLES = {

@@ -329,29 +329,24 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
         other = "; or model, the folder of one" if spec.from_saved else ""
         yield (*place, "of"), f"is missing, expected the name of a [[results]] table{other}"
     elif figure.of is not None:
-        yield from _check_reference(recipe, place, figure.of, spec.required_columns(options), figure.models)
-        yield from _check_where(recipe, place, figure.of, options.where or {})
+        needs, where = spec.required_columns(options), options.where or {}
+        yield from _check_reference(recipe, place, figure.of, needs, figure.models, where)
 
 
 def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tuple[Place, str]]:
-    yield from _check_reference(recipe, place, table.of, VIEWS[table.show].needs)
-    yield from _check_where(recipe, place, table.of, table.where)
-    known = VIEWS[table.show].columns(_columns_of(recipe, table.of))
+    view, request = VIEWS[table.show], recipe.find_request(table.of)
+    yield from _check_reference(recipe, place, table.of, view.needs, where=table.where)
+    known = view.columns(None if request is None else request.question.list_columns())
     for column in table.columns or ():
         if known is not None and column not in known:
             yield (*place, "columns"), explain_unknown_column(column, known)
 
 
-def _columns_of(recipe: Recipe, name: str | None) -> tuple[str, ...] | None:
-    """The columns of some results; None if they are known only when they are read."""
-    request = recipe.find_request(name)
-    return None if request is None else request.question.list_columns()
-
-
 def _check_reference(
-    recipe: Recipe, place: Place, name: str, columns: Collection[str], models: Iterable[str] | None = None
-) -> Iterator[tuple[Place, str]]:
-    """Whether there are results of that name, with these columns and these models."""
+    recipe: Recipe, place: Place, name: str, columns: Collection[str], models: Iterable[str] | None = None,
+    where: Iterable[str] = (),
+) -> Iterator[tuple[Place, str]]:  # fmt: skip
+    """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
     request = recipe.find_request(name)
     if request is None:
         known = ", ".join(request.name for request in recipe.results) or "(none)"
@@ -367,13 +362,9 @@ def _check_reference(
         if request.model_names and model not in request.model_names:
             known = ", ".join(request.model_names)
             yield (*place, "models"), f"{name!r} has no model {model!r}, expected one of: {known}"
-
-
-def _check_where(recipe: Recipe, place: Place, name: str, where: Iterable[str]) -> Iterator[tuple[Place, str]]:
-    known = _columns_of(recipe, name)
     for column in where:
-        if known is not None and column not in known:
-            yield (*place, "where", column), explain_unknown_column(column, known)
+        if known_columns is not None and column not in known_columns:
+            yield (*place, "where", column), explain_unknown_column(column, known_columns)
 
 
 def _describe_problem(error: ValidationError) -> tuple[Place, str]:
