@@ -182,7 +182,7 @@ def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:
     errors = rows[rows["metric"].isin(list(METRICS)) & rows["value"].notna()]
     if errors.empty:
         raise DataError(f"no row has a value of a metric that is one of: {', '.join(METRICS)}")
-    setting = errors["setting"].fillna("").map(str)
+    setting = errors["setting"].astype(object).fillna("").map(str)
     counts = setting.str.extract(rf"^(?P<letter>[{''.join(TITLES)}])=(?P<count>[1-9]\d*)$")
     family = setting.where(errors["metric"] == "loss", "")
     counts = counts.astype({"count": "float64"})

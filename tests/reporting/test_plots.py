@@ -149,6 +149,25 @@ def test_bad_input_is_refused(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("row-attention", {"cell": "a", "on": "b", "head": 0, "attention": "much"}),
+        ("item-attention", {"sequence": 1, "layer": 0, "position": 0, "other_position": 0, "weight": "much"}),
+        ("test-errors", {"experiment": "e", "model": "efa", "direction": "bi", "setting": "", "metric": "mse",
+                         "value": "much"}),
+        ("place-attention", {"place": "a", "other": "b", "latitude": "north", "longitude": 1, "layer": 0, "weight": 1}),
+    ],
+)  # fmt: skip
+def test_texts_in_place_of_numbers_are_refused_in_one_line(kind: str, rows: dict[str, Any], tmp_path: Path) -> None:
+    frame = pd.DataFrame([rows])
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(DataError, match=r"^(?s:[^\n]*rows\.csv[^\n]* attngeo [^\n]*)\Z"):
+        plot(kind, tmp_path / "rows.csv")
+    with pytest.raises(DataError, match="^the table .* attngeo "):
+        plot(kind, frame)
+
+
 def test_a_run_on_images_and_one_without_settings(folder: Path, tmp_path: Path) -> None:
     rows = pd.read_parquet(folder / "run/geometry.parquet")
     rows.to_parquet(tmp_path / "geometry.parquet")
