@@ -12,17 +12,56 @@
     query_key_matrix(model, layer)     |W_qk| made small enough to look at, and the norms of its rows and columns
     plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) to a file
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
+    errors                             the classes of all errors; AttnGeoError is their base
 
 Names are imported when they are first used, so that `import attngeo` costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from attngeo.errors import require_extra
+
+__version__ = "0.3.0"
+
+
+def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package that imports its public names when they are first used.
+
+    They are those that it imports under `if TYPE_CHECKING`, where editors and mypy find them. If a package of an extra
+    is missing, MissingPackageError names it.
+    """
+
+    @cache
+    def find_homes() -> dict[str, str]:
+        loader: Any = sys.modules[package].__loader__
+        block = next(node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If))
+        imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+        return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def get(name: str) -> object:
+        if name == "__all__":
+            return list_names()
+        if name.startswith("__") or name not in find_homes():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = find_homes()[name]
+        with require_extra():
+            return import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+
+    def list_names() -> list[str]:
+        return sorted(find_homes())
+
+    return get, list_names
+
 
 if TYPE_CHECKING:
+    from attngeo import errors as errors, pretrain as pretrain
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
     from attngeo.embeddings.opening import open_embedding as open_embedding
@@ -35,46 +74,5 @@ if TYPE_CHECKING:
     from attngeo.scores.summary import summarise as summarise
     from attngeo.scores.weights import attention_sites as attention_sites
     from attngeo.verification.verify import verify as verify
-
-__version__ = "0.3.0"
-
-_HOMES = {
-    "AttnGeoError": "errors",
-    "analogy": "analogies.analogy",
-    "attention_sites": "scores.weights",
-    "directionality": "geometry.scores",
-    "save_figure": "figures.save",
-    "nearest": "analogies.nearest",
-    "open_embedding": "embeddings.opening",
-    "plot": "reporting.plots",
-    "query_key_matrix": "scores.matrix",
-    "score": "scores.score",
-    "summarise": "scores.summary",
-    "symmetry": "geometry.scores",
-    "verify": "verification.verify",
-}
-__all__ = [*_HOMES, "__version__"]
-
-
-def import_when_used(package: str, homes: Mapping[str, str], modules: Collection[str] = ()) -> Callable[[str], object]:
-    """The `__getattr__` of a package whose names are imported when they are first used.
-
-    homes: name → the module that defines it, relative to the package. modules: modules of the package that are found as
-    its attributes, too.
-    """
-
-    def get(name: str) -> object:
-        if name in modules:
-            return import_module(f"{package}.{name}")
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
-
-    return get
-
-
-__getattr__ = import_when_used(__name__, _HOMES, modules=("errors", "pretrain"))
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+else:
+    __getattr__, __dir__ = import_when_used(__name__)

@@ -35,7 +35,7 @@ def one_of(name: str, value: Any, choices: Any) -> Any:
     """`value`, if it is one of the choices: a Literal type or a collection. Raises UsageError that lists them."""
     known = get_args(choices) or tuple(choices)
     if value not in known:
-        raise UsageError(f"{name} is {value!r:.60}, expected one of: {', '.join(known)}")
+        raise UsageError(f"${name} is {value!r:.60}, expected one of: {', '.join(known)}", name)
     return value
 
 
@@ -44,7 +44,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)  # also one of NumPy
     if not is_whole or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} is {value!r:.60}, expected a whole number {limits}")
+        raise UsageError(f"${name} is {value!r:.60}, expected a whole number {limits}", name)
     return int(value)
 
 
@@ -52,5 +52,5 @@ def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
     """`value`, if it is a finite number within the limits. Raises UsageError that states them."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most or value == math.inf:
         limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise UsageError(f"{name} is {value!r:.60}, expected a number {limits}")
+        raise UsageError(f"${name} is {value!r:.60}, expected a number {limits}", name)
     return value

@@ -22,7 +22,7 @@ def pick_device(device: str) -> torch.device:
     is_numbered = number.isdecimal()
     if (colon and not is_numbered) or (int(number) if is_numbered else 0) >= _count_devices(kind):
         available = ", ".join(name for name in reversed(FASTEST_FIRST) if _count_devices(name))
-        raise UsageError(f"device is {device!r}, which is not available; expected one of: auto, {available}")
+        raise UsageError(f"$device is {device!r}, which is not available; expected one of: auto, {available}", "device")
     return torch.device(kind, int(number)) if colon else torch.device(kind)
 
 

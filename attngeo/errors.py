@@ -4,7 +4,8 @@
     ├── UsageError                   2   an argument is invalid, or contradicts another
     │   ├── OutputError              2   a result file cannot be written
     │   │   └── FolderInUseError         another process writes the same folder
-    │   └── UnknownOptionError       2   a function has no such option; also a TypeError
+    │   ├── UnknownOptionError       2   a function has no such option; also a TypeError
+    │   └── MissingPackageError      2   a package of an extra is not installed; also a ModuleNotFoundError
     ├── ModelUnavailableError        3   the model or a file of it cannot be found or reached
     │   ├── ModelNotFoundError
     │   ├── AccessError                  private, or gated and without a valid token
@@ -25,10 +26,14 @@
         ├── ShapeError                   a tensor does not have the shape that its configuration requires
         └── UnsupportedModelError        no attention, or an unsupported family or quantisation
 
-A message is one line: what happened: where: expected X, got Y. What to do. This module imports nothing.
+A message is one line: what happened: where: expected X, got Y. What to do. This module imports nothing heavy.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # Where the files of the project can be read, for messages that refer to one.
 PROJECT_FILES = "https://github.com/attngeo/attngeo/blob/main"
@@ -39,16 +44,23 @@ EXTRAS = {
 }  # fmt: skip
 
 
-def advise_extra(error: ModuleNotFoundError) -> str | None:
-    """What to install if the module that is missing is one of an extra; None for any other module."""
-    module = str(error.name).partition(".")[0]
-    return f"{module} is not installed: pip install 'attngeo[{EXTRAS[module]}]'" if module in EXTRAS else None
-
-
 class AttnGeoError(Exception):
-    """Base of all; `exit_code` is what the command line exits with."""
+    """Base of all; `exit_code` is what the command line exits with.
+
+    UsageError("$jobs and $cluster contradict each other", "jobs", "cluster") is about the options that are named after
+    the message, which has them with a $. Python shows their keywords. The command line sets `spelling`, name → flag.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str = "", *option: str) -> None:
+        super().__init__(message, *option)
+        self.option = option
+        self.spelling: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        names = {f"${name}": self.spelling.get(name, name) for name in self.option}
+        return re.sub(r"\$\w+", lambda name: names.get(name[0], name[0]), self.args[0])
 
 
 def first_line(error: BaseException) -> str:
@@ -72,6 +84,32 @@ class FolderInUseError(OutputError):
 
 class UnknownOptionError(UsageError, TypeError):
     """A function has no option of this name. Also a TypeError, as Python raises for an unknown keyword."""
+
+
+class MissingPackageError(UsageError, ModuleNotFoundError):
+    """A package of an extra is not installed. Also a ModuleNotFoundError."""
+
+
+@contextmanager
+def require_extra() -> Iterator[None]:
+    """In the block, which imports: if a package of an extra is missing, raise MissingPackageError that names it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = find_missing(error)
+        if missing is None:
+            raise
+        raise missing from None
+
+
+def find_missing(error: Exception) -> MissingPackageError | None:
+    """The error that names the package of an extra that could not be imported; None for any other error."""
+    name = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return (
+        MissingPackageError(f"{name} is not installed: pip install 'attngeo[{EXTRAS[name]}]'")
+        if name in EXTRAS
+        else None
+    )
 
 
 class ModelUnavailableError(AttnGeoError):
@@ -107,7 +145,22 @@ class DataError(AttnGeoError):
 
 
 class TableError(DataError, ValueError):
-    """A table cannot be used. Also a ValueError, as scikit-learn raises for invalid data."""
+    """A table cannot be used. Also a ValueError, as scikit-learn raises for invalid data.
+
+    table: its file, or what it is, such as "the training rows". row: number of the row, from 1. column: name of the
+    column. The message begins with those that are known.
+    """
+
+    def __init__(
+        self, message: str = "", *option: str, table: str = "", row: int | None = None, column: object = None
+    ) -> None:
+        super().__init__(message, *option)
+        self.table, self.row, self.column = table, row, column
+
+    def __str__(self) -> str:
+        row = "" if self.row is None else f"row {self.row}"
+        column = "" if self.column is None else f"column {self.column!r:.60}"
+        return ": ".join(filter(None, (self.table, row, column, super().__str__())))
 
 
 class TrainingError(AttnGeoError):
@@ -145,10 +198,10 @@ class UnexpectedError(CheckpointError):
     """An error that attngeo did not expect, which is a bug. Its cause is the error itself."""
 
     @classmethod
-    def of(cls, what: str, error: BaseException) -> UnexpectedError:
+    def of(cls, what: str, error: Exception) -> UnexpectedError:
         """The line that describes an error in some work: a model, or a figure."""
-        if isinstance(error, ModuleNotFoundError) and (advice := advise_extra(error)):
-            return cls(f"{what}: {advice}")
+        if (missing := find_missing(error)) is not None:
+            return cls(f"{what}: {missing}")
         return cls(f"{what}: unexpected {type(error).__name__}: {first_line(error)}")
 
 

@@ -50,7 +50,7 @@ from attngeo.choices import (
     RUNNING as RUNNING,
     one_of,
 )
-from attngeo.errors import UnknownOptionError, UsageError
+from attngeo.errors import UnknownOptionError, UsageError, require_extra
 from attngeo.schemas import STRICT, as_value_error, expected_of
 
 SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(i?)b?", re.ASCII)
@@ -131,7 +131,7 @@ def parse_bytes(size: Any, name: str = "memory") -> Any:
         return size
     parts = SIZE.fullmatch(size.strip().lower())
     if parts is None:
-        raise UsageError(f"{name} is {size!r:.60}, expected an amount such as 500MB or 2GB")
+        raise UsageError(f"${name} is {size!r:.60}, expected an amount such as 500MB or 2GB", name)
     number, prefix, binary = parts.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 
@@ -148,7 +148,7 @@ class _RaisesUsageError(type(BaseModel)):  # type: ignore[misc]
         try:
             return super().__call__(*args, **values)
         except ValidationError as error:
-            raise UsageError(describe_refusal(cls, first_problem(error))) from None
+            raise explain(cls, first_problem(error)) from None
 
 
 if TYPE_CHECKING:
@@ -201,25 +201,26 @@ class Options(_Base):
         return type(self)(**self.given | changes)
 
 
-def describe_refusal(kind: type[BaseModel], problem: ErrorDetails) -> str:
-    """What is wrong with a field of a class, by the error of pydantic: name, value and what is expected."""
+def explain(kind: type[BaseModel], problem: ErrorDetails) -> UsageError:
+    """The error about a field that pydantic refused: name, value and what is expected."""
     name = str(problem["loc"][0]) if problem["loc"] else "the table"
-    field = kind.model_fields.get(name)
+    field, declared = kind.model_fields.get(name), options_of(kind).get(name)
     value = f"{problem['input']!r:.60}"
     match problem["type"]:
         case "value_error":
-            return str(problem["ctx"]["error"])
+            cause = problem["ctx"]["error"].args[0]
+            return cause if isinstance(cause, UsageError) else UsageError(str(cause), name)
         case "extra_forbidden":
-            return f"{name} is unknown; {advise(name, kind.model_fields)}"
+            return UsageError(f"{name} is unknown; {advise(name, kind.model_fields)}", name)
         case "missing":
-            return f"{name} is missing"
+            return UsageError(f"${name} is missing", name)
         case "literal_error" if field is not None:
             expected = f"one of: {', '.join(choices_of(kind, name))}"
-        case "greater_than_equal" | "less_than_equal" if (declared := options_of(kind).get(name)) is not None:
+        case "greater_than_equal" | "less_than_equal" if declared is not None:
             value, expected = f"{problem['input']:,}", describe_range(declared.least, declared.most)
         case _:
             expected = expected_of(problem)
-    return f"{name} is {value}, expected {expected}"
+    return UsageError(f"${name} is {value}, expected {expected}", name)
 
 
 def advise(name: str, known: Iterable[str]) -> str:
@@ -297,13 +298,14 @@ def _decorator(keywords: Any) -> Any:
                 if name not in signature.parameters or name == "self":
                     known = [known for known in signature.parameters if known != "self"]
                     called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-                    raise UnknownOptionError(f"{called}() has no option {name!r}; {advise(name, known)}")
+                    raise UnknownOptionError(f"{called}() has no option {name!r}; {advise(name, known)}", name)
             rest = {name: value for name, value in values.items() if name not in options_of(keywords)}
             for name, kind in parts.items():
                 chosen = {option: values[option] for option in options_of(kind) if option in values}
                 start = rest.get(name)
                 rest[name] = kind(**chosen) if start is None else start.replace(**chosen) if chosen else start
-            return function(*subjects, **rest)
+            with require_extra():
+                return function(*subjects, **rest)
 
         accept.__signature__ = signature  # type: ignore[attr-defined]
         accept.__doc__ = inspect.cleandoc(function.__doc__ or "")  # Python does so itself since version 3.13

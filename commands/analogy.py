@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from attngeo.analogies.options import AnalogyOptions, ExplainOptions
-from attngeo.bounds import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, RESULTS, options_of
+from attngeo.options import COMPUTATION, options_of
 
 from .declare import with_options
 from .messages import say
@@ -30,18 +26,40 @@ from .outputs import (
     check_outputs,
     complete_models,
     deliver_rows,
-    print_rows,
+    file_option,
 )
-from .tables import Terminal, drop_columns, format_number, is_missing
+from .tables import Terminal, format_number, is_missing, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from attngeo.analogies.analogy import AnalogyResult
 
-
 # What --explain takes of the options of analogies.
 SHARED = ("questions", "seed")
+LONGEST_NAME = 24
+# What a narrow terminal does not show, of measures and of error terms.
+EXPENDABLE = ("rank", "MRR", "top 5", "cosine")
+EXPENDABLE_TERMS = ("contexts", "rank")
+MEASURES: dict[str, Callable[[Any], str]] = {
+    "known": lambda row: f"{row['known']:,}",
+    "accuracy [95%]": lambda row: _format_interval(row["accuracy"], row["accuracy_low"], row["accuracy_high"], ".3f"),
+    "top 5": lambda row: format_number(row["top5"]),
+    "MRR": lambda row: format_number(row["mrr"]),
+    "rank": lambda row: format_number(row["mean_rank"], ",.1f"),
+    "cosine": lambda row: format_number(row["mean_cosine"]),
+}
+TERMS: dict[str, Callable[[Any], str]] = {
+    "1 - cos": lambda row: format_number(row["cosine_error"], ".2f"),
+    "rank": lambda row: format_number(row["rank"], "d"),
+    "ρ": lambda row: format_number(row["rho"], ".2f"),
+    "σ": lambda row: format_number(row["sigma"], ".2f"),
+    "σ*": lambda row: format_number(row["sigma_star"], ".2f"),
+    "δ": lambda row: format_number(row["delta"], ".2f"),
+    "ξ": lambda row: format_number(row["xi"], ".2f"),
+    "ζ range": lambda row: format_number(row["zeta_spread"], ".2f"),
+    "contexts": lambda row: format_number(row["contexts"], "d"),
+}
 
 
 @with_options
@@ -64,22 +82,10 @@ def analogy(
     training: ExplainOptions = ExplainOptions(),
     output: Output = None,
     questions_output: Annotated[
-        Path | None,
-        typer.Option(
-            "--questions-output",
-            metavar="FILE",
-            help="Write each question with its rank and the best candidates",
-            rich_help_panel=RESULTS,
-        ),
+        Path | None, file_option("--questions-output", help="Write each question with its rank and the best candidates")
     ] = None,
     comparisons_output: Annotated[
-        Path | None,
-        typer.Option(
-            "--comparisons-output",
-            metavar="FILE",
-            help="Write the tests between each two models",
-            rich_help_panel=RESULTS,
-        ),
+        Path | None, file_option("--comparisons-output", help="Write the tests between each two models")
     ] = None,
     format: RowsFormat = OutputFormat.table,
     hub: HubAccess = HubAccess(),
@@ -101,292 +107,130 @@ def analogy(
         attngeo analogy vectors.bin --normalise --candidates all --keep-duplicates
         attngeo analogy --explain toy -o terms.csv
     """
-    files = [("scores", path) for path in output or []]
-    files += [("questions", questions_output)] if questions_output else []
-    files += [("comparisons", comparisons_output)] if comparisons_output else []
-    check_outputs((path for _, path in files), inputs=[] if explain is None else [explain])
+    more = {"questions": questions_output, "comparisons": comparisons_output}
+    extra = {name: path for name, path in more.items() if path is not None}
+    outputs = output or []
+    check_outputs([*outputs, *extra.values()], inputs=[] if explain is None else [explain])
     if explain is not None:
-        _refuse_others(models, options, files)
-        notes = _explain(explain, training, output or [], format, quiet=quiet, verbose=verbose)
-    else:
-        if "dimensions" in training.model_fields_set:
-            raise UsageError("dimensions requires explain, which trains the embeddings")
-        if not models:
-            raise UsageError("missing argument MODEL, expected models, or --explain CORPUS")
-        notes = _ask(models, options, files, format, hub, quiet=quiet, verbose=verbose)
-    for note in [] if quiet else notes:
+        _refuse_others(models, options, extra)
+    elif "dimensions" in training.model_fields_set:
+        raise UsageError("$dimensions requires $explain, which trains the embeddings", "dimensions", "explain")
+    elif not models:
+        raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
+
+    from attngeo.analogies.analogy import analogy as ask_analogies
+    from attngeo.analogies.explanation import explain as explain_analogies
+    from attngeo.tables.write import write_table
+
+    from .progress import Bar
+
+    with Bar("analogy" if explain is None else "explain", quiet=quiet, verbose=verbose) as progress:
+        if explain is not None:
+            rows = explain_analogies(explain, options=training, progress=progress)
+        else:
+            result = ask_analogies(models, options=options, hub=hub, progress=progress)
+            rows = result.scores
+    for name, path in extra.items():
+        write_table(getattr(result, name), path)
+    deliver_rows(rows, outputs, format, print_explanation if explain is not None else lambda _: print_result(result))
+    for note in [] if quiet else rows.attrs["notes"]:
         say(f"note: {note}")
 
 
-def _ask(
-    models: list[str],
-    options: AnalogyOptions,
-    files: list[tuple[str, Path]],
-    format: OutputFormat,
-    hub: HubAccess,
-    *,
-    quiet: bool,
-    verbose: bool,
-) -> list[str]:
-    """Ask the models, write and print the results. Returns notes."""
-    from attngeo.analogies.analogy import analogy as ask_analogies
-
-    from .progress import Bar
-
-    with Bar("analogy", quiet=quiet, verbose=verbose) as progress:
-        result = ask_analogies(models, options=options, hub=hub, progress=progress)
-    _deliver(result, files, format)
-    return list(result.scores.attrs["notes"])
-
-
-def _refuse_others(models: list[str] | None, options: AnalogyOptions, files: list[tuple[str, Path]]) -> None:
+def _refuse_others(models: list[str] | None, options: AnalogyOptions, extra: Iterable[str]) -> None:
     """Raise UsageError for what has no effect with --explain."""
     if models:
         raise UsageError(
-            f"explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out"
+            f"$explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out", "explain"
         )
-    changed = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
-    changed += [f"{name}_output" for name, _ in files if name != "scores"]
-    wrong = [name for name in changed if name not in SHARED]
-    if wrong:
-        raise UsageError(f"{wrong[0]} has no effect with --explain; leave it out")
-
-
-def _explain(
-    corpus: str,
-    options: ExplainOptions,
-    output: list[Path],
-    format: OutputFormat,
-    *,
-    quiet: bool,
-    verbose: bool,
-) -> list[str]:
-    """Train on the corpus, write and print the error terms. Returns notes."""
-    from attngeo.analogies.explanation import explain
-
-    from .progress import Bar
-
-    with Bar("explain", quiet=quiet, verbose=verbose) as progress:
-        frame = explain(corpus, options=options, progress=progress)
-    deliver_rows(frame, output, format, print_explanation)
-    return list(frame.attrs["notes"])
-
-
-def _deliver(result: AnalogyResult, files: list[tuple[str, Path]], format: OutputFormat) -> None:
-    """Write the files, then print, so that a closed pipe loses nothing."""
-    from attngeo.tables.write import write_table
-
-    for name, path in files:
-        write_table(getattr(result, name), path)
-    if format is not OutputFormat.table:
-        return print_rows(result.scores, format)
-
-    return print_result(result)
-
-
-class Measure(NamedTuple):
-    """A measure as a column: its title, its column of the results, the format of its numbers, and its width."""
-
-    title: str
-    column: str
-    form: str
-    width: int
-
-
-# The most important first. Those that fit are shown, in ORDER.
-MEASURES = (
-    Measure("cosine", "mean_cosine", ".3f", 8),
-    Measure("top 5", "top5", ".3f", 7),
-    Measure("MRR", "mrr", ".3f", 7),
-    Measure("rank", "mean_rank", ",.1f", 11),
-)
-ORDER = ("top 5", "MRR", "rank", "cosine")
-KNOWN, ACCURACY, WITH_INTERVAL = 8, 8, 22
-LONGEST_NAME = 24
+    chosen = [name for name in options_of(AnalogyOptions) if name in options.model_fields_set]
+    for name in (*chosen, *(f"{name}_output" for name in extra)):
+        if name not in SHARED:
+            raise UsageError(f"${name} has no effect with $explain; leave it out", name, "explain")
 
 
 def print_result(result: AnalogyResult) -> None:
     """Print one model in full, or several models side by side with tests of their differences."""
-    console = Terminal()
-    for part in _build_parts(result, console.width):
-        console.print(part, highlight=False)
-        console.print()
-
-
-def _build_parts(result: AnalogyResult, width: int) -> Iterator[Group | Table]:
     scores = result.scores
     models = list(dict.fromkeys(result.questions["model"]))
     common, own, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
-        yield Group(Text(_describe_models(scores, models[0]), style="bold"), _tabulate_all(own, width))
+        columns = {"category": lambda row: row["name"], **MEASURES}
+        title = _describe_models(scores, models[0])
+        print_table(own, columns, title=title, section="level", is_bold=_is_total, expendable=EXPENDABLE)
     else:
-        title = Text(_describe_models(scores, f"{len(models)} models"), style="bold")
-        yield Group(title, _count_known(result.questions, models))
-        yield from _tabulate_side_by_side(common, models, width)
-        yield _tabulate_types(common, models, "the questions that all models know", width)
-        yield _tabulate_comparisons(result.comparisons, models, width)
+        _print_side_by_side(result, common, models)
+        _print_totals(common, models, "the questions that all models know")
+        _print_comparisons(result.comparisons, models)
         if len(own):
-            yield _tabulate_types(own, models, "all questions that a model knows", width)
+            _print_totals(own, models, "all questions that a model knows")
     if len(published):
-        yield _tabulate_types(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper", width)
+        _print_totals(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper")
 
 
-def _make_grid(title: str | None = None) -> Table:
-    return Table(
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, title=title, title_justify="left",
-        title_style="bold",
-    )  # fmt: skip
+def _is_total(row: Any) -> bool:
+    """Whether a row is about a type or the whole."""
+    return bool(row["level"] != "category")
 
 
 def _describe_models(scores: pd.DataFrame, name: str) -> str:
     overall = scores[(scores["level"] == "overall") & (scores["questions"] != "published")].iloc[0]
     known = f"{overall['known']:,} of {overall['asked']:,} questions"
-    return printable(" · ".join([name, f"{scores.attrs['questions']}: {known}", *overall["note"].split("; ")]))
+    return " · ".join([name, f"{scores.attrs['questions']}: {known}", *overall["note"].split("; ")])
 
 
-def _count_known(questions: pd.DataFrame, models: list[str]) -> Text:
-    """The number of questions that each model knows. The smallest one limits the common questions."""
-    known = questions.groupby("model")["known"].sum()
-    return Text("known to each: " + " · ".join(f"{_shorten(model, models)} {int(known[model]):,}" for model in models))
-
-
-def _tabulate_all(rows: pd.DataFrame, width: int) -> Table:
-    """Each category, each type and the whole, with every measure that fits."""
-    table = _make_grid()
-    table.add_column("category", overflow="fold")
-    measures = _add_measures(table, width - max(map(len, rows["name"])))
-    for row in _separate_levels(table, rows):
-        table.add_row(*map(Text, (printable(row["name"]), *measures(row))), style=_choose_style(row))
-    return table
-
-
-def _tabulate_side_by_side(rows: pd.DataFrame, models: list[str], width: int) -> Iterator[Table]:
+def _print_side_by_side(result: AnalogyResult, rows: pd.DataFrame, models: list[str]) -> None:
     """The accuracy of each model in each category, each type and the whole; in several tables if one is too wide."""
-    values = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
-    names = {model: _shorten(model, models) for model in models}
-    room = width - max(map(len, rows["name"])) - KNOWN
-    widths = [min(max(len(name), ACCURACY), LONGEST_NAME) + 2 for name in names.values()]
-    for group in _group_models(models, widths, room):
-        table = _make_grid()
-        table.add_column("accuracy", overflow="fold")
-        table.add_column("known", justify="right", no_wrap=True)
-        for model in group:
-            table.add_column(Text(names[model]), justify="right", overflow="fold", max_width=LONGEST_NAME)
-        for row in _separate_levels(table, rows[rows["model"] == models[0]]):
-            numbers = [format_number(values[model, row["level"], row["name"]]) for model in group]
-            table.add_row(*map(Text, (printable(row["name"]), f"{row['known']:,}", *numbers)), style=_choose_style(row))
-        yield table
+    known = result.questions.groupby("model")["known"].sum()
+    counts = " · ".join(f"{_shorten(model, models)} {known[model]:,}" for model in models)
+    title = f"{_describe_models(result.scores, f'{len(models)} models')}\nknown to each: {counts}"
+    accuracies = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
+
+    def show_accuracy(model: str, row: Any) -> str:
+        return format_number(accuracies[model, row["level"], row["name"]])
+
+    widest = max(len(_shorten(model, models)) for model in models)
+    at_once = max(1, (Terminal().width - LONGEST_NAME) // (min(widest, LONGEST_NAME) + 2))
+    for start in range(0, len(models), at_once):
+        columns: dict[str, Callable[[Any], str]] = {"accuracy": lambda row: row["name"], "known": MEASURES["known"]}
+        for model in models[start : start + at_once]:
+            columns[_shorten(model, models)] = partial(show_accuracy, model)
+        first = rows[rows["model"] == models[0]]
+        print_table(first, columns, title=title, section="level", is_bold=_is_total)
+        title = "\n"
 
 
-def _group_models(models: list[str], widths: list[int], room: int) -> Iterator[list[str]]:
-    """Groups of models, each as large as fits one table."""
-    group: list[str] = []
-    taken = 0
-    for model, width in zip(models, widths, strict=True):
-        if group and taken + width > room:
-            yield group
-            group, taken = [], 0
-        group.append(model)
-        taken += width
-    yield group
-
-
-def _tabulate_types(rows: pd.DataFrame, models: list[str], over: str, width: int) -> Table:
+def _print_totals(rows: pd.DataFrame, models: list[str], over: str) -> None:
     """The measures of each model for each type and the whole."""
-    table = _make_grid(f"over {over}")
-    names = [_shorten(model, models) for model in models]
-    longest = min(max(map(len, names)), LONGEST_NAME)
-    table.add_column("model", overflow="fold", max_width=LONGEST_NAME, min_width=longest)
-    table.add_column("", overflow="fold")
-    kinds = rows.loc[rows["level"] != "category", "name"]
-    measures = _add_measures(table, width - longest - 2 - max(map(len, kinds)))
-    for model, name in zip(models, names, strict=True):
-        own = rows[(rows["model"] == model) & (rows["level"] != "category")]
-        for place, row in enumerate(own.to_dict("records")):
-            table.add_row(*map(Text, ("" if place else name, printable(row["name"]), *measures(row))))
-        table.add_section()
-    return table
+    totals = rows[rows["level"] != "category"]
+    columns = {"model": lambda row: _shorten(row["model"], models), "": lambda row: row["name"], **MEASURES}
+    print_table(totals, columns, title=f"\nover {over}", texts=2, section="model", expendable=EXPENDABLE)
 
 
-def _add_measures(table: Table, room: int) -> Callable[[Any], list[str]]:
-    """Add columns for known questions, accuracy and the measures that fit. Returns the function that makes cells."""
-    room -= KNOWN
-    interval = room >= WITH_INTERVAL
-    room -= WITH_INTERVAL if interval else ACCURACY
-    shown = []
-    for measure in MEASURES:
-        if room >= measure.width:
-            shown.append(measure)
-            room -= measure.width
-    shown.sort(key=lambda measure: ORDER.index(measure.title))
-    for name in ("known", "accuracy [95%]" if interval else "accuracy", *(measure.title for measure in shown)):
-        table.add_column(name, justify="right", no_wrap=True)
-
-    def make_cells(row: Any) -> list[str]:
-        accuracy = _format_accuracy(row) if interval else format_number(row["accuracy"])
-        return [f"{row['known']:,}", accuracy, *(format_number(row[each.column], each.form) for each in shown)]
-
-    return make_cells
-
-
-def _tabulate_comparisons(comparisons: pd.DataFrame, models: list[str], width: int) -> Table:
+def _print_comparisons(comparisons: pd.DataFrame, models: list[str]) -> None:
     """The overall differences of accuracy between models, with their tests."""
-    table = _make_grid("differences of accuracy, overall")
-    counts = width >= 80
-    name = max(8, (width - (52 if counts else 36)) // 2)
-    table.add_column("model", overflow="fold", max_width=name)
-    table.add_column("against", overflow="fold", max_width=name)
-    for title in ("difference [95%]", *(["only one right"] if counts else []), "p (Holm)"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in comparisons[comparisons["level"] == "overall"].to_dict("records"):
-        difference = _format_interval(row["difference"], row["difference_low"], row["difference_high"], "+.3f")
-        only = [f"{row['only_model']:,} : {row['only_other']:,}"] if counts else []
-        pair = (_shorten(row["model"], models), _shorten(row["other"], models))
-        table.add_row(*map(Text, (*pair, difference, *only, _format_p_value(row["p_corrected"]))))
-    return table
-
-
-def _separate_levels(table: Table, rows: pd.DataFrame) -> Any:
-    """The rows as records; a line separates levels."""
-    previous = None
-    for row in rows.to_dict("records"):
-        if previous not in (None, row["level"]):
-            table.add_section()
-        previous = row["level"]
-        yield row
-
-
-def _choose_style(row: Any) -> str:
-    return "" if row["level"] == "category" else "bold"
+    columns: dict[str, Callable[[Any], str]] = {
+        "model": lambda row: _shorten(row["model"], models),
+        "against": lambda row: _shorten(row["other"], models),
+        "difference [95%]": lambda row: _format_interval(
+            row["difference"], row["difference_low"], row["difference_high"], "+.3f"
+        ),
+        "only one right": lambda row: f"{row['only_model']:,} : {row['only_other']:,}",
+        "p (Holm)": lambda row: "< 0.001" if row["p_corrected"] < 0.001 else f"{row['p_corrected']:.3f}",
+    }
+    overall = comparisons[comparisons["level"] == "overall"]
+    print_table(overall, columns, title="\ndifferences of accuracy, overall", texts=2, expendable=["only one right"])
 
 
 def _shorten(model: str, models: list[str]) -> str:
     """The last part of a path or Hub id, if these parts differ between the models."""
     parts = [name.rstrip("/").rsplit("/", 1)[-1] for name in models]
-    return printable(model.rstrip("/").rsplit("/", 1)[-1] if len(set(parts)) == len(parts) else model)
-
-
-def _format_accuracy(row: Any) -> str:
-    return _format_interval(row["accuracy"], row["accuracy_low"], row["accuracy_high"], ".3f")
+    return parts[models.index(model)] if len(set(parts)) == len(parts) else model
 
 
 def _format_interval(value: float, low: float, high: float, form: str) -> str:
     bounds = "" if is_missing(low) else f" [{format_number(low, form)}, {format_number(high, form)}]"
     return f"{format_number(value, form)}{bounds}"
-
-
-def _format_p_value(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-# Column of the results → its title.
-TITLES = {
-    "cosine_error": "1 - cos", "rank": "rank", "rho": "ρ", "sigma": "σ", "sigma_star": "σ*", "delta": "δ", "xi": "ξ",
-    "zeta_spread": "ζ range", "contexts": "contexts",
-}  # fmt: skip
-WHOLE = ("rank", "contexts")
-# What a narrow terminal does not show.
-EXPENDABLE = ("contexts", "rank")
 
 
 def print_explanation(frame: pd.DataFrame) -> None:
@@ -395,15 +239,8 @@ def print_explanation(frame: pd.DataFrame) -> None:
     counts = (f"{frame.attrs[name]:,} {name}" for name in ("sentences", "words", "dimensions"))
     console.print(", ".join(counts), style="bold", highlight=False)
     for model, rows in frame.groupby("model", sort=False):
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        table.add_column(Text(str(model)), overflow="fold")
-        for title in TITLES.values():
-            table.add_column(title, justify="right", no_wrap=True)
-        for row in rows.to_dict("records"):
-            question = printable(f"{row['a']} : {row['b']} = {row['c']} : {row['answer']}")
-            numbers = [format_number(row[name], "d" if name in WHOLE else ".2f") for name in TITLES]
-            table.add_row(Text(question), *map(Text, numbers))
-        console.print(drop_columns(table, console, EXPENDABLE))
-    console.print(Text("ρ to ξ are norms over the contexts in which all probabilities are positive", style="dim"))
+        columns = {str(model): lambda row: f"{row['a']} : {row['b']} = {row['c']} : {row['answer']}", **TERMS}
+        print_table(rows, columns, expendable=EXPENDABLE_TERMS)
+    console.print("ρ to ξ are norms over the contexts in which all probabilities are positive", style="dim")
     if (frame["contexts"] == 0).any():
-        console.print(Text("—: there is no such context; a larger corpus has more", style="dim"))
+        console.print("—: there is no such context; a larger corpus has more", style="dim")

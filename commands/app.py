@@ -6,7 +6,6 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -15,14 +14,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from attngeo.checkpoints.files import THREADS
-from attngeo.errors import (
-    AttnGeoError,
-    CheckpointError,
-    InterruptedTrainingError,
-    OutputError,
-    UsageError,
-    advise_extra,
-)
+from attngeo.errors import AttnGeoError, CheckpointError, InterruptedTrainingError, OutputError
 
 from .help import Command, Group
 from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
@@ -39,8 +31,8 @@ READ, TRAIN, SHOW, ESTIMATE, PAPERS = (
 class SubCommand(NamedTuple):
     """What the list of commands says of one. It is defined by its name in the module of its name."""
 
-    panel: str
-    purpose: str
+    rich_help_panel: str
+    help: str
 
 
 # A test compares the texts with those of the commands, whose modules are imported when they are called.
@@ -69,21 +61,6 @@ COMMANDS = {
 }
 
 
-class Commands(Mapping[str, Any]):
-    """The sub-commands by name; a module is imported when its command is asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        return load_command(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
 @cache
 def load_command(name: str) -> Any:
     """A sub-command, or a group of them, as the parser needs it."""
@@ -96,15 +73,15 @@ def load_command(name: str) -> Any:
 
 
 class Root(Group):
-    """`attngeo` itself."""
+    """`attngeo` itself. The module of a sub-command is imported when it is called."""
 
     def __init__(self, **about: Any) -> None:
         super().__init__(**about)
-        self.commands = Commands()  # type: ignore[assignment]  # typer only reads it
+        self.commands: dict[str, Any] = dict(COMMANDS)
 
-    def list_purposes(self, _ctx: Any) -> Iterator[tuple[str, str, str]]:
-        """The panel, the name and the purpose of each command."""
-        return ((command.panel, name, command.purpose) for name, command in COMMANDS.items())
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The sub-command of this name, as the parser needs it; None if there is none."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
 
 app = typer.Typer(
@@ -182,9 +159,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
-        return f"{message.replace('Value error, ', '')} (see {command} --help)", getattr(error, "exit_code", 2)
-    if isinstance(error, ModuleNotFoundError) and (advice := advise_extra(error)):
-        return advice, UsageError.exit_code
+        return f"{message} (see {command} --help)", getattr(error, "exit_code", 2)
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
     return describe_error(error), CheckpointError.exit_code

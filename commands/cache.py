@@ -71,7 +71,7 @@ def cache(
     entries = [entry for entry in list_entries() if _is_chosen(entry, models or [], outdated=outdated)]
     if action == "clear":
         if format != "table":
-            raise UsageError(f"format is {format!r}, which is for list only; clear prints nothing on stdout")
+            raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
         remove(entries)
         if not quiet:
             say(f"removed {_count(entries)} from {folder}")

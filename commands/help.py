@@ -14,17 +14,16 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from attngeo.choices import PANELS, RUNNING
-from attngeo.errors import NetworkError, UsageError
-
-from .messages import write_flags
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from attngeo.errors import AttnGeoError, NetworkError, UsageError, require_extra
 
 # Typer's names of types → short ones.
 TYPES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<str>": "TEXT", "<list[Path]>": "FILE", "<path>": "PATH"}
@@ -34,7 +33,25 @@ SIDE_BY_SIDE, WIDEST_NAME = 60, 32
 WIDEST = 100
 
 
-class Command(TyperCommand):
+class Helpful:
+    """What commands and groups have in common: `--help` prints while arguments are parsed, to a pipe that may close."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Parse the arguments."""
+        with _pipe():
+            return super().make_context(*args, **more)  # type: ignore[misc]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The whole text of --help."""
+        console = Console(highlight=False, markup=False, emoji=False)
+        console.width = min(console.width, WIDEST)
+        with console.capture() as capture:
+            for part in _list_parts(self, ctx, is_narrow=console.width < SIDE_BY_SIDE):
+                console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))
+        formatter.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+
+
+class Command(Helpful, TyperCommand):
     """A command with its help in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -54,45 +71,21 @@ class Command(TyperCommand):
             raise UsageError("--quiet and --verbose contradict each other; leave out one of them")
         with _pipe():
             try:
-                return super().invoke(ctx)
-            except UsageError as error:
-                options = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
-                error.args = (write_flags(str(error), {param.name: param.opts[0] for param in options}),)
+                with require_extra():
+                    return super().invoke(ctx)
+            except AttnGeoError as error:
+                error.spelling = {str(param.name): param.opts[0] for param in self.params if param.opts[0][0] == "-"}
                 raise
             finally:
                 sys.stdout.flush()
 
-    def make_context(self, *args: Any, **more: Any) -> Any:
-        """Parse the arguments; --help prints here."""
-        with _pipe():
-            return super().make_context(*args, **more)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The whole text of --help."""
-        formatter.write(_render(_parts(self, ctx)))
-
-
-class Group(TyperGroup):
+class Group(Helpful, TyperGroup):
     """The list of commands, in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Without a command, print the list of commands."""
         return super().parse_args(ctx, args or ["--help"])
-
-    def make_context(self, *args: Any, **more: Any) -> Any:
-        """Parse the arguments; --help and --version print here."""
-        with _pipe():
-            return super().make_context(*args, **more)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The whole text of --help."""
-        formatter.write(_render(_parts(self, ctx)))
-
-    def list_purposes(self, ctx: Any) -> Iterator[tuple[str, str, str]]:
-        """The panel, the name and the purpose of each command."""
-        for name in self.list_commands(ctx):
-            command: Any = self.get_command(ctx, name)
-            yield command.rich_help_panel, name, " ".join(command.help.partition("\n\n")[0].split())
 
 
 @contextmanager
@@ -116,23 +109,19 @@ def _nobody_reads() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _parts(command: Command | Group, ctx: Any) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _list_parts(command: Any, ctx: Any, *, is_narrow: bool) -> Iterator[RenderableType]:
     yield Text.assemble(("Usage: ", "bold"), command.get_usage(ctx).removeprefix("Usage: ").strip())
-    yield from _prose(command.help or "")
-    for title, records in _groups(command, ctx).items():
-        yield from _section(title, records)
-    yield from _prose(command.epilog or "")
+    yield from _list_paragraphs(command.help or "", is_narrow=is_narrow)
+    for title, records in _group_records(command, ctx).items():
+        yield from _list_records(title, records, is_narrow=is_narrow)
+    yield from _list_paragraphs(command.epilog or "", is_narrow=is_narrow)
 
 
-def _prose(text: str) -> Iterator[RenderableType]:
+def _list_paragraphs(text: str, *, is_narrow: bool) -> Iterator[RenderableType]:
     """The paragraphs of a docstring. A title with indented lines stays as it is: examples.
 
     Indented lines with two spaces inside are names and their meanings.
     """
-    from rich.text import Text
-
     for paragraph in filter(None, inspect.cleandoc(text).split("\n\n")):
         first, *rest = paragraph.splitlines()
         lines = [line.strip() for line in rest]
@@ -140,19 +129,19 @@ def _prose(text: str) -> Iterator[RenderableType]:
             yield Text("\n" + " ".join(paragraph.split()))
         elif all("  " in line for line in lines):
             pairs = (line.partition("  ") for line in lines)
-            yield from _section(first.removesuffix(":"), [(name, text.strip()) for name, _, text in pairs])
+            records = [(name, meaning.strip()) for name, _, meaning in pairs]
+            yield from _list_records(first.removesuffix(":"), records, is_narrow=is_narrow)
         else:
             yield Text("\n" + first.removesuffix(":"), style="bold")
             # Lines are not wrapped on a narrow terminal, so that they can be copied.
             yield from (Text(f"  {line}", style="green", no_wrap=True, overflow="ignore") for line in lines)
 
 
-def _groups(command: Command | Group, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+def _group_records(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
     """Title → name and text of each argument, option or command under it."""
     groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *PANELS)}
     for param in command.get_params(ctx):
-        record = param.get_help_record(ctx)
-        if record is None:
+        if (record := param.get_help_record(ctx)) is None:
             continue
         name, about = record
         about = re.sub(r"\[default: \((.*?)\)\]", r"[default: \1]", about).removesuffix(".")
@@ -162,21 +151,18 @@ def _groups(command: Command | Group, ctx: Any) -> dict[str, list[tuple[str, str
             name = re.sub(r"<.*?>", lambda kind: TYPES.get(kind[0], kind[0][1:-1]), name)
             groups[getattr(param, "rich_help_panel", None) or RUNNING].append((name, about))
     if isinstance(command, Group):
-        for panel, name, purpose in command.list_purposes(ctx):
-            groups.setdefault(panel, []).append((name, purpose))
+        for name, member in command.commands.items():
+            purpose = " ".join(str(member.help).partition("\n\n")[0].split())
+            groups.setdefault(str(getattr(member, "rich_help_panel", "")), []).append((name, purpose))
         groups["Options"] = groups.pop(RUNNING)
     return {title: records for title, records in groups.items() if records}
 
 
-def _section(title: str, records: Iterable[tuple[str, str]]) -> Iterator[RenderableType]:
+def _list_records(title: str, records: Iterable[tuple[str, str]], *, is_narrow: bool) -> Iterator[RenderableType]:
     """A title, then names beside their meanings; on a narrow terminal, names above them."""
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
     yield Text(f"\n{title}", style="bold")
     records = list(records)
-    if _console().width < SIDE_BY_SIDE:
+    if is_narrow:
         for name, text in records:
             yield Padding(Text(name, style="cyan"), (0, 0, 0, 2))
             yield Padding(Text(text), (0, 0, 0, 6))
@@ -187,20 +173,3 @@ def _section(title: str, records: Iterable[tuple[str, str]]) -> Iterator[Rendera
     for name, text in records:
         grid.add_row(Text(name), Text(text))
     yield Padding(grid, (0, 0, 0, 2))
-
-
-def _render(parts: Iterable[RenderableType]) -> str:
-    """The parts one below the other, in colour if stdout is a terminal that shows colours."""
-    console = _console()
-    with console.capture() as capture:
-        for part in parts:
-            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.width = min(console.width, WIDEST)
-    return console

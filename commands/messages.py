@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,6 @@ from attngeo.errors import AttnGeoError, UnexpectedError
 
 # Set this variable to see the traceback of an unexpected error.
 TRACEBACK = "ATTNGEO_TRACEBACK"
-# How a message about one option, or two, begins.
-ABOUT_OPTIONS = re.compile(r"\w+(?: (?:and|requires) \w+)?(?=[ ,])")
-# A name with an underscore that is neither quoted nor part of a path.
-OPTION_NAME = re.compile(r"(?<![\w'/.-])[a-z]+_[a-z_]+(?![\w'/.-])")
-
 # Characters of a word, and of a line. A path of this length is rare; a line of this length fills half a terminal.
 LONGEST_WORD, LONGEST_LINE = 300, 1200
 # Of what is shortened, how much of the whole is its start. The end of a path or of a message says most, too.
@@ -34,20 +29,6 @@ _requests: list[int] = []
 def say(text: str) -> None:
     """Print one line on stderr, without control characters that a terminal would execute."""
     sys.stderr.write(f"attngeo: {shorten(printable(text))}\n")
-
-
-def write_flags(message: str, flags: Mapping[str, str]) -> str:
-    """The message with its options as the command line spells them; the library begins a message with their names.
-
-    Names with an underscore are replaced everywhere, because they are no words of a sentence.
-
-    >>> write_flags("steps is 5, expected a multiple of log_every", {"steps": "--steps", "log_every": "--log-every"})
-    '--steps is 5, expected a multiple of --log-every'
-    """
-    about = ABOUT_OPTIONS.match(message)
-    end = about.end() if about is not None else 0
-    first = re.sub(r"\w+", lambda word: flags.get(word[0], word[0]), message[:end])
-    return first + OPTION_NAME.sub(lambda word: flags.get(word[0], word[0]), message[end:])
 
 
 def describe_error(error: Exception) -> str:

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from attngeo.analogies.options import NearestOptions
-from attngeo.bounds import printable
 from attngeo.checkpoints.access import HubAccess
 
 from .declare import with_options
 from .messages import say
-from .outputs import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models, print_rows
+from .outputs import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models, deliver_rows
+from .tables import print_table
 
 
 @with_options
@@ -49,21 +49,6 @@ def nearest(
     if not quiet:
         for note in frame.attrs["notes"]:
             say(f"note: {model}: {note}")
-    if format is not OutputFormat.table:
-        return print_rows(frame, format)
-
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    from .tables import Terminal
-
-    grid = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    grid.add_column("word", overflow="fold")
-    grid.add_column("cosine", justify="right")
-    for row in frame.to_dict("records"):
-        grid.add_row(Text(printable(row["word"])), f"{row['cosine']:+.3f}")
-    console = Terminal()
-    title = printable(" · ".join([model, " ".join(words), *frame.attrs["how"]]))
-    console.print(title, style="bold", highlight=False)
-    return console.print(grid)
+    columns = {"word": lambda row: row["word"], "cosine": lambda row: f"{row['cosine']:+.3f}"}
+    title = " · ".join([model, " ".join(words), *frame.attrs["how"]])
+    deliver_rows(frame, (), format, lambda rows: print_table(rows, columns, title=title))

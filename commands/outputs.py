@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -103,28 +103,24 @@ def complete_models(incomplete: str) -> list[str]:
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
 ]
+
+
+def file_option(*flags: str, help: str) -> Any:
+    """An option whose value is a file of results."""
+    return typer.Option(*flags, metavar="FILE", help=help, rich_help_panel=RESULTS)
+
+
 Output = Annotated[
     list[Path] | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated",
-        rich_help_panel=RESULTS,
+    file_option(
+        "-o", "--output", help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated"
     ),
 ]
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print no progress and no notes on stderr", rich_help_panel=RUNNING)
 ]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "-v",
-        "--verbose",
-        help="Print on stderr what is read, from where, and how long it took",
-        rich_help_panel=RUNNING,
-    ),
-]
+VERBOSE_HELP = "Print on stderr what is read, from where, and how long it took"
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help=VERBOSE_HELP, rich_help_panel=RUNNING)]
 
 
 class OutputFormat(StrEnum):

@@ -93,7 +93,9 @@ def pretrain(
     comparison, rest = separate_comparison(given)
     if comparison.compare is None:
         if study != StudyOptions():
-            raise UsageError("jobs, cluster and fail_fast require compare, which is not given; there is only one run")
+            raise UsageError(
+                "$jobs, $cluster and $fail_fast require $compare", "jobs", "cluster", "fail_fast", "compare"
+            )
         finished = _run(rest, output, make_bar, resume=resume)
         if first and format == "json":
             sys.stdout.write(json.dumps(finished.summary, indent=2) + "\n")

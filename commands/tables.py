@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
+from attngeo.bounds import printable
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUARTILES, statistic
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MISSING = "—"
 # Larger numbers have so many digits that tables cut them.
@@ -26,6 +31,38 @@ def start_table(first: str, *numbers: str) -> Table:
     for name in numbers:
         table.add_column(name, justify="right")
     return table
+
+
+def print_table(
+    rows: pd.DataFrame,
+    columns: Mapping[str, Callable[[Any], str]],
+    *,
+    title: str = "",
+    texts: int = 1,
+    section: str | None = None,
+    is_bold: Callable[[Any], bool] | None = None,
+    expendable: Sequence[str] = (),
+) -> None:
+    """Print rows as a table, on a narrow terminal without the expendable columns, the first ones first.
+
+    columns: title → the cell of a row. texts: the number of columns, from the first, that are texts; the others are
+    aligned to the right. section: the column of the rows at whose changes a line is drawn.
+    """
+    console = Terminal()
+    for line in title.splitlines():
+        console.print(printable(line), style="bold", highlight=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for place, name in enumerate(columns):
+        is_text = place < texts
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    previous: Any = None
+    for row in rows.to_dict("records"):
+        if section is not None and previous not in (None, row[section]):
+            table.add_section()
+        previous = row[section] if section is not None else None
+        cells = [Text(printable(cell(row))) for cell in columns.values()]
+        table.add_row(*cells, style="bold" if is_bold is not None and is_bold(row) else "")
+    console.print(drop_columns(table, console, expendable))
 
 
 def is_missing(value: Any) -> bool:

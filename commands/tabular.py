@@ -93,7 +93,7 @@ def fit(
     check_outputs(files, inputs=[train, *([options.test] if options.test else [])])
     if OURS not in options.method_names and (save or encodings_output):
         what = "save" if save else "encodings_output"
-        raise UsageError(f"{what} requires {OURS} among the methods; the others cannot be saved or drawn")
+        raise UsageError(f"${what} requires {OURS} among the methods; others cannot be saved or drawn", what)
     with hold_folders(save):
         from attngeo.estimators.tabular.files import fit_table, read_tables, tabulate_encodings
         from attngeo.tables.write import write_table

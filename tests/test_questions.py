@@ -14,8 +14,9 @@ from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, Options, option
 from attngeo.provenance import digest_code, software
 from attngeo.questions import QUESTIONS, Question
-from attngeo.reporting import build_report, read_recipe
 from attngeo.reporting.answers import ResultsAnswer, Workplace
+from attngeo.reporting.recipe import read_recipe
+from attngeo.reporting.report import build_report
 from attngeo.studies.results import ResultStore
 
 COLUMNS = ("method", "seed", "n_c", "noise", "corr", "accuracy")

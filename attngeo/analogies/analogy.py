@@ -228,7 +228,7 @@ def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) 
 def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
     """Refuse arguments that contradict each other, before any file is read."""
     if not references:
-        raise UsageError("models is empty, expected at least one model")
+        raise UsageError("$models is empty, expected at least one model", "models")
     names = [
         (str(model), 0) if isinstance(model, str | Path) else (getattr(model, "ref", type(model).__name__), id(model))
         for model in references
@@ -236,7 +236,7 @@ def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{repeated[0][0]} is named twice, expected different models")
     if options.published and options.questions != GOOGLE:
-        raise UsageError(f"published is the paper's Table 3, which is about the {GOOGLE} questions; leave it out")
+        raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
 
 
 def _describe_provenance(

@@ -145,7 +145,7 @@ def _train(
     import numpy as np
 
     from attngeo.papers.wibisono2023.corpus import ContinuousBag, WordAttention, fit
-    from attngeo.training import seeded
+    from attngeo.training.loop import seeded
 
     with seeded(options.seed):
         model = (ContinuousBag if name == "cbow" else WordAttention)(corpus.size, options.dimensions)

@@ -122,7 +122,8 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
     """
     if embedding.pieces is None:
         raise UsageError(
-            f"{embedding.ref}: --compose needs a tokeniser, and a file of word vectors has none; leave it out"
+            f"{embedding.ref}: $compose requires a tokeniser, and a file of word vectors has none; leave it out",
+            "compose",
         )
     candidates = set(index.values())
     composed: dict[str, Tokens] = {}
@@ -153,8 +154,9 @@ class Space:
         self.width = lexicon.embedding.matrix.shape[1]
         if settings.remove_top >= self.width:
             raise UsageError(
-                f"remove_top is {settings.remove_top}, expected less than the {self.width} dimensions of "
-                f"{lexicon.embedding.ref}"
+                f"$remove_top is {settings.remove_top}, expected less than the {self.width} dimensions of "
+                f"{lexicon.embedding.ref}",
+                "remove_top",
             )
         self._mean, self._top = self._fit()
 

@@ -161,12 +161,14 @@ class _Probe:
         if allowed < 1:
             raise UsageError(
                 f"{space.lexicon.embedding.ref} has {len(space.candidates)} candidates, expected more than the words "
-                "of a question; use a larger table, or --candidates all"
+                "of a question; use a larger table, or set $candidates to all",
+                "candidates",
             )
         if not 1 <= top_k <= allowed:
             raise UsageError(
-                f"top_k is {top_k}, expected from 1 to {allowed:,}: {space.lexicon.embedding.ref} has "
-                f"{len(space.candidates):,} candidates, minus the words of a question"
+                f"$top_k is {top_k}, expected from 1 to {allowed:,}: {space.lexicon.embedding.ref} has "
+                f"{len(space.candidates):,} candidates, minus the words of a question",
+                "top_k",
             )
         self._top_k = top_k
         # The place of each row among the candidates: a question's own words are no answers to it.
@@ -236,6 +238,7 @@ def _choose_blocks(device: str, vectors: Tensor, questions: int, memory: int) ->
             return most_questions, block
         if block <= FEWEST:
             raise UsageError(
-                f"memory is {memory:,} bytes, expected at least {needed:,} for {words:,} words of {width} dimensions"
+                f"$memory is {memory:,} bytes, expected at least {needed:,} for {words:,} words of {width} dimensions",
+                "memory",
             )
         block //= 2

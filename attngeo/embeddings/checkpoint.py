@@ -92,7 +92,8 @@ def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
         if inputs is not None and store.config.get("tie_word_embeddings") is not False:
             return inputs, ["no unembedding of its own: tied to the input embeddings"]
         raise UnsupportedModelError(
-            f"{store.ref}: no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; use --table input"
+            f"{store.ref}: no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; set $table to input",
+            "table",
         )
     if inputs is None:
         hints = [name for name in store.names if "emb" in name]

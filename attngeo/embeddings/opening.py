@@ -65,7 +65,7 @@ def open_embedding(
     if file is None:
         return read_checkpoint(model, table, tokeniser=tokeniser, hub=hub, progress=progress)
     if table == "output":
-        raise UsageError(f"{text}: a file of word vectors has one table only; leave out --table output")
+        raise UsageError(f"{text}: a file of word vectors has one table only; leave out $table", "table")
     return read_vectors(*file, text, progress)
 
 

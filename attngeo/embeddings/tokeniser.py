@@ -79,7 +79,9 @@ def take_tokeniser(tokeniser: Any) -> Tokeniser:
         return _wrap_fast(type(library).from_str(library.to_str()))  # a copy: its settings are changed
     if hasattr(tokeniser, "all_special_ids"):
         return _wrap_slow(tokeniser)
-    raise UsageError(f"tokeniser is a {type(tokeniser).__name__}, expected a tokeniser of transformers or tokenizers")
+    raise UsageError(
+        f"$tokeniser is a {type(tokeniser).__name__}, expected one of transformers or tokenizers", "tokeniser"
+    )
 
 
 def read_tokeniser(store: TensorStore) -> Tokeniser:

@@ -19,16 +19,5 @@ if TYPE_CHECKING:
         AttentionClassifier as AttentionClassifier,
         fit_together as fit_together,
     )
-
-_HOMES = {
-    "AttentionClassifier": "tabular.classifier", "ExponentialFamilyAttention": "efa.estimator",
-    "fit_together": "tabular.classifier",
-}  # fmt: skip
-__all__ = list(_HOMES)
-
-
-__getattr__ = import_when_used(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+else:
+    __getattr__, __dir__ = import_when_used(__name__)

@@ -161,7 +161,7 @@ def _name_items(own: pd.DataFrame, table: pd.DataFrame) -> tuple[list[str], list
     lines = [escape_name(items.get(position, position), NAME_LENGTH) for position in table.index]
     columns = [
         escape_name(items.get(position, position), NAME_LENGTH) + (f", {lag:g} before" if lag else "")
-        for lag, position in table.columns.tolist()
+        for lag, position in table.columns.to_frame().to_numpy()
     ]
     return lines, columns
 

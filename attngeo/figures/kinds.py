@@ -36,12 +36,12 @@ def parse_where(texts: Any) -> Mapping[str, Any]:
     if isinstance(texts, Mapping):
         return texts
     if not isinstance(texts, list | tuple):
-        raise UsageError(f"where is {texts!r:.60}, expected a column and its value, such as {{'layer': 2}}")
+        raise UsageError(f"$where is {texts!r:.60}, expected a column and its value, such as {{'layer': 2}}", "where")
     values: dict[str, list[str]] = {}
     for text in texts:
         column, equals, value = text.partition("=")
         if not (column and equals and value):
-            raise UsageError(f"where is {text!r}, expected COLUMN=VALUE")
+            raise UsageError(f"$where is {text!r}, expected COLUMN=VALUE", "where")
         values.setdefault(column, []).append(value)
     return values
 
@@ -132,7 +132,7 @@ class FigureSpec:
         """Raise UsageError if one of these options, which a user gave, has no effect on this kind."""
         for name in names:
             if name not in self.options:
-                raise UsageError(f"{name} is not an option of {self.name}, expected some of: {', '.join(self.options)}")
+                raise UsageError(f"${name} is no option of {self.name}, expected: {', '.join(self.options)}", name)
 
 
 SCORED = ("model", "stack", "layer", "head")

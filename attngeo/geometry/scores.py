@@ -77,7 +77,7 @@ def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Co
 def check_choices(gamma: float, convention: str) -> None:
     """Raise UsageError unless `gamma` is finite and `convention` is a known one."""
     if not isinstance(gamma, int | float) or not math.isfinite(gamma):
-        raise UsageError(f"gamma is {gamma}, expected a finite number of standard deviations such as 2")
+        raise UsageError(f"$gamma is {gamma}, expected a finite number of standard deviations such as 2", "gamma")
     one_of("convention", convention, Convention)
 
 

@@ -41,7 +41,7 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
             if factors.shape != plain.shape:
                 raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
             return plain / factors
-    raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is not supported; score without --rope-offset")
+    raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is unsupported; leave out $rope_offset", "rope_offset")
 
 
 def rotary_scaling(

@@ -26,24 +26,5 @@ if TYPE_CHECKING:
         make_options as make_options,
     )
     from attngeo.pretrain.runs import Run as Run, run as run
-
-_HOMES = {
-    "AttentionGeometryCallback": "callback",
-    "Comparison": "comparison",
-    "ComparisonOptions": "options",
-    "ImagePretrainOptions": "options",
-    "Run": "runs",
-    "TextPretrainOptions": "options",
-    "compare": "comparison",
-    "initialise": "initialisation",
-    "make_options": "options",
-    "run": "runs",
-}
-__all__ = list(_HOMES)
-
-
-__getattr__ = import_when_used(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+else:
+    __getattr__, __dir__ = import_when_used(__name__)

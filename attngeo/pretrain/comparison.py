@@ -131,11 +131,11 @@ def compare(
 def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptions) -> list[RunOptions]:
     """The options of every run. Raises UsageError."""
     if len(inits) < 2 or len(set(inits)) < len(inits):
-        raise UsageError(f"compare is {','.join(inits)!r}, expected two or more different initialisations")
+        raise UsageError(f"$compare is {','.join(inits)!r}, expected two or more different initialisations", "compare")
     by_objective = [options]
     if comparison.objectives:
         if not isinstance(options, TextPretrainOptions):
-            raise UsageError("objectives is for texts, but these runs are on images; leave it out")
+            raise UsageError("$objectives is for texts, but these runs are on images; leave it out", "objectives")
         known = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
         by_objective = [options.replace(objective=objective) for objective in known]
     plan = [
@@ -143,11 +143,13 @@ def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptio
         for planned, number, init in product(by_objective, range(comparison.seeds), inits)
     ]
     if len({_folder_name(planned) for planned in plan}) < len(plan):
-        raise UsageError(f"compare is {','.join(inits)!r}: two of them would have folders of the same name")
+        raise UsageError(f"$compare is {','.join(inits)!r}: two of them would have folders of the same name", "compare")
     if options.steps % options.log_every:
         raise UsageError(
-            f"steps is {options.steps}, expected a multiple of log_every {options.log_every}: otherwise the last loss "
-            "is a mean of fewer steps than the others; change one of them"
+            f"$steps is {options.steps}, expected a multiple of $log_every {options.log_every}: otherwise the last "
+            "loss is a mean of fewer steps than the others; change one of them",
+            "steps",
+            "log_every",
         )
     return plan
 
@@ -172,7 +174,9 @@ def _train_all(
     """
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # that accelerate started, and that train each run together
     if several and study.elsewhere:
-        raise UsageError("jobs and cluster are for runs of one process; start them without accelerate launch")
+        raise UsageError(
+            "$jobs and $cluster are for one process a run; start without accelerate launch", "jobs", "cluster"
+        )
     stop = _StopRuns(report)
 
     def note(outcome: RunOutcome[Run]) -> None:

@@ -155,7 +155,7 @@ def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") ->
         return texts[0]
     else:
         problem = "several columns hold text" if texts else "no column holds text"
-    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; choose one with --text-column")
+    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; set $text_column", "text_column")
 
 
 def _classify(value: Any) -> int:

@@ -64,7 +64,8 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     if len(train) < batch:
         raise DataError(
             f"{data.name} has {len(train):,} images to train on, expected at least one batch of {batch}; give more, or "
-            "lower --batch-size"
+            "lower $batch_size",
+            "batch_size",
         )
     images_per_update = batch * options.grad_accum
     updates_per_epoch = math.ceil(len(train) / images_per_update)
@@ -104,8 +105,10 @@ def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple
     warmup = options.warmup or options.warmup_epochs * updates_per_epoch
     if warmup > steps:
         raise UsageError(
-            f"warmup_epochs is {options.warmup_epochs}, here {warmup} steps, expected at most the {steps} of the run; "
-            "give --warmup STEPS"
+            f"$warmup_epochs is {options.warmup_epochs}, here {warmup} steps, expected at most the {steps} of the run; "
+            "give the steps of $warmup",
+            "warmup_epochs",
+            "warmup",
         )
     return steps, warmup
 

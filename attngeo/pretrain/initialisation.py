@@ -103,7 +103,8 @@ def _parse_checkpoint(init: Any) -> Any:
         reference = None
     if reference is None or (reference.kind == "hub" and "/" not in reference.name):
         raise UsageError(
-            f"init is {init!r}, expected one of: {', '.join(INITS)}; or org/name, demo:encoder, a folder or a file"
+            f"$init is {init!r}, expected one of: {', '.join(INITS)}; or org/name, demo:encoder, a folder or a file",
+            "init",
         )
     return reference
 
@@ -112,7 +113,7 @@ def _make_generator(seed: int | torch.Generator | None) -> torch.Generator | Non
     if seed is None or isinstance(seed, torch.Generator):
         return seed
     if type(seed) is not int:
-        raise UsageError(f"seed is {seed!r}, expected an integer or a torch.Generator")
+        raise UsageError(f"$seed is {seed!r}, expected an integer or a torch.Generator", "seed")
     return torch.Generator().manual_seed(seed)
 
 

@@ -52,7 +52,9 @@ def configure_text(options: TextPretrainOptions, tokeniser: PreTrainedTokenizerB
         config.is_decoder = True  # a BERT becomes a decoder by its causal mask alone
     longest = getattr(config, "max_position_embeddings", None) or 0
     if 0 < longest < options.seq_len:
-        raise UsageError(f"seq_len is {options.seq_len}, expected at most the {longest} positions of {options.model}")
+        raise UsageError(
+            f"$seq_len is {options.seq_len}, expected at most the {longest} positions of {options.model}", "seq_len"
+        )
     return config
 
 
@@ -74,8 +76,9 @@ def check_length(model: PreTrainedModel, length: int) -> None:
             model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
-            f"a {model.config.model_type} model as configured cannot take seq_len {length} ({first_line(error)}); "
-            "lower --seq-len, or raise max_position_embeddings in its config.json"
+            f"a {model.config.model_type} model as configured cannot take $seq_len {length} ({first_line(error)}); "
+            "lower it, or raise max_position_embeddings in its config.json",
+            "seq_len",
         ) from error
     finally:
         model.train(training)
@@ -114,7 +117,7 @@ def load_config(model: str) -> PreTrainedConfig:
     path = Path(model).expanduser()
     path = path / "config.json" if path.is_dir() else path
     if not path.exists():
-        raise UsageError(f"model is {model!r}, expected a config.json or one of: {', '.join(PRESETS)}")
+        raise UsageError(f"$model is {model!r}, expected a config.json or one of: {', '.join(PRESETS)}", "model")
     try:
         fields = json.loads(read_small_text(path))
         model_type = str(fields.pop("model_type", ""))

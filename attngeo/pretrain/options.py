@@ -127,11 +127,11 @@ class PretrainOptions(Options):
 
     def _check(self) -> None:
         if self.task != self.TASK:
-            raise UsageError(f"task is {self.task!r}, expected {self.TASK!r} for {type(self).__name__}")
+            raise UsageError(f"$task is {self.task!r}, expected {self.TASK!r} for {type(self).__name__}", "task")
         if self.lr == 0:
-            raise UsageError(f"lr is {self.lr}, expected a positive number")
+            raise UsageError(f"$lr is {self.lr}, expected a positive number", "lr")
         if self.steps and self.warmup > self.steps:
-            raise UsageError(f"warmup is {self.warmup}, expected at most the {self.steps} steps; lower --warmup")
+            raise UsageError(f"$warmup is {self.warmup}, expected at most the {self.steps} steps; lower it", "warmup")
 
     @classmethod
     def of(cls, model: str = "", **given: Any) -> Self:
@@ -160,7 +160,7 @@ class PretrainOptions(Options):
         for name in chosen.keys() - options_of(cls).keys():
             for other in (TextPretrainOptions, ImagePretrainOptions):
                 if name in options_of(other):
-                    raise UsageError(f"{name} is for {other.TASK}s, but this run is on {cls.TASK}s; leave it out")
+                    raise UsageError(f"${name} is for {other.TASK}s, but this run has {cls.TASK}s; leave it out", name)
             raise UsageError(f"there is no option {name!r}")
 
     @property
@@ -210,10 +210,10 @@ class TextPretrainOptions(PretrainOptions):
 
     def _check(self) -> None:
         if not self.steps:
-            raise UsageError("steps is 0, expected at least 1")
+            raise UsageError("$steps is 0, expected at least 1", "steps")
         check_share("mlm_probability", self.mlm_probability)
         if self.objective == "mlm" and self.mlm_probability == 0:
-            raise UsageError("mlm_probability is 0, expected more: nothing would be predicted")
+            raise UsageError("$mlm_probability is 0, expected more: nothing would be predicted", "mlm_probability")
 
     @property
     def objective_name(self) -> str:
@@ -251,7 +251,7 @@ class ImagePretrainOptions(PretrainOptions):
 
     def _check(self) -> None:
         if not self.steps and not self.epochs:
-            raise UsageError("steps and epochs are 0, expected one of them to be at least 1")
+            raise UsageError("$steps and $epochs are 0, expected one of them to be at least 1", "steps", "epochs")
         check_share("label_smoothing", self.label_smoothing)
         check_share("ema_decay", self.ema_decay)
 
@@ -263,7 +263,7 @@ KINDS: Mapping[Task, type[RunOptions]] = {"text": TextPretrainOptions, "image": 
 def check_share(name: str, value: float) -> None:
     """Raise UsageError unless 0 ≤ value < 1."""
     if not 0 <= value < 1:
-        raise UsageError(f"{name} is {value}, expected a share from 0 to less than 1")
+        raise UsageError(f"${name} is {value}, expected a share from 0 to less than 1", name)
 
 
 def parse_names(text: Any) -> Any:
@@ -294,9 +294,13 @@ class ComparisonOptions(Options):
 
     def _check(self) -> None:
         if self.compare is None and self.objectives is not None:
-            raise UsageError("objectives requires compare, which is not given; for a single run, give one objective")
+            raise UsageError(
+                "$objectives requires $compare; for a single run, give one objective",
+                "objectives",
+                "compare",
+            )
         if self.compare is None and self.seeds != 1:
-            raise UsageError("seeds requires compare, which is not given; for a single run, give one seed")
+            raise UsageError("$seeds requires $compare; for a single run, give one seed", "seeds", "compare")
         for objective in self.objectives or ():
             one_of("objectives", objective, Objective)
 
@@ -308,7 +312,9 @@ def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, di
     comparison = ComparisonOptions(**compared)
     rest = {name: value for name, value in chosen.items() if name not in compared}
     if comparison.compare is not None and "init" in rest:
-        raise UsageError("init and compare contradict each other; list every initialisation in the comparison")
+        raise UsageError(
+            "$init and $compare contradict each other; name all initialisations by $compare", "init", "compare"
+        )
     if comparison.objectives is not None and "mlm" not in comparison.objectives:
         refuse_masking(rest)
     return comparison, rest
@@ -317,7 +323,11 @@ def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, di
 def refuse_masking(given: Mapping[str, Any]) -> None:
     """Raise UsageError if these options of a run that masks no tokens say how many it masks."""
     if "mlm_probability" in given:
-        raise UsageError("mlm_probability is for the objective mlm, expected objective mlm, got clm; leave it out")
+        raise UsageError(
+            "$mlm_probability is for the objective mlm, expected $objective mlm, got clm; leave it out",
+            "mlm_probability",
+            "objective",
+        )
 
 
 def make_options(model: str = "", *, task: Task | None = None, **given: Any) -> RunOptions:
@@ -347,7 +357,7 @@ def _adapt(defaults: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, 
     """A model's default options, fitted to the length that is chosen. Raises UsageError for a contradiction."""
     for first, second in (("steps", "epochs"), ("warmup", "warmup_epochs")):
         if chosen.get(first) and chosen.get(second):
-            raise UsageError(f"{first} and {second} contradict each other; give one of them")
+            raise UsageError(f"${first} and ${second} contradict each other; give one of them", first, second)
     adapted, steps = dict(defaults), chosen.get("steps")
     if isinstance(steps, int) and "epochs" not in chosen:
         adapted["log_every"] = _fit_interval(steps, defaults["log_every"])
@@ -412,12 +422,13 @@ def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind
     asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name, value in asked.items():
         if name not in options_of(type(stored)):
-            raise UsageError(f"{name} is not an option of the {stored.TASK} run in {folder}; leave it out")
+            raise UsageError(f"${name} is not an option of the {stored.TASK} run in {folder}; leave it out", name)
         before = getattr(stored, name)
         same = make_absolute(name, before) == make_absolute(name, value) if name in PATHS else before == value
         if not same and name not in FREE:
             raise UsageError(
-                f"{name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
-                "another run with -o"
+                f"${name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
+                "another run with -o",
+                name,
             )
     return stored.replace(**{name: asked[name] for name in FREE if name in asked})

@@ -28,6 +28,7 @@ from attngeo.errors import (
     TrainingError,
     UsageError,
     first_line,
+    require_extra,
 )
 from attngeo.pretrain.callback import FILE as GEOMETRY, KEYS as GEOMETRY_KEYS, AttentionGeometryCallback
 from attngeo.pretrain.options import (
@@ -147,8 +148,8 @@ def prepare_task(options: RunOptions, processes: int, checkpoint: Path | None = 
     Raises UsageError, DataUnavailableError and DataError.
     """
     if isinstance(options, ImagePretrainOptions):
-        from attngeo.pretrain.image_training import prepare_images
-
+        with require_extra():
+            from attngeo.pretrain.image_training import prepare_images
         return prepare_images(options, processes)
     from attngeo.pretrain.text import prepare_text
 
@@ -160,11 +161,11 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
     has_cuda = torch.cuda.is_available()
     precision = options.precision
     if precision == "fp16" and not has_cuda:
-        raise UsageError("precision fp16 requires a CUDA device, expected fp32 or bf16 here")
+        raise UsageError("$precision fp16 requires a CUDA device, expected fp32 or bf16 here", "precision")
     if precision == "auto" and has_cuda:
         precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
     if options.report_to != "none" and find_spec(options.report_to) is None:
-        raise UsageError(f"report_to {options.report_to} requires a package: pip install {options.report_to}")
+        raise UsageError(f"$report_to {options.report_to} requires: pip install {options.report_to}", "report_to")
     arguments = TrainingArguments(
         output_dir=str(folder), max_steps=1, per_device_train_batch_size=options.batch_size,
         gradient_accumulation_steps=options.grad_accum, learning_rate=options.lr, weight_decay=options.weight_decay,

@@ -125,7 +125,7 @@ class StreamedSequences(IterableDataset[Example]):
                 yield {"input_ids": buffer[place], "index": index}
                 index += 1
             if index == first:
-                raise DataError(f"{self._text.name} has fewer than {self._length} tokens; lower --seq-len")
+                raise DataError(f"{self._text.name} has fewer than {self._length} tokens; lower $seq_len", "seq_len")
 
 
 def build_sequences(
@@ -141,7 +141,7 @@ def build_sequences(
     encode = make_encoder(tokeniser, length, pack=pack)
     if text.streaming:
         if not pack:
-            raise UsageError(f"{text.name} is streamed, and streamed sequences must be packed; leave out --no-pack")
+            raise UsageError(f"{text.name} is streamed, and streamed sequences must be packed; leave $pack on", "pack")
         return StreamedSequences(text, encode, length, seed)
     tokens, lengths = _encode_all(text, encode)
     if not len(tokens):
@@ -151,7 +151,9 @@ def build_sequences(
     if sequences < batch:
         raise DataError(
             f"{text.name} has {len(tokens):,} tokens, {sequences} sequences, expected at least one batch of {batch} × "
-            f"{length}; give more text, or lower --batch-size or --seq-len"
+            f"{length}; give more text, or lower $batch_size or $seq_len",
+            "batch_size",
+            "seq_len",
         )
     return ShuffledSequences(tokens, bounds, count, seed, length if pack else 0)
 

@@ -150,7 +150,7 @@ def open_path(reference: str, column: str = "") -> TextSource:
         raise DataError(f"{reference}: expected files of one format, ending in one of {' '.join(READERS)}; got {got}")
     sample = next(filter(None, map(_read_sample, places)), None)
     if sample is None:
-        raise DataError(f"{reference} is empty, expected text; give another with --data")
+        raise DataError(f"{reference} is empty, expected text; give another as $data", "data")
     chosen = choose_text_column(reference, sample, column)
     size = sum(place.stat().st_size for place in places)
     return TextSource(reference, partial(read_files, places, chosen), streaming=size > LARGEST_IN_MEMORY)

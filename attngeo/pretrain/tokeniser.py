@@ -84,7 +84,9 @@ def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFa
     # A character takes at most two pieces, at the start of a word and inside: at least half of the pieces are longer.
     characters = min((vocab_size - len(SPECIAL)) // 4, MOST_CHARACTERS)
     if characters < 1:
-        raise UsageError(f"vocab_size is {vocab_size}, expected at least {len(SPECIAL) + 4} to train a tokeniser")
+        raise UsageError(
+            f"$vocab_size is {vocab_size}, expected at least {len(SPECIAL) + 4} for training", "vocab_size"
+        )
     alphabet = _choose_alphabet(core, text, characters)
     if not alphabet:
         raise DataError(f"{text.name} holds no text; give another with --data")

@@ -21,7 +21,7 @@ from attngeo.bounds import read_small_bytes
 from attngeo.choices import one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
-from attngeo.options import Options, describe_refusal, first_problem
+from attngeo.options import Options, explain, first_problem
 from attngeo.papers.saponati2025.published import published_of, published_scores
 from attngeo.papers.wibisono2023.tables import (
     ADVANTAGE_COLUMNS,
@@ -386,4 +386,4 @@ def _describe_problem(error: ValidationError) -> tuple[Place, str]:
             return (*place, "command"), f"expected one of: {', '.join(QUESTIONS)}{got}"
         case "string_pattern_mismatch":
             return place, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
-    return place, describe_refusal(kind, problem | {"loc": within})
+    return place, str(explain(kind, problem | {"loc": within}))

@@ -29,7 +29,9 @@ def parse_layers(text: str) -> list[int]:
         range_ = RANGE.fullmatch(part)
         first, last = (int(range_[1]), int(range_[2] or range_[1])) if range_ else (1, 0)
         if not first <= last < MOST_LAYERS or len(parts) > MOST_LAYERS:
-            raise UsageError(f"layers is {text!r:.80}, expected a list such as 0-3,7 of numbers below {MOST_LAYERS:,}")
+            raise UsageError(
+                f"$layers is {text!r:.80}, expected for example 0-3,7, all below {MOST_LAYERS:,}", "layers"
+            )
         layers.update(range(first, last + 1))
     return sorted(layers)
 
@@ -43,7 +45,7 @@ def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:
     wanted = tuple(islice(layers, MOST_LAYERS + 1)) if isinstance(layers, Iterable) else ()
     numbers = all(isinstance(layer, Integral) and not isinstance(layer, bool) for layer in wanted)
     if not isinstance(layers, Iterable) or not numbers or len(wanted) > MOST_LAYERS:
-        raise UsageError(f"layers is {layers!r:.80}, expected at most {MOST_LAYERS:,} whole numbers, such as [0, 1, 7]")
+        raise UsageError(f"$layers is {layers!r:.80}, expected whole numbers, such as [0, 1, 7]", "layers")
     return tuple(map(int, wanted))  # of numpy, too
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import ClusterError, StudyError, UsageError, advise_extra, first_line
+from attngeo.errors import ClusterError, StudyError, UsageError, first_line, require_extra
 from attngeo.studies.engine import (
     LOGGER,
     Function,
@@ -42,10 +42,8 @@ def run_on_cluster(
     (`distributed.scheduler.allowed-failures`). Raises UsageError if distributed is not installed or the address is
     none, ClusterError if the scheduler cannot be reached or is lost.
     """
-    try:
+    with require_extra():
         from distributed import as_completed
-    except ModuleNotFoundError as error:
-        raise UsageError(advise_extra(error) or str(error)) from None
     with _silence(), _connect(address) as client:
         if not client.nthreads():
             LOGGER.warning("%s: no workers yet; waiting for the first", address)
@@ -92,7 +90,7 @@ def _connect(address: str) -> Iterator[Client]:
         ) from None
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"cluster is {address!r:.80}, expected an address such as tcp://host:8786 ({first_line(error)})"
+            f"$cluster is {address!r:.80}, expected an address such as tcp://host:8786 ({first_line(error)})", "cluster"
         ) from None
     for warning in caught:
         LOGGER.info("%s: %s", address, " ".join(str(warning.message).split()))

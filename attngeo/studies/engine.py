@@ -67,7 +67,11 @@ class StudyOptions(Options):
 
     def _check(self) -> None:
         if self.cluster is not None and self.jobs > 1:
-            raise UsageError("jobs and cluster contradict each other; the number of workers is that of the cluster")
+            raise UsageError(
+                "$jobs and $cluster contradict each other; the number of workers is that of the cluster",
+                "jobs",
+                "cluster",
+            )
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,16 @@
 """Training of small models: one loop, with seeded batches, early stopping, and a state from which it resumes.
 
-    train(model, batches, TrainingOptions(epochs=200, seed=1), validation=held_out)
+    loop.train(model, batches, TrainingOptions(epochs=200, seed=1), validation=held_out)
 
-The models of `attngeo.estimators` are trained by it; language models by `attngeo.pretrain`. Names that need torch are
-imported when they are first used, so that the options of commands cost nothing.
+The models of `attngeo.estimators` are trained by it; language models by `attngeo.pretrain`. Its options are here, and
+cost little to import.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from attngeo import import_when_used
 from attngeo.options import OPTIMISATION, RUNNING, Options, device_option, option
-
-if TYPE_CHECKING:
-    from attngeo.training.loop import (
-        Batches as Batches,
-        History as History,
-        TensorBatches as TensorBatches,
-        draw_generator as draw_generator,
-        make_optimizer as make_optimizer,
-        seeded as seeded,
-        train as train,
-    )
 
 Precision = Literal["fp32", "bf16"]
 
@@ -39,16 +27,3 @@ class TrainingOptions(Options):
     seed: int = option(0, "Seed of the start, the batches and the dropout", panel=OPTIMISATION, least=0, most=2**32 - 1)
     precision: Precision = option("fp32", "Precision of the products", advanced=True, panel=RUNNING)
     device: str = device_option()
-
-
-_HOMES = dict.fromkeys(
-    ("Batches", "History", "TensorBatches", "draw_generator", "make_optimizer", "seeded", "train"), "loop"
-)
-__all__ = ["TrainingOptions", *_HOMES]
-
-
-__getattr__ = import_when_used(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

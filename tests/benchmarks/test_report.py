@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from support.browser import needs_browser, open_page
 
-from attngeo.reporting import build_report
+from attngeo.reporting.report import build_report
 
 MODELS, LAYERS, HEADS = 200, 80, 64
 RECIPE = """

@@ -294,7 +294,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "output twice": ([good, *asked, *("-o", folder / "o.csv") * 2], UsageError, ["twice"]),
         "published": ([good, *asked, "--published"], UsageError, ["--published", "google"]),
         "composing vectors": ([good, *asked, "--compose", "mean"], UsageError, [good, "--compose"]),
-        "output of vectors": ([good, *asked, "--table", "output"], UsageError, [good, "--table output"]),
+        "output of vectors": ([good, *asked, "--table", "output"], UsageError, [good, "--table"]),
     }  # fmt: skip
 
 

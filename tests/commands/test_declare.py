@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-import typer
-from attngeo.commands.app import app
+from attngeo.commands.app import COMMANDS as COMMANDS_BY_NAME, load_command
 from conftest import Command
 
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
@@ -35,9 +34,8 @@ def test_help_shows_every_field_in_its_group(inside: Command, command: str) -> N
 
 
 def test_every_option_of_every_command_is_in_a_group() -> None:
-    group = typer.main.get_command(app)
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
-        options = [param for param in command.params if param.param_type_name == "option"]
+    for name in COMMANDS_BY_NAME:
+        options = [param for param in load_command(name).params if param.param_type_name == "option"]
         assert {param.rich_help_panel for param in options} <= set(PANELS), name
 
 

@@ -207,7 +207,7 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["fit", baskets, "--sequence", "order"], 4, ["'order'"]),
         (["fit", baskets, "--value", "itemm"], 4, ["'itemm'", "did you mean item?"]),
         (["fit", baskets, "--family", "normal"], 2, ["family", "'normal'", "poisson"]),
-        (["fit", broken, "--family", "poisson"], 4, ["row 1", "value -1", "whole numbers from 0"]),
+        (["fit", broken, "--family", "poisson"], 4, ["row 1", "'value': -1", "whole numbers from 0"]),
         (["fit", baskets, "--save", model], 2, [model]),
         (["fit", baskets, "-o", baskets], 2, [baskets]),
         (["predict", tmp_path / "none", baskets], 3, ["none", "attngeo efa fit --save"]),

@@ -18,7 +18,7 @@ from support.checkpoints import CONFIG, write_single
 
 import attngeo as library
 from attngeo.bounds import in_utf8
-from attngeo.reporting import build_report
+from attngeo.reporting.report import build_report
 from attngeo.tables.write import SUFFIXES, to_markdown, write_table
 
 Command = Callable[..., Any]

@@ -23,7 +23,7 @@ from support.vectors import word_piece
 import attngeo as library
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import NetworkError, UsageError
-from attngeo.reporting import build_report
+from attngeo.reporting.report import build_report
 
 WORDS = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(48)]
 EMBEDDINGS, LAYER_0, LAYER_1 = (f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3))

@@ -263,7 +263,7 @@ def test_what_cannot_be_held_out_or_saved_is_refused_before_the_fit(
     few.write_text("a,y\n1,u\n2,v\n1,u\n")
     assert_fails(inside("tabular", "fit", few, *FAST, "--methods", "lr", "--test-size", "0.99"), 4, few, 3, 0.99)
     held = ["--methods", "atn", "--validation-fraction", "0.9", "--patience", "2", "--test-size", "0.3"]
-    assert_fails(inside("tabular", "fit", few, *FAST, *held), 4, 0.9, "validation_fraction")
+    assert_fails(inside("tabular", "fit", few, *FAST, *held), 4, 0.9, "--validation-fraction")
     frame = pd.read_csv(table)
     days = tmp_path / "days.parquet"
     frame.assign(day=pd.Timestamp("2020-01-01").date()).to_parquet(days)

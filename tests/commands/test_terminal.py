@@ -40,7 +40,7 @@ def params(name: str) -> list[Any]:
 
 def test_the_table_of_commands_says_what_their_help_says() -> None:
     for name, command in COMMANDS.items():
-        assert command.purpose == " ".join(load_command(name).help.partition("\n\n")[0].split())
+        assert command.help == " ".join(load_command(name).help.partition("\n\n")[0].split())
 
 
 def help_flag(name: str) -> str:
@@ -203,7 +203,7 @@ def test_no_arguments_show_the_commands(attngeo: Command) -> None:
     assert done.returncode == 0
     assert done.stdout == attngeo("--help").stdout
     assert all(re.search(rf"^  {name} +\S", done.stdout, re.MULTILINE) for name in NAMES)
-    panels = dict.fromkeys(command.panel for command in COMMANDS.values())
+    panels = dict.fromkeys(command.rich_help_panel for command in COMMANDS.values())
     assert [line for line in done.stdout.splitlines() if line in panels] == list(panels)
 
 

@@ -9,7 +9,7 @@ import pytest
 from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions, drawable_scores
 from attngeo.options import options_of
-from attngeo.reporting import plot
+from attngeo.reporting.plots import plot
 from attngeo.scores.spec import score_names
 
 

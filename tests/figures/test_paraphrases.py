@@ -8,7 +8,7 @@ import pytest
 
 from attngeo.figures.analogies import TERMS, draw_paraphrases
 from attngeo.figures.kinds import PlotOptions
-from attngeo.reporting import plot
+from attngeo.reporting.plots import plot
 
 
 @pytest.fixture

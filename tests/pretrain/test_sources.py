@@ -261,13 +261,14 @@ def test_local_texts_require_no_library_of_an_extra(tmp_path: Path) -> None:
         import sys
         sys.modules |= dict.fromkeys(["datasets", "PIL", "sklearn", "scipy"])
         import attngeo.pretrain.runs, attngeo.pretrain.text
-        from attngeo.errors import advise_extra
+        from attngeo.errors import MissingPackageError, require_extra
         from attngeo.pretrain.sources import open_text
         print(sum(len(list(open_text(name).read_documents())) for name in ("austen", {str(path)!r})))
         try:
-            open_text("org/name")
-        except ModuleNotFoundError as error:
-            print(advise_extra(error))
+            with require_extra():
+                open_text("org/name")
+        except MissingPackageError as error:
+            print(error)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     count, missing = done.stdout.splitlines()

@@ -11,7 +11,8 @@ from support.messages import refuses
 
 from attngeo.errors import UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.reporting import build_report, read_recipe
+from attngeo.reporting.recipe import read_recipe
+from attngeo.reporting.report import build_report
 
 RECIPE = """
 title = "Sequences"

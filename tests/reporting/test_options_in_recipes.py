@@ -84,7 +84,8 @@ def options_of_commands() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
 
     def collect(group: Any) -> None:
-        for name, command in group.commands.items():
+        for name in group.commands:
+            command = group.get_command(None, name)
             if hasattr(command, "commands"):
                 collect(command)
             else:

@@ -14,7 +14,8 @@ from support.runs import small_options
 
 from attngeo.figures.save import save_figure
 from attngeo.pretrain import compare
-from attngeo.reporting import build_report, plot
+from attngeo.reporting.plots import plot
+from attngeo.reporting.report import build_report
 from attngeo.tables import write as tables
 
 NASTY = "<img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"

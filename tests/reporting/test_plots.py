@@ -15,7 +15,7 @@ from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelN
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import OBJECTIVES
 from attngeo.pretrain import compare, run
-from attngeo.reporting import plot
+from attngeo.reporting.plots import plot
 from attngeo.tables import write as tables
 
 
@@ -164,7 +164,7 @@ def test_texts_in_place_of_numbers_are_refused_in_one_line(kind: str, rows: dict
     frame.to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(DataError, match=r"^(?s:[^\n]*rows\.csv[^\n]* attngeo [^\n]*)\Z"):
         plot(kind, tmp_path / "rows.csv")
-    with pytest.raises(DataError, match="^the table .* attngeo "):
+    with pytest.raises(DataError, match=r"^the table .* attngeo "):
         plot(kind, frame)
 
 

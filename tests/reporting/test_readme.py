@@ -12,8 +12,7 @@ from support.readme import ROOT
 from attngeo.figures.kinds import FIGURES
 from attngeo.options import options_of
 from attngeo.questions import QUESTIONS
-from attngeo.reporting import read_recipe
-from attngeo.reporting.recipe import Check, FigureBlock, Recipe, Section, TableBlock, make_request_class
+from attngeo.reporting.recipe import Check, FigureBlock, Recipe, Section, TableBlock, make_request_class, read_recipe
 
 TABLES = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
 REQUESTS = {name: make_request_class(question) for name, question in QUESTIONS.items()}

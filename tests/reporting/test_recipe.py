@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attngeo.errors import AttnGeoError, DataUnavailableError, UsageError
-from attngeo.reporting import read_recipe
+from attngeo.reporting.recipe import read_recipe
 
 # What is replaced in the recipe of conftest.py and by what, the key of the error, and facts that it names.
 BAD = [

@@ -19,7 +19,8 @@ from attngeo.papers.wibisono2023.tables import (
     summarise_methods,
 )
 from attngeo.questions import QUESTIONS
-from attngeo.reporting import build_report, read_recipe
+from attngeo.reporting.recipe import read_recipe
+from attngeo.reporting.report import build_report
 
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
 REQUESTED = {

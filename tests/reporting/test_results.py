@@ -15,8 +15,9 @@ from support.reports import change, read_files
 
 import attngeo
 from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError
-from attngeo.reporting import build_report, results
+from attngeo.reporting import results
 from attngeo.reporting.answers import describe_files
+from attngeo.reporting.report import build_report
 from attngeo.scores import score as scoring
 
 ENCODER = Path(attngeo.__file__).parent / "demos/encoder"

@@ -12,7 +12,7 @@ from support.reports import change, read_files
 from support.runs import write_config, write_text
 
 from attngeo.errors import ModelNotFoundError
-from attngeo.reporting import build_report
+from attngeo.reporting.report import build_report
 
 TRAINING = """
 [[results]]

@@ -10,7 +10,8 @@ import pytest
 from support.messages import refuses
 
 from attngeo.errors import UsageError
-from attngeo.reporting import build_report, read_recipe
+from attngeo.reporting.recipe import read_recipe
+from attngeo.reporting.report import build_report
 
 RECIPE = """
 title = "Methods"

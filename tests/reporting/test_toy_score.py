@@ -15,7 +15,7 @@ from support.toy_score import add_toy_score
 
 import attngeo
 from attngeo.errors import DataError
-from attngeo.reporting import build_report
+from attngeo.reporting.report import build_report
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import summarise
 from attngeo.tables.write import write_table

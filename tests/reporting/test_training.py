@@ -14,7 +14,7 @@ from support.runs import small_options, write_config, write_text
 from attngeo.errors import InterruptedTrainingError, OutputError, UsageError
 from attngeo.pretrain import compare, runs
 from attngeo.pretrain.comparison import build_curves
-from attngeo.reporting import build_report
+from attngeo.reporting.report import build_report
 
 OPTIONS = (
     'model = "config.json", data = "text.txt", steps = 4, batch_size = 8, grad_accum = 1, seq_len = 16, lr = 0.001, '

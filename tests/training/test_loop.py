@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from attngeo.errors import InterruptedTrainingError, TrainingError, UnknownOptionError, UsageError
 from attngeo.progress import Progress
-from attngeo.training import History, TensorBatches, TrainingOptions, loop, train
-from attngeo.training.loop import BestWeights
+from attngeo.training import TrainingOptions, loop
+from attngeo.training.loop import BestWeights, History, TensorBatches, train
 from attngeo.training.state import FILE
 
 ROWS, COLUMNS = 50, 3

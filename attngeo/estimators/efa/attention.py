@@ -69,7 +69,9 @@ class AttentionShape:
         for name in ("width", "layers", "heads"):
             whole(name, getattr(self, name), 1)
         if self.head_size is None and self.width % self.heads:
-            raise UsageError(f"width is {self.width}, expected a multiple of heads, {self.heads}; or set head_size")
+            raise UsageError(
+                f"$width is {self.width}, expected a multiple of {self.heads} heads; or set head_size", "width"
+            )
         if not self.output and self.size * self.heads != self.width:
             raise UsageError(f"heads·head_size is {self.size * self.heads}, expected the width, {self.width}")
 

@@ -42,13 +42,15 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
     others = {"position": options.position} | ({"item": options.item} if part == "values" and has_items else {})
     for name, column in others.items():
         if column == modelled:
-            raise UsageError(f"{name} is {column!r}, which is the column that is predicted; name another one")
+            raise UsageError(f"${name} is {column!r}, which is the column that is predicted; name another one", name)
     if part == "items":
         _refuse(options, "a model of items", OF_VALUES)
         if options.family != DEFAULT.family:
             raise UsageError(
-                f"family is {options.family}, which values have, but the model is of items; name the column of values "
-                "by the option value"
+                f"$family is {options.family}, which values have, but the model is of items; name the column of values "
+                "by $value",
+                "family",
+                "value",
             )
     if options.model == "efa":
         _refuse(options, "attention", OF_FACTORS)
@@ -58,8 +60,10 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
             _refuse(options, "a factor model of items", OF_PLACES, "turn item_vectors off for a model of places")
     if part == "values" and not has_items and not options.coordinates:
         raise TableError(
-            f"{TRAINING} has neither the column {options.item!r} nor coordinates, expected one of them for a model of "
-            "values; name the columns by options such as item"
+            f"has neither the column {options.item!r} nor coordinates, expected one of them for a model of values; "
+            "name the columns by options such as $item",
+            "item",
+            table=TRAINING,
         )
     if part == "values" and options.item_vectors and options.item != DEFAULT.item:
         require_columns(columns, [options.item], TRAINING)
@@ -70,7 +74,7 @@ def _refuse(options: EfaOptions, what: str, names: Sequence[str], advice: str = 
     """Raise UsageError if one of these options is given, which change nothing."""
     for name in names:
         if getattr(options, name) != getattr(DEFAULT, name):
-            raise UsageError(f"{name} has no effect on {what}; {advice}")
+            raise UsageError(f"${name} has no effect on {what}; {advice}", name)
 
 
 def require_frame(data: Any, source: str = TABLE) -> None:
@@ -82,7 +86,7 @@ def require_frame(data: Any, source: str = TABLE) -> None:
 def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> None:
     """Raise TableError unless the table has rows, and these columns once each."""
     if not len(frame):
-        raise TableError(f"{source} has no rows, expected some")
+        raise TableError("has no rows, expected some", table=source)
     require_columns(list(frame.columns), names, source)
 
 
@@ -96,22 +100,21 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
             near = [] if count else get_close_matches(name, map(str, columns), 1)
             by = "as in training" if source == TABLE else "by options such as sequence and item"
             advice = f"did you mean {printable(near[0])}?" if near else f"name the columns {by}"
-            raise TableError(f"{source}: {what}, expected one; it has {have}; {advice}")
+            raise TableError(f"{what}, expected one; it has {have}; {advice}", table=source)
 
 
 def require_values(column: pd.Series[Any], source: str) -> None:
     """Raise TableError for a missing value."""
     missing = column.isna().to_numpy()
     if missing.any():
-        raise TableError(
-            f"{source}: row {int(missing.argmax()) + 1} has no {column.name}, expected one in each row; leave it out"
-        )
+        row = int(missing.argmax()) + 1
+        raise TableError("the cell is empty; fill it or leave the row out", table=source, row=row, column=column.name)
 
 
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:
     """The error for a value that cannot be told from others, such as a list, or that no saved model keeps."""
     kind = type(value).__name__
-    return TableError(f"{source}: column {column!r} has a {kind}, expected texts or numbers; convert it")
+    return TableError(f"has a {kind}, expected texts or numbers; convert it", table=source, column=column)
 
 
 def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, np.ndarray]:
@@ -135,10 +138,8 @@ def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missi
         twice &= ~pd.Series(missing).groupby([codes, positions]).transform("all")
     if twice.any():
         at = int(np.flatnonzero(twice)[0])
-        raise TableError(
-            f"{source}: row {at + 1} has the {column.name} {show_name(column.iloc[at])} of an "
-            "earlier row of its sequence, expected another one; name a column that numbers them"
-        )
+        problem = f"{show_name(column.iloc[at])} is in its sequence twice; name a column that numbers its rows"
+        raise TableError(problem, table=source, row=at + 1, column=column.name)
     return positions
 
 
@@ -147,7 +148,7 @@ def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
     require_values(column, source)
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
     if column.dtype.kind == "c":
-        raise TableError(f"{source}: column {column.name!r} has complex numbers, expected real ones, or dates")
+        raise TableError("has complex numbers, expected real ones, or dates", table=source, column=column.name)
     if not (pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "mM"):  # texts, or days of Parquet
         values = pd.to_numeric(column, errors="coerce")
         if values.isna().any():
@@ -156,10 +157,8 @@ def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
     wrong = values.isna().to_numpy() | (values.abs() == np.inf if values.dtype.kind == "f" else False)
     if wrong.any():
         at = int(wrong.argmax())
-        raise TableError(
-            f"{source}: row {at + 1} has {show_name(column.iloc[at])} in column {column.name!r}, "
-            "expected a finite number, or a date such as 2020-01-31; leave the row out"
-        )
+        problem = f"{show_name(column.iloc[at])}, expected a finite number or a date (2020-01-31); leave the row out"
+        raise TableError(problem, table=source, row=at + 1, column=column.name)
     return values.rank(method="dense").to_numpy(np.int64)
 
 
@@ -186,18 +185,16 @@ def learn_items(tables: Mapping[str, pd.DataFrame], column: str) -> list[Any]:
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
     """A column as finite numbers whose squares are finite, checked for the kept rows. Raises TableError."""
     if frame[name].dtype.kind in "mM" or isinstance(frame[name].dtype, pd.PeriodDtype):
-        raise TableError(f"{source}: column {name!r} has dates or times, expected numbers; convert it, or name another")
+        raise TableError("has dates or times, expected numbers; convert it, or name another", table=source, column=name)
     if frame[name].dtype.kind == "c":
-        raise TableError(f"{source}: column {name!r} has complex numbers, expected real ones; convert it")
+        raise TableError("has complex numbers, expected real ones; convert it", table=source, column=name)
     numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
     wrong = kept[~(np.abs(numbers[kept]) <= LARGEST)]
     if len(wrong):
         at = int(wrong.min())
         value = show_name(frame[name].iloc[at])
-        raise TableError(
-            f"{source}: row {at + 1} has {value} in column {name!r}, expected a finite number of at most "
-            f"{LARGEST:g} in size; leave the row out, or scale the column"
-        )
+        problem = f"{value}, expected a finite number of at most {LARGEST:g}; leave the row out, or scale the column"
+        raise TableError(problem, table=source, row=at + 1, column=name)
     return numbers
 
 

@@ -49,7 +49,8 @@ from attngeo.estimators.efa.sequences import POSITION, Sequences, TableReader
 from attngeo.estimators.efa.views import tabulate_embeddings, tabulate_weights
 from attngeo.options import options_of
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import History, TensorBatches, TrainingOptions, draw_generator, seeded, train
+from attngeo.training import TrainingOptions
+from attngeo.training.loop import History, TensorBatches, draw_generator, seeded, train
 from attngeo.training.state import remove_state
 
 NOT_FITTED = "the model is not fitted; call fit first"
@@ -201,7 +202,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         `validation_fraction` of the sequences are held out. test: a table that the model is for, which is refused
         before the training if its rows cannot be used; nothing is learned from it. folder: keeps the state of an
         unfinished training, which a second call resumes. Raises TableError for tables that cannot be used, UsageError
-        for parameters that do not fit them, and what `attngeo.training.train` raises; a model that was fitted before
+        for parameters that do not fit them, and what `training.loop.train` raises; a model that was fitted before
         stays as it was.
         """
         del y
@@ -528,7 +529,7 @@ def train_model(
 ) -> History:
     """Train on the first table, and end with the weights of the lowest loss on the second one, if there is one.
 
-    folder, progress, and what it raises: as in `attngeo.training.train`.
+    folder, progress, and what it raises: as in `training.loop.train`.
     """
     batches = SequenceBatches(model, tables[0], options.batch_size, options.seed)
     held_out = HeldOutBatches(model, tables[1], options) if len(tables) > 1 else None

@@ -453,16 +453,16 @@ def parse_family(text: str) -> ExponentialFamily:
     family = FAMILIES.get(name)
     if family is None:
         known = ", ".join(_show(name, family) for name, family in FAMILIES.items())
-        raise UsageError(f"family is {text!r:.60}, expected one of: {known}")
+        raise UsageError(f"$family is {text!r:.60}, expected one of: {known}", "family")
     if not number and not colon and not (family.required and family.parameter):
         return family.make()
     if not number or not family.parameter:
-        raise UsageError(f"family is {text!r:.60}, expected {_show(name, family)}")
+        raise UsageError(f"$family is {text!r:.60}, expected {_show(name, family)}", "family")
     try:
         parameter = family.convert(number)
     except ValueError:
         kind = "whole number" if family.convert is int else "number"
-        raise UsageError(f"family is {text!r:.60}, expected a {kind} after the colon") from None
+        raise UsageError(f"$family is {text!r:.60}, expected a {kind} after the colon", "family") from None
     return family.make(parameter)
 
 
@@ -473,5 +473,5 @@ def _show(name: str, family: FamilyName) -> str:
 
 def _check_positive(name: str, value: float) -> float:
     if not 1 / LARGEST <= value <= LARGEST:
-        raise UsageError(f"{name} is {value!r}, expected a positive number from {1 / LARGEST:g} to {LARGEST:g}")
+        raise UsageError(f"${name} is {value!r}, expected a positive number from {1 / LARGEST:g} to {LARGEST:g}", name)
     return float(value)

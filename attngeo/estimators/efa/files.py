@@ -144,7 +144,7 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
         raise UsageError("the model has no items; it was fitted to values of places")
     near = get_close_matches(text, [str(item) for item in model.items_], 1)
     advice = f"did you mean {near[0]}?" if near else f"expected one of {len(model.items_):,} items"
-    raise UsageError(f"item is {text!r:.60}, which the model was not fitted to; {advice}")
+    raise UsageError(f"$item is {text!r:.60}, which the model was not fitted to; {advice}", "item")
 
 
 def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
@@ -162,7 +162,7 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
     items = [find_item(model, name.strip()) for name in names]
     options = model.options_
     if len(items) < 2 and not options.may_be_alone:
-        raise UsageError(f"basket is {text!r:.60}, one item, which no other item predicts; expected two or more")
+        raise UsageError(f"$basket is {text!r:.60}, one item, which no other predicts; expected two or more", "basket")
     position = options.position or "position"
     return pd.DataFrame({options.sequence: "basket", position: range(len(items)), options.item: items})
 
@@ -191,7 +191,5 @@ def _naming(paths: Mapping[str, str | None]) -> Iterator[None]:
     try:
         yield
     except TableError as error:
-        for source, path in paths.items():
-            if path and str(error).startswith(source):
-                raise TableError(path + str(error).removeprefix(source)) from None
+        error.table = paths.get(error.table) or error.table
         raise

@@ -206,7 +206,7 @@ def describe_data(
     train = tables[0]
     trained = max(int(table.lengths.max()) for table in tables)
     if architecture.longest is not None and trained > architecture.longest:
-        raise UsageError(f"longest is {architecture.longest}, but a sequence has {trained} positions; shorten it")
+        raise UsageError(f"$longest is {architecture.longest}, but a sequence has {trained} positions", "longest")
     shape: dict[str, Any] = {
         "part": known.part, "items": known.items, "position": known.position, "trained": trained,
         "longest": architecture.longest or trained,
@@ -223,8 +223,9 @@ def describe_data(
         largest = max(int(table.values.max().clamp(min=0)) for table in tables if table.values is not None)
         if largest > MOST_LEVELS:
             raise UsageError(
-                f"embedding is {architecture.embedding}, one vector for each whole number, but values go up to "
-                f"{largest:,}, expected at most {MOST_LEVELS:,}; choose network"
+                f"$embedding is {architecture.embedding}, one vector for each whole number, but values go up to "
+                f"{largest:,}, expected at most {MOST_LEVELS:,}; choose network",
+                "embedding",
             )
         shape["levels"] = largest + 1
     scale = _measure_scales(train.values[train.known][:, None], [options.value])[0]
@@ -262,8 +263,10 @@ def _measure_scales(numbers: Tensor, columns: Sequence[str]) -> list[tuple[float
         is_constant = deviation <= ROUNDING * abs(center)
         if not is_constant and deviation < TOO_CLOSE * abs(center):
             raise TableError(
-                f"{TRAINING}: column {name!r} has a mean of {center:g} and a deviation of {deviation:g}, which single "
-                "precision cannot tell apart; subtract a constant from the column, in all tables"
+                f"column {name!r} has a mean of {center:g} and a deviation of {deviation:g}, which single "
+                "precision cannot tell apart; subtract a constant from the column, in all tables",
+                table=TRAINING,
+                column=name,
             )
         scales.append((center, 1.0 if is_constant else deviation))
     return scales
@@ -293,8 +296,9 @@ def _check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -
         or not (sequences.present.all() and bool(((stated.reshape(-1, *wanted.shape) - wanted).abs() <= near).all()))
     ):
         raise TableError(
-            f"{TABLE}: a factor model of places requires its {len(places)} places in each sequence, in one order; give "
-            "all rows, with a column that orders them"
+            f"a factor model of places requires its {len(places)} places in each sequence, in one order; give "
+            "all rows, with a column that orders them",
+            table=TABLE,
         )
 
 
@@ -336,7 +340,7 @@ def _make_network(options: EfaOptions, architecture: Architecture, shape: DataSh
     if shape.items:
         return ValueFactors(shape.items, options.width, **pooling)
     if causal:
-        raise UsageError("direction is 'uni', expected 'bi' for a factor model of places, which have no order")
+        raise UsageError("$direction is 'uni', expected 'bi' for a factor model: places have no order", "direction")
     places = np.array(shape.places)
     # In double precision: the differences in each coordinate, and what is computed from them.
     require_memory(8 * (4 + shape.coordinates) * len(places) ** 2, f"the distances of {len(places):,} places")

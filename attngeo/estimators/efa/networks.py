@@ -147,7 +147,7 @@ class ValueShape:
         if not self.items and not self.coordinates:
             raise UsageError("a token has neither items nor coordinates, expected one of them")
         if self.value in LEVELS and self.levels < 1:
-            raise UsageError(f"levels is {self.levels}, expected the number of levels that values have")
+            raise UsageError(f"$levels is {self.levels}, expected the number of levels that values have", "levels")
 
     @property
     def token(self) -> int:
@@ -344,7 +344,9 @@ class SpatialFactors(nn.Module):
         places = len(distances)
         wanted = places - 1 if neighbours is None else neighbours
         if not 1 <= wanted < places:
-            raise UsageError(f"neighbours is {wanted}, expected from 1 to {places - 1}: the places but one")
+            raise UsageError(
+                f"$neighbours is {wanted}, expected from 1 to {places - 1}, the other places", "neighbours"
+            )
         others = distances.masked_fill(torch.eye(places, dtype=torch.bool), float("inf"))
         nearest = others.argsort(dim=1, stable=True)[:, :wanted]
         self.register_buffer("neighbour", torch.zeros(places, places).scatter_(1, nearest, 1.0), persistent=False)

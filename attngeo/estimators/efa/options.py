@@ -148,13 +148,14 @@ class EfaOptions(TrainingOptions):
             columns: Any = getattr(self, name) or ()
             object.__setattr__(self, name, columns)
             if self.value in columns:
-                raise UsageError(f"{name} has {self.value!r}, which is the column that is predicted; name another one")
+                raise UsageError(f"${name} has {self.value!r}, the column that is predicted; name another one", name)
             if len(set(columns)) < len(columns):
-                raise UsageError(f"{name} has a column twice: {', '.join(columns)}; name each once")
+                raise UsageError(f"${name} has a column twice: {', '.join(columns)}; name each once", name)
         others = (self.position, self.item, self.value, *self.coordinate_names, *self.lag_names)
         if self.sequence in others:
             raise UsageError(
-                f"sequence is {self.sequence!r}, which is a column of another option, too; name another one"
+                f"$sequence is {self.sequence!r}, which is a column of another option, too; name another one",
+                "sequence",
             )
 
     @property

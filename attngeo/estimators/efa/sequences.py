@@ -215,8 +215,9 @@ class TableReader:
             if (gaps > 1).any():
                 at = codes[missing][(gaps > 1)[codes[missing]]][0]
                 raise TableError(
-                    f"{source}: sequence {show_name(labels[at])} has {gaps[at]} missing values, expected at most one: "
-                    "a factor model of places adds up all others; leave such sequences out, or fit one with model efa"
+                    f"sequence {show_name(labels[at])} has {gaps[at]} missing values, expected at most one: "
+                    "a factor model of places adds up all others; leave such sequences out, or fit one with model efa",
+                    table=source,
                 )
             complete: np.ndarray = missing | (gaps[codes] == 0)
             return complete
@@ -225,16 +226,17 @@ class TableReader:
         advice = "leave it out, or set short of fit or predict to keep"
         if (known == 0).any():
             raise TableError(
-                f"{source}: sequence {show_name(labels[(known == 0).argmax()])} has no row with {self.modelled}, so no "
-                f"row predicts another; {advice}"
+                f"sequence {show_name(labels[(known == 0).argmax()])} has no row with {self.modelled}, so no "
+                f"row predicts another; {advice}",
+                table=source,
             )
         alone = np.flatnonzero(sizes == 1)
         if len(alone):
             more = len(alone) - 1
             others = f", and so {'has 1 other' if more == 1 else f'have {more:,} others'}" if more else ""
             raise TableError(
-                f"{source}: sequence {show_name(labels[alone[0]])} has one row, which no other row predicts{others}; "
-                f"{advice}"
+                f"sequence {show_name(labels[alone[0]])} has one row, which no other row predicts{others}; {advice}",
+                table=source,
             )
         has_others: np.ndarray = missing | (known[codes] > 1)
         return has_others
@@ -259,8 +261,9 @@ class TableReader:
         if self.longest and where[at] >= self.longest:
             advice = "; rows that are asked for may share a position" if missing.any() else ""
             raise TableError(
-                f"{source}: sequence {show_name(labels[codes[at]])} has {where[at] + 1} positions, expected at most "
-                f"{self.longest}; shorten it, or fit to longer sequences{advice}"
+                f"sequence {show_name(labels[codes[at]])} has {where[at] + 1} positions, expected at most "
+                f"{self.longest}; shorten it, or fit to longer sequences{advice}",
+                table=source,
             )
         return where
 
@@ -294,10 +297,9 @@ class TableReader:
             if items.isna().iloc[at]:
                 require_values(items, source)
             item, known = show_name(items.iloc[at]), show_name(next(iter(self.numbers)))
-            raise TableError(
-                f"{source}: row {at + 1} has the item {item}, which no training row has, expected one of "
-                f"{len(self.numbers):,} items such as {known}; leave it out, or fit again with it"
-            )
+            problem = f"{item} is in no training row, expected one of {len(self.numbers):,} items such as {known}; "
+            problem += "leave the row out, or fit again with it"
+            raise TableError(problem, table=source, row=at + 1, column=self.options.item)
         return codes.fillna(0).to_numpy().astype(np.int64)
 
 
@@ -329,22 +331,20 @@ def check_support(family: ExponentialFamily, sequences: Sequences, column: str, 
     if wrong.any():
         at, value = _find_first(sequences, sequences.values, wrong)
         advice = "leave the row out" if source == TABLE else "choose another family"
-        raise TableError(f"{source}: row {at + 1} has {column} {value:g}, expected {family.values}; {advice}")
+        raise TableError(f"{value:g}, expected {family.values}; {advice}", table=source, row=at + 1, column=column)
 
 
 def check_levels(sequences: Sequences, column: str, source: str) -> None:
     """Raise TableError for the first row whose value, or one at an earlier time, has no vector of its own."""
     assert sequences.values is not None
     earlier = [] if sequences.lagged is None else sequences.lagged.unbind(1)
-    for what, values in ((column, sequences.values), *(("an earlier value", lagged) for lagged in earlier)):
+    for what, values in (("the value", sequences.values), *(("an earlier value", lagged) for lagged in earlier)):
         wrong = ((values < 0) | (values != values.floor())) & sequences.present
         if wrong.any():
             at, value = _find_first(sequences, values, wrong)
             advice = "choose network, or truncated, which drops fractions" if source != TABLE else "leave the row out"
-            raise TableError(
-                f"{source}: row {at + 1} has {what} {value:g}, expected a whole number from 0 for the embedding "
-                f"levels; {advice}"
-            )
+            problem = f"{what} {value:g}, expected a whole number from 0 for the embedding levels; {advice}"
+            raise TableError(problem, table=source, row=at + 1, column=column)
 
 
 def _find_first(sequences: Sequences, values: Tensor, wrong: Tensor) -> tuple[int, float]:

@@ -119,7 +119,7 @@ def rank_similar(model: PartModel, items: Sequence[Any], item: Any, top: int | N
             "or a factor model (model fm)"
         )
     if item not in items:
-        raise UsageError(f"item is {item!r:.60}, expected one of the {len(items):,} that the model was fitted to")
+        raise UsageError(f"$item is {item!r:.60}, expected one of the {len(items):,} of the training rows", "item")
     tables, at = _find_tables(model), list(items).index(item)
     context, center = (tables[name].cpu().double() for name in ("context", "center"))
     scores = (context @ center[at] + center @ context[at]).numpy()

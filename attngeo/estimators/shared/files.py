@@ -61,7 +61,7 @@ def read_own_table(
         raise
     except pd.errors.ParserWarning:
         raise TableError(
-            f"{path}: row 1 has more cells than there are columns; put texts with commas in quotation marks"
+            "more cells than columns; put texts with commas in quotation marks", table=str(path), row=1
         ) from None
     except (OSError, ValueError, csv.Error) as error:
         raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
@@ -119,4 +119,4 @@ def _check_header(path: Path, separator: str) -> None:
         names = next(csv.reader(file, delimiter=separator, skipinitialspace=True), [])
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise TableError(f"{path}: column {twice[0]!r} occurs more than once; rename one")
+        raise TableError("occurs more than once; rename one", table=str(path), column=twice[0])

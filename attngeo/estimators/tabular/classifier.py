@@ -36,7 +36,8 @@ from attngeo.estimators.tabular.options import ClassifierOptions
 from attngeo.estimators.tabular.saving import read_classifier, write_classifier
 from attngeo.estimators.tabular.training import FittedTable, FittingPlan, fit_plans
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import TrainingOptions, make_optimizer
+from attngeo.training import TrainingOptions
+from attngeo.training.loop import make_optimizer
 
 # Rows that are read at once.
 CHUNK = 4096
@@ -224,7 +225,7 @@ class AttentionClassifier(
         """
         codes, names = self._code(X, y), self.coding_.names
         if column not in names:
-            raise UsageError(f"column is {column!r:.60}, expected one of: {list_names(names)}")
+            raise UsageError(f"$column is {column!r:.60}, expected one of: {list_names(names)}", "column")
         at = names.index(column)
         values = self.coding_.columns[at].decode_all()
         return pd.DataFrame(self._reader().read_cells(codes, at)[1], columns=pd.Index(values, dtype=object))
@@ -335,7 +336,8 @@ class AttentionClassifier(
             if len(codes) - math.ceil(held_out * len(codes)) < 1:
                 raise TableError(
                     f"{len(codes)} rows, of which a fraction of {held_out:g} cannot be held out; give more, or set "
-                    "validation_fraction to less"
+                    "$validation_fraction to less",
+                    "validation_fraction",
                 )
             kept, out = train_test_split(np.arange(len(codes)), test_size=held_out, random_state=seed)
             other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]

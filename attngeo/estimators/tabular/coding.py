@@ -55,7 +55,7 @@ def read_table(table: Any) -> pd.DataFrame:
     frame: pd.DataFrame = table
     twice = [name for name, count in Counter(table.columns).items() if count > 1]
     if twice:
-        raise TableError(f"column {twice[0]!r} occurs more than once; rename one")
+        raise TableError("occurs more than once; rename one", column=twice[0])
     return frame
 
 
@@ -151,7 +151,7 @@ class ColumnCoding:
         if unseen == "error" and (codes[~missing] < 0).any():
             new = list(dict.fromkeys(column[~missing][codes[~missing] < 0].tolist()))
             shown = ", ".join(f"{value!r:.40}" for value in new[:SHOWN]) + (", …" if len(new) > SHOWN else "")
-            raise TableError(f"column {self.name!r:.60} has values that no training row has: {shown}; {advice}")
+            raise TableError(f"has values that no training row has: {shown}; {advice}", column=self.name)
         return np.where(missing, MISSING, codes)
 
     def labels(self) -> np.ndarray:
@@ -189,11 +189,11 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
             distinct = column.dropna().unique()
         return ColumnCoding(name, tuple(sorted(map(int, distinct))))
     if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
-        raise TableError(f"column {name!r} has dates, expected categories or numbers; convert it to numbers first")
+        raise TableError("has dates, expected categories or numbers; convert it to numbers first", column=name)
     try:
         return ColumnCoding(name, tuple(sort_values(column.dropna().astype(object).unique())))
     except TypeError:
-        raise TableError(f"column {name!r} has values that cannot be compared, expected texts or numbers") from None
+        raise TableError("has values that cannot be compared, expected texts or numbers", column=name) from None
 
 
 def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int) -> ColumnCoding:
@@ -215,9 +215,9 @@ def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
     try:
         numbers = pd.to_numeric(column).to_numpy(np.float64, na_value=np.nan)
     except (ValueError, TypeError):
-        raise TableError(f"column {column.name!r:.60} has texts, expected numbers as in training") from None
+        raise TableError("has texts, expected numbers as in training", column=column.name) from None
     if np.isinf(numbers).any():
-        raise TableError(f"column {column.name!r} contains infinity, expected finite numbers or missing values")
+        raise TableError("contains infinity, expected finite numbers or missing values", column=column.name)
     return numbers
 
 

@@ -46,20 +46,21 @@ def read_tables(path: str, options: FitOptions) -> SplitTable:
     """The rows of a file that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
     frame = read_own_table(path, options.missing)
     if options.target is None:
-        raise UsageError(f"target is required: the column to predict, one of: {', '.join(frame.columns)}")
+        raise UsageError(f"$target is required: the column to predict, one of: {', '.join(frame.columns)}", "target")
     x, y = take_target(frame, options.target, path)
     if options.test is not None:
         test = read_own_table(options.test, options.missing, list_texts(frame))
         test_x, test_y = take_target(test, options.target, options.test)
         absent = [name for name in x.columns if name not in test_x.columns]
         if absent:
-            raise TableError(f"{options.test}: no column {absent[0]!r}, which the training rows have")
+            raise TableError(f"no column {absent[0]!r}, which the training rows have", table=options.test)
         return SplitTable(x, y, test_x[list(x.columns)], test_y)
     labelled = y.notna().to_numpy().nonzero()[0]
     if len(labelled) - math.ceil(options.test_size * len(labelled)) < 1:
         raise TableError(
             f"{path} has {len(labelled)} rows with a label in {options.target!r}, of which a fraction of "
-            f"{options.test_size:g} cannot be held out; give more, or a smaller --test-size"
+            f"{options.test_size:g} cannot be held out; give more, or a smaller $test_size",
+            "test_size",
         )
     train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
     # A label that no training row has could not be predicted.
@@ -73,7 +74,7 @@ def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.
     if target not in frame.columns:
         near = get_close_matches(target, list(frame.columns), 1)
         advice = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(frame.columns)}"
-        raise TableError(f"{path}: no column {target!r}; {advice}")
+        raise TableError(f"no column {target!r}; {advice}", table=str(path))
     if frame.shape[1] < 2:
         raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
     labels = frame[target]
@@ -177,7 +178,7 @@ def read_rows(model: AttentionClassifier, path: str, options: PredictOptions) ->
     absent = [name for name in names if name not in frame.columns]
     if absent:
         raise TableError(
-            f"{path}: no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}"
+            f"no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}", table=str(path)
         )
     return frame[names]
 

@@ -67,7 +67,11 @@ class ClassifierOptions(Options):
 
     def _check(self) -> None:
         if self.patience is not None and not self.validation_fraction:
-            raise UsageError("patience requires held-out rows; set validation_fraction, for example to 0.1")
+            raise UsageError(
+                "$patience requires held-out rows; set $validation_fraction, for example to 0.1",
+                "patience",
+                "validation_fraction",
+            )
 
 
 def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
@@ -78,9 +82,9 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
         if name not in METHOD_LABELS:
             near = get_close_matches(name, METHOD_LABELS, 1)
             advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(METHOD_LABELS)}"
-            raise UsageError(f"methods has {name!r:.60}, which is no method; {advice}")
+            raise UsageError(f"$methods has {name!r:.60}, which is no method; {advice}", "methods")
     if not chosen:
-        raise UsageError(f"methods is empty, expected some of: {', '.join(METHOD_LABELS)}")
+        raise UsageError(f"$methods is empty, expected some of: {', '.join(METHOD_LABELS)}", "methods")
     return chosen
 
 

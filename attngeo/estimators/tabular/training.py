@@ -15,8 +15,8 @@ from torch import Tensor
 from attngeo.devices import pick_device
 from attngeo.estimators.tabular.network import CellLayout, TableAttention
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import TrainingOptions, draw_generator, train
-from attngeo.training.loop import Batch
+from attngeo.training import TrainingOptions
+from attngeo.training.loop import Batch, draw_generator, train
 
 # Models that are trained at once: more do not make one faster, and need more memory.
 MOST_MODELS = 32
@@ -140,7 +140,7 @@ class FittedTable(NamedTuple):
 
 
 def fit_plans(plans: Sequence[FittingPlan], progress: ProgressCallback = ignore_progress) -> list[FittedTable]:
-    """Train each plan: those of one kind together. Raises TrainingError as `attngeo.training.train` does."""
+    """Train each plan: those of one kind together. Raises TrainingError as `training.loop.train` does."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, plan in enumerate(plans):
         groups[plan.kind].append(number)

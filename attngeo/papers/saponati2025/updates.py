@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attngeo.papers.statements import SAPONATI, Residuals, difference, statement
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 TOKENS, DIMENSIONS, WORDS, TRIALS = 6, 5, 9, 5
 

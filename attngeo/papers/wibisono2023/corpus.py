@@ -25,7 +25,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from attngeo.errors import DataError, TrainingError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -83,7 +83,7 @@ def toy_corpus(sentences: int = 10_000, seed: int = 0) -> Corpus:
     (12, [5, 5, 5])
     """
     if sentences < 1:
-        raise UsageError(f"sentences is {sentences:,}, expected at least 1")
+        raise UsageError(f"$sentences is {sentences:,}, expected at least 1", "sentences")
     random = np.random.default_rng(seed)
     forms = (_like_two, _call_two, _call_one)
     kinds = random.integers(len(forms), size=sentences)

@@ -235,5 +235,5 @@ def _read_cars_of_paper(path: Path) -> list[Car]:
     """The cars of a download. Raises DataError if they are not those of the paper."""
     cars = read_cars(path, ADDRESS)
     if digest_cars(cars) != DIGEST:
-        raise DataError(f"{ADDRESS} has other numbers than expected; give the original file as data (--data)")
+        raise DataError(f"{ADDRESS} has other numbers than expected; give the original file as $data", "data")
     return cars

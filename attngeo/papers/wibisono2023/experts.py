@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from attngeo.papers.statements import WIBISONO, Residuals, difference, statement
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 WORDS, LENGTH, DIMENSIONS, SENTENCES = 11, 6, 8, 4
 

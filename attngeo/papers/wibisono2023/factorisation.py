@@ -23,7 +23,7 @@ from attngeo.papers.wibisono2023.corpus import (
     fit,
     toy_corpus,
 )
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 # Proposition 9 on the toy corpus, as published: dimension → Spearman, Pearson.
 PUBLISHED = {30: (0.74, 0.67), 100: (0.77, 0.71), 300: (0.77, 0.70), 900: (0.77, 0.71)}

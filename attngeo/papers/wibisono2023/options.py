@@ -125,8 +125,9 @@ def _check_setting(setting: Sequence[float] | str) -> ShiftSetting:
     except (TypeError, ValueError, OverflowError):
         known = " ".join(map(str, paper_settings()))
         raise UsageError(
-            f"settings has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, of which n_c "
-            f"is whole; those of the paper are: {known}"
+            f"$settings has {setting!r:.60}, expected three finite numbers n_c,noise,corr such as 5,0,0.9, of which "
+            f"n_c is whole; those of the paper are: {known}",
+            "settings",
         ) from None
 
 
@@ -165,12 +166,13 @@ class SimulateOptions(Options):
             object.__setattr__(self, name, values)
         object.__setattr__(self, "datasets", self.data_sets)
         if self.rows < self.classes:
-            raise UsageError(f"rows is {self.rows}, expected at least as many as classes, {self.classes}")
+            raise UsageError(f"$rows is {self.rows}, expected at least $classes {self.classes}", "rows", "classes")
         for setting in self.setting_list:
             if setting.n_c > self.features:
                 raise UsageError(
-                    f"features is {self.features}, but the setting {setting} has {setting.n_c} of them as causes; give "
-                    "more features, or settings with fewer causes"
+                    f"$features is {self.features}, but the setting {setting} has {setting.n_c} of them as causes; "
+                    "give more features, or settings with fewer causes",
+                    "features",
                 )
         list(self.shifts)  # raises UsageError for a setting outside its limits
 

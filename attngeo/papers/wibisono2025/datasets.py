@@ -198,7 +198,7 @@ def load_dataset(
     dataset = DATASETS[one_of("data set", name, DATASETS)]
     if data is not None:
         if not dataset.files:
-            raise UsageError(f"the data set {name} is drawn, not read; give no data (--data)")
+            raise UsageError(f"the data set {name} is drawn, not read; leave out $data", "data")
         place = Path(data).expanduser()
         frame = dataset.read(place)
         _note_changes(dataset, place, progress)
@@ -276,5 +276,6 @@ def _verify(file: SourceFile, path: Path) -> None:
         what = f"{file.member} of {file.address}" if file.member else file.address
         raise DataError(
             f"{what} has changed: expected {file.nbytes:,} bytes with SHA-256 {file.sha256}, got {len(content):,} with "
-            f"{digest}; give the original as data (--data)"
+            f"{digest}; give the original as $data",
+            "data",
         )

@@ -65,7 +65,9 @@ def _parse_numbers(numbers: Any) -> tuple[int, ...]:
     try:
         counts = [int(number) if isinstance(number, str) else number for number in listed]
     except ValueError:
-        raise UsageError(f"neighbours is {' '.join(map(str, listed))!r:.60}, expected whole numbers") from None
+        raise UsageError(
+            f"$neighbours is {' '.join(map(str, listed))!r:.60}, expected whole numbers", "neighbours"
+        ) from None
     return tuple(whole("neighbours", count, 1, CITIES - 1) for count in counts)
 
 
@@ -196,10 +198,10 @@ def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
         if getattr(options, choice) is None:
             continue
         if name != TEMPERATURE and choice != "layers":
-            raise UsageError(f"{choice} has no effect on {name}, expected {TEMPERATURE}; leave it out")
+            raise UsageError(f"${choice} has no effect on {name}, expected {TEMPERATURE}; leave it out", choice)
         if model not in options.models:
             raise UsageError(
-                f"{choice} has no effect on the model {options.model}, expected {model} or both; leave it out"
+                f"${choice} has no effect on {options.model}, expected {model} or both; leave it out", choice
             )
     return [
         setting
@@ -436,7 +438,7 @@ def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
     settings = list_settings(experiment, options)
     if not settings:
         directions = " and ".join(SETTINGS[experiment].directions)
-        raise UsageError(f"direction is {options.direction!r}, expected {directions} for {experiment}")
+        raise UsageError(f"$direction is {options.direction!r}, expected {directions} for {experiment}", "direction")
     runs = [
         EfaRun(experiment, setting.model, setting.direction, setting.setting, seed,
                EfaOptions(**setting.options, seed=seed), setting.architecture, options.data, options.published,

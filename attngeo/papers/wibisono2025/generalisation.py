@@ -28,7 +28,7 @@ from torch import Tensor
 from attngeo.choices import real, whole
 from attngeo.errors import UsageError
 from attngeo.papers.statements import EFA, Residuals, statement
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +149,13 @@ def _check(sequences: int, failure: float) -> float:
     whole("sequences", sequences, 1)
     real("failure", failure, 0, 1)
     if not 0 < failure < 1:
-        raise UsageError(f"failure is {failure!r}, expected a probability between 0 and 1")
+        raise UsageError(f"$failure is {failure!r}, expected a probability between 0 and 1", "failure")
     return -math.log(failure)
 
 
 def _require_positive(name: str, value: float) -> None:
     if real(name, value, 0) == 0:
-        raise UsageError(f"{name} is {value!r}, expected a positive number")
+        raise UsageError(f"${name} is {value!r}, expected a positive number", name)
 
 
 def _log1p_exp(x: float) -> float:

@@ -30,8 +30,7 @@ from attngeo.estimators.efa.model import DataShape, PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 from attngeo.estimators.efa.prediction import draw_items
 from attngeo.papers.statements import EFA, Residuals, difference, statement
-from attngeo.training import seeded
-from attngeo.training.loop import TensorBatches, train
+from attngeo.training.loop import TensorBatches, seeded, train
 
 ITEMS, SIZE, LENGTH, TRIALS = 9, 3, 5, 5
 # A learning rate and a number of epochs for each part of a training: it ends close to the maximum of the likelihood.

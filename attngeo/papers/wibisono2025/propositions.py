@@ -24,7 +24,7 @@ from attngeo.estimators.efa.networks import (
     ValueShape,
 )
 from attngeo.papers.statements import EFA, Residuals, difference, statement
-from attngeo.training import seeded
+from attngeo.training.loop import seeded
 
 # Items, numbers of an embedding, length of a sequence; sequences of each size.
 SIZES = ((7, 4, 5), (12, 3, 2), (30, 8, 9))

@@ -469,15 +469,15 @@ REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
     "no rows": ({}, draw_table([1.0]).head(0), "no rows"),
     "no column": ({"sequence": "basket"}, draw_table([1.0]), "no column 'basket'"),
     "NaN": ({}, draw_table([1.0, np.nan]), "expected a finite number"),
-    "larger than single precision can square": ({}, draw_table([1.0, -1e30]), "has -1e+30 in column 'value', expected"),
-    "infinite": ({}, draw_table([1.0, np.inf]), "has inf in column 'value', expected a finite number"),
-    "text": ({}, draw_table([1.0]).assign(value="many"), "'many' in column 'value'"),
-    "support": ({"family": "poisson"}, draw_table([1.0, -2.0]), "value -2, expected whole numbers from 0"),
+    "larger than single precision can square": ({}, draw_table([1.0, -1e30]), "'value': -1e+30, expected"),
+    "infinite": ({}, draw_table([1.0, np.inf]), "row 1: column 'value': inf, expected a finite number"),
+    "text": ({}, draw_table([1.0]).assign(value="many"), "column 'value': 'many'"),
+    "support": ({"family": "poisson"}, draw_table([1.0, -2.0]), "column 'value': -2, expected whole numbers from 0"),
     "one row": ({}, pd.DataFrame({"sequence": [1, 1, 2], "item": list("aba"), "value": 1.0}), "sequence 2 has one row"),
-    "no item": ({}, draw_table([1.0]).assign(item=None), "row 1 has no item"),
-    "no sequence": ({}, draw_table([1.0]).assign(sequence=None), "the training table: row 1 has no sequence"),
-    "coordinates": ({"coordinates": ("x",)}, draw_table([1.0]).assign(x=np.nan), "row 1 has nan in column 'x'"),
-    "twice": ({"position": "x"}, draw_table([1.0]).assign(x=0), "of an earlier row of its sequence"),
+    "no item": ({}, draw_table([1.0]).assign(item=None), "row 1: column 'item'"),
+    "no sequence": ({}, draw_table([1.0]).assign(sequence=None), "the training table: row 1: column 'sequence'"),
+    "coordinates": ({"coordinates": ("x",)}, draw_table([1.0]).assign(x=np.nan), "row 1: column 'x': nan"),
+    "twice": ({"position": "x"}, draw_table([1.0]).assign(x=0), "row 2: column 'x': 0"),
     "nothing known": ({"item": "thing"}, draw_table([1.0]), "neither the column 'thing' nor coordinates"),
     "nothing to hold out": ({"validation_fraction": 0.01}, draw_table([1.0]), "cannot be held out"),
 }  # fmt: skip
@@ -495,7 +495,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no number": ({"family": "binomial"}, "expected binomial:TOTAL_COUNT"),
     "number": ({"family": "binomial:2.5"}, "expected a whole number after the colon"),
     "head": ({"head": (-1,)}, "head is -1"),
-    "n_heads": ({"n_heads": 5}, "expected a multiple of heads"),
+    "n_heads": ({"n_heads": 5}, "expected a multiple of 5 heads"),
     "longest": ({"longest": 2}, "longest is 2, but a sequence has 4 positions"),
 }
 
@@ -512,7 +512,7 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
     model = fit(frame, order=True)
     longer = pd.DataFrame({"sequence": 1, "item": ["tea"] * 5, "value": 1.0})
     for data, message in (
-        (frame.assign(item="beer"), "row 1 has the item 'beer', which no training row has, expected one of 4 items"),
+        (frame.assign(item="beer"), "row 1: column 'item': 'beer' is in no training row, expected one of 4 items"),
         (longer, "sequence 1 has 5 positions, expected at most 4"),
         (frame.drop(columns="value"), "no column 'value'"),
     ):

@@ -181,7 +181,7 @@ def test_items_of_another_kind_of_column_are_found() -> None:
     model = fit(ROWS.assign(item=ROWS["item"].replace({"bread": "8", "jam": "7"})))
     only = pd.DataFrame({"sequence": 1, "item": [8, 7], "value": [0.5, 1.0]})
     assert model.log_prob(only).equals(model.log_prob(only.assign(item=["8", "7"])))
-    with refuses(TableError, "row 2 has the item 9"):
+    with refuses(TableError, "row 2: column 'item': 9"):
         model.log_prob(only.assign(item=[8, 9]))
 
 
@@ -196,7 +196,7 @@ def test_items_with_commas_and_positions_are_read_as_a_basket() -> None:
 def test_a_missing_time_is_no_number() -> None:
     times = pd.Series(pd.date_range("2020-01-01", periods=len(ROWS)))
     times[3] = pd.NaT
-    with refuses(TableError, "row 4 has no when"):
+    with refuses(TableError, "row 4: column 'when'"):
         fit(ROWS.assign(when=times), position="when")
 
 
@@ -321,7 +321,7 @@ def test_errors_of_a_fit_name_the_file(tmp_path: Path) -> None:
     ROWS.to_csv(good, index=False)
     ROWS.assign(item=[None, *ROWS["item"][1:]]).to_csv(bad, index=False)
     for train, more in ((bad, {}), (good, {"validation": bad}), (good, {"test": bad})):
-        with refuses(TableError, f"{bad}: row 1 has no item"):
+        with refuses(TableError, f"{bad}: row 1: column 'item'"):
             fit_own_sequences(train, EfaFitOptions(**FILE | {"part": "items"} | more))
 
 
@@ -476,13 +476,13 @@ def test_rows_with_others_missing_are_checked_as_all_are() -> None:
     model = fit(rows, family="poisson", direction="uni")
     for values in ([-3, None], [-3, None, 1]):
         asked = pd.DataFrame({"sequence": 1, "item": "tea", "value": values})
-        with refuses(TableError, "row 1 has value -3"):
+        with refuses(TableError, "row 1: column 'value': -3"):
             model.predict(asked)
-        with refuses(TableError, "row 1 has value -3"):
+        with refuses(TableError, "row 1: column 'value': -3"):
             predict_own_rows(model, asked)
     nameless = rows.assign(sequence=rows["sequence"].where(rows.index != 1), value=rows["value"].where(rows.index != 1))
     for options in ({"direction": "uni"}, {"direction": "bi"}):
-        with refuses(TableError, "row 2 has no sequence"):
+        with refuses(TableError, "row 2: column 'sequence'"):
             fit(rows, **options).predict(nameless)
 
 
@@ -538,7 +538,7 @@ def test_a_copy_with_other_names_of_items_gives_the_same_numbers() -> None:
 
 
 def test_the_table_that_lacks_an_item_is_named() -> None:
-    with refuses(TableError, "the validation table: row 2 has no item"):
+    with refuses(TableError, "the validation table: row 2: column 'item'"):
         make_efa(**SMALL | {"part": "items"}).fit(ROWS, validation=ROWS.assign(item=["tea", None, *ROWS["item"][2:]]))
 
 

@@ -181,7 +181,7 @@ def test_what_is_no_table_is_refused() -> None:
     assert len(make_efa(**SMALL, part="items").fit(rows).sample(np.int64(2), np.int64(3))) == 6
     with refuses(TableError, "no column 'sequence'"):
         model.predict(rows.drop(columns="sequence").assign(value=np.nan))
-    with refuses(TableError, "column 'value' has dates", "numbers"):
+    with refuses(TableError, "column 'value': has dates", "numbers"):
         make_efa(**SMALL).fit(rows.assign(value=pd.Timestamp("2020-01-01")))
 
 
@@ -210,5 +210,5 @@ def test_training_rows_that_are_no_values_of_the_family_are_refused_for_a_measur
     rows = draw_rows(lambda draw, count: draw.poisson(3, count))
     for family, bad in (("poisson", -1), ("ordinal:20", 99)):
         model = make_efa(**SMALL, family=family).fit(rows)
-        with refuses(TableError, f"row 1 has value {bad}"):
+        with refuses(TableError, f"row 1: column 'value': {bad}"):
             model.measure(rows, rows.assign(value=bad))

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention
 from attngeo.estimators.tabular.training import CHUNK, MaskedRows
-from attngeo.training import draw_generator
+from attngeo.training.loop import draw_generator
 
 HEADS, HEAD_SIZE, HIDDEN = 2, 3, 5
 WIDTH = HEADS * HEAD_SIZE

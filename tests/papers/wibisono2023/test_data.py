@@ -259,7 +259,7 @@ def test_the_download_is_kept_and_checked(
     assert kept.read_text() == server["text"]
     kept.unlink()
     server["text"] = write_uci(make_cars(seed=1))
-    with refuses(DataError, data_sets.ADDRESS, "--data"):
+    with refuses(DataError, data_sets.ADDRESS, "give the original file as data"):
         load_auto_mpg()
     server["text"] = None
     with refuses(DataUnavailableError, data_sets.ADDRESS, 404, "--data"):

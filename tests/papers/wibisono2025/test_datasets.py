@@ -112,10 +112,10 @@ def test_another_content_is_refused_with_both_checksums(host: Host, tmp_path: Pa
     changed = RATINGS.replace("5", "4")
     host.contents["/ml-100k.zip"] = make_archive(changed)
     digests = [digest(RATINGS), digest(changed)]
-    with refuses(DataError, "ml-100k/u.data", *digests, "--data"):
+    with refuses(DataError, "ml-100k/u.data", *digests, "give the original as data"):
         load_dataset("movielens")
     host.contents["/ml-100k.zip"] = b"<html>not an archive</html>"
-    with refuses(DataError, "ml-100k.zip", digests[0], "--data"):
+    with refuses(DataError, "ml-100k.zip", digests[0], "give the original as data"):
         load_dataset("movielens")
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
@@ -210,7 +210,7 @@ def test_names_of_items_are_those_of_the_files(tmp_path: Path) -> None:
 
 def test_the_synthetic_data_has_no_files(tmp_path: Path) -> None:
     assert load_dataset("synthetic").equals(synthetic_ratings())
-    with refuses(UsageError, "synthetic", "--data"):
+    with refuses(UsageError, "synthetic", "leave out data"):
         load_dataset("synthetic", tmp_path)
 
 

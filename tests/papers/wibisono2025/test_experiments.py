@@ -179,9 +179,9 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         plan_runs("synthetic", RunOptions(neighbours=3))
     for model, options in {"fm": ["layers", "lags"], "efa": ["neighbours"]}.items():
         for name in options:
-            with refuses(UsageError, f"{name} has no effect on the model {model}"):
+            with refuses(UsageError, f"{name} has no effect on {model}"):
                 plan_runs("temperature", RunOptions(model=model, **{name: 1}))
-    with refuses(UsageError, "layers has no effect on the model fm"):
+    with refuses(UsageError, "layers has no effect on fm"):
         plan_runs("synthetic", RunOptions(model="fm", layers=3))
     with refuses(UsageError, "direction is 'uni', expected bi for temperature"):
         plan_runs("temperature", RunOptions(direction="uni"))
