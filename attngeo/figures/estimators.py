@@ -140,7 +140,7 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
     most = max(table.max().max() for table in tables.values())
     figure.update_layout(coloraxis=_share_axis(most, SHARE), height=inside + between - BETWEEN + AROUND)
     shown = "a line: an item, masked; a column: what it attends to; blank: not seen; mean over heads"
-    return finish_figure(figure, "attention between the items of a sequence", shown).update_layout(margin={"t": 100})
+    return finish_figure(figure, "attention between the items of a sequence", shown, top=100)
 
 
 def _limit(height: int) -> int:
@@ -175,7 +175,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     """The query, key and value of each item in the first layer, as maps of items × numbers; a line of panels for each
     head.
 
-    rows: of `attngeo.estimators.efa.views.tabulate_vectors`.
+    rows: of `attngeo.estimators.efa.prediction.tabulate_vectors`.
     """
     heads, vectors = sorted(rows["head"].unique()), [name for name in VECTORS if name in set(rows["vector"])]
     if not vectors:
@@ -205,8 +205,8 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     reach = float(rows["value"].abs().max()) or 1.0
     colours = {"colorscale": SIGNED, "cmin": -reach, "cmax": reach, "colorbar": {"title": "value", **BAR}}
     figure.update_layout(coloraxis=colours, height=total)
-    finished = finish_figure(figure, "queries, keys and values of items", "first layer; a line of panels for each head")
-    return finished.update_layout(margin={"t": 100})
+    shown = "first layer; a line of panels for each head"
+    return finish_figure(figure, "queries, keys and values of items", shown, top=100)
 
 
 # Places that an error lists; places of a panel that have their names beside them.
@@ -252,8 +252,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     layer = "" if several else f"layer {layers[0]}, "
     times = "; earlier times are added" if "lag" in rows and rows["lag"].nunique() > 1 else ""
     shown = f"{layer}mean over sequences and heads; area and colour: attention; star: the masked place{times}"
-    finished = finish_figure(figure, f"attention of {escape_name(place)}, masked, on other places", shown)
-    return finished.update_layout(margin={"t": 100}, showlegend=False)
+    return finish_figure(figure, f"attention of {escape_name(place)}, masked, on other places", shown, top=100)
 
 
 def _add_places(figure: go.Figure, others: pd.DataFrame, row: int) -> None:

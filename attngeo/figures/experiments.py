@@ -58,8 +58,7 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         figure.update_xaxes(title="correlation in training rows", row=len(down))
     figure.update_layout(height=max(PANEL_HEIGHT * len(down), LEGEND_LINE * len(methods)) + AROUND)
     shown = "mean ± 2 standard errors" + _explain_symbols(rows)
-    finished = finish_figure(figure, "accuracy on rows with another distribution", shown)
-    return finished.update_layout(margin={"t": 110})  # room for the titles of panels
+    return finish_figure(figure, "accuracy on rows with another distribution", shown, top=110)
 
 
 def _name_setting(n_c: float | None, noise: float | None) -> str:
@@ -171,7 +170,7 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_layout(height=inside + AROUND)
     title = "errors on test rows" if len(panels) > 1 else f"{names[0]}: errors on test rows"
     shown = "mean ± 2 standard errors over seeds" if "seed" not in rows or rows["seed"].nunique() > 1 else "one seed"
-    return finish_figure(figure, title, shown + _explain_symbols(rows)).update_layout(margin={"t": 100})
+    return finish_figure(figure, title, shown + _explain_symbols(rows), top=100)
 
 
 def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:

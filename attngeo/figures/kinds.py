@@ -77,7 +77,7 @@ SOURCES = {
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
     "encodings": "attngeo tabular fit --encodings-output FILE, or a folder of --save",
     "efa": "attngeo efa run -o FILE", "weights": "attngeo efa attention -o FILE",
-    "vectors": "attngeo.estimators.efa.views.tabulate_vectors, or a folder of efa fit --save",
+    "vectors": "attngeo.estimators.efa.prediction.tabulate_vectors, or a folder of efa fit --save",
     "places": "attngeo efa attention --places-output FILE",
 }  # fmt: skip
 

@@ -77,12 +77,15 @@ def compose_title(rows: pd.DataFrame, shown: str) -> str:
     return f"{escape_name(models[0])}: {shown}" if len(models) == 1 else shown
 
 
-def finish_figure(figure: go.Figure, title: str, details: str = "") -> go.Figure:
-    """The figure with a title, details in smaller type below it, and a legend if there are traces to tell apart."""
+def finish_figure(figure: go.Figure, title: str, details: str = "", top: int = 70) -> go.Figure:
+    """The figure with a title, details in smaller type below it, and a legend if there are traces to tell apart.
+
+    top: pixels above the panels, which may have titles of their own.
+    """
     text = f"{title}<br><sup>{details}</sup>" if details else title
     named = sum(trace.showlegend is not False and bool(trace.name) for trace in figure.data)
     return figure.update_layout(
-        title=text, template="plotly_white", showlegend=named > 1, margin={"t": 70, "r": 30},
+        title=text, template="plotly_white", showlegend=named > 1, margin={"t": top, "r": 30},
         hoverlabel={"align": "left"},
     )  # fmt: skip
 

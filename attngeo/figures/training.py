@@ -103,8 +103,8 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
         _add_layers(figure, group, sorted(layers["layer"].unique()), score, column)
     figure.update_yaxes(title=axis_title_of(score), col=1)
     over = [f"median over {_count_seeds(layers)}"] if layers["seed"].nunique() > 1 else []
-    finish_figure(figure, f"{label_of(score)} of W_qk, layer by layer", ", ".join([*common, *over]))
-    return figure.update_layout(margin_t=120 if several else 70)  # panel titles are below the title
+    title, details = f"{label_of(score)} of W_qk, layer by layer", ", ".join([*common, *over])
+    return finish_figure(figure, title, details, top=120 if several else 70)
 
 
 def _add_layers(figure: go.Figure, group: _RunGroup, layers: list[int], score: str, column: int) -> None:

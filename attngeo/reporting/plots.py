@@ -182,7 +182,7 @@ def _read_saved(place: Any, spec: FigureSpec, *, is_single: bool) -> pd.DataFram
             from attngeo.estimators.tabular.files import tabulate_encodings
 
             return tabulate_encodings(estimators.AttentionClassifier.load(place))
-        from attngeo.estimators.efa.views import tabulate_vectors
+        from attngeo.estimators.efa.prediction import tabulate_vectors
 
         return tabulate_vectors(estimators.ExponentialFamilyAttention.load(place))
     expected = SOURCES[spec.source]
