@@ -16,6 +16,7 @@ import pandas as pd
 from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.options import takes_after_two
+from attngeo.pretrain.callback import geometry_columns
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import (
     ComparisonOptions,
@@ -249,6 +250,11 @@ def _losses(run: Run) -> pd.Series[float]:
     losses = run.geometry[["step", "loss"]].dropna().drop_duplicates().set_index("step")["loss"]
     even = losses[losses.index % run.options.log_every == 0]
     return even if len(even) else losses
+
+
+def list_curve_columns() -> tuple[str, ...]:
+    """The columns of the curves of runs."""
+    return (*RUN_COLUMNS, *geometry_columns())
 
 
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
