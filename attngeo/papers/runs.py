@@ -18,7 +18,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_statements, machine, software
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
-from attngeo.studies.results import KeptResult, ResultStore
+from attngeo.studies.results import KeptResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,18 +62,6 @@ def _perform(run: ExperimentRun, progress: ProgressCallback, *, fresh: bool) -> 
 def version_of(module: str, package: str) -> dict[str, str]:
     """What numbers depend on besides data, seed and options: the statements of the code, and a package's version."""
     return {"code": digest_statements(module), package: version(package)}
-
-
-def find_record(
-    kind: str, types: Mapping[str, type], version: Mapping[str, str], **depends_on: Any
-) -> KeptResult | None:
-    """What is kept of a case, under all that its numbers depend on; None if nothing is to be kept.
-
-    kind: the folder of the result store. types: of the columns that are kept. version: of `version_of`.
-    """
-    store = ResultStore.open(kind, types)
-    about = {"version": version, "method": depends_on.get("method")}
-    return None if store is None else store.record({**depends_on, "version": version}, about=about)
 
 
 def answer_cases(

@@ -18,17 +18,16 @@ import pandas as pd
 
 from attngeo.estimators.tabular.options import OURS
 from attngeo.options import default_of
-from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, find_record, version_of
+from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, version_of
 from attngeo.papers.wibisono2023.data import AutoMpg, Rows, ShiftedTable, seeds_of_data_sets, simulate
 from attngeo.papers.wibisono2023.options import FIRST_SEED, AutoMpgOptions, SimulateOptions
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.studies.results import KeptResult
+from attngeo.studies.results import KeptResult, find_record
 from attngeo.tables.read import require_columns
 
 SOURCE = "Wibisono and Wang 2023 (arXiv 2307.04057), tables 1 and 2"
-# The folder of the result store, and the columns of what is kept.
+# The folder of the result store.
 KIND = "tabular"
-TYPES: dict[str, type] = {"accuracy": float, "mse": float, "train_accuracy": float, "train_mse": float}
 SETTING = ("n_c", "noise", "corr")
 SCORES = ("accuracy", "mse")
 PUBLISHED = ("published_accuracy", "published_mse")
@@ -173,7 +172,8 @@ class MethodRun:
         for values in (*problem.table.train, *problem.table.test):
             digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
         version = METHODS[self.method].version
-        return find_record(KIND, TYPES, version, rows=digest.hexdigest(), seed=problem.seed, method=self.method)
+        depends_on = {"rows": digest.hexdigest(), "seed": problem.seed, "method": self.method, "version": version}
+        return find_record(KIND, depends_on, about={"version": version, "method": self.method})
 
 
 def is_outdated(about: Mapping[str, Any]) -> bool:

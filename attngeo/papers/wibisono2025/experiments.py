@@ -22,21 +22,20 @@ from attngeo.errors import AttnGeoError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.options import default_of
 from attngeo.papers import runs
-from attngeo.papers.runs import Outcome, Rows, answer_cases, find_record, version_of
+from attngeo.papers.runs import Outcome, Rows, answer_cases, version_of
 from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load_item_names
 from attngeo.papers.wibisono2025.files import Split
 from attngeo.papers.wibisono2025.options import SETTINGS, TEMPERATURE, RunOptions, list_settings
 from attngeo.progress import ProgressCallback
-from attngeo.studies.results import KeptResult
+from attngeo.studies.results import KeptResult, find_record
 
 if TYPE_CHECKING:
     from attngeo.estimators import ExponentialFamilyAttention
 
 SOURCE = "Wibisono and Wang 2025 (arXiv 2501.16790), section 6"
-# The folder of the result store, and the columns of what is kept.
+# The folder of the result store.
 KIND = "efa"
-TYPES: dict[str, type] = {"metric": str, "value": float}
 # The options of a run that its numbers depend on, and its name does not have.
 CHOICES = ("published", "layers", "lags", "neighbours", "epochs")
 # What names of folders are not made of.
@@ -131,10 +130,12 @@ class EfaRun:
         options = None
         if self.options is not None and self.architecture is not None:
             options = [self.options.replace(device="cpu").model_dump_json(), self.architecture.model_dump_json()]
-        return find_record(
-            KIND, TYPES, _version_of(trivial=options is None), rows=digest.hexdigest(), method=self.model,
-            direction=self.direction, setting=self.setting, options=options,
-        )  # fmt: skip
+        version = _version_of(trivial=options is None)
+        depends_on = {
+            "rows": digest.hexdigest(), "model": self.model, "direction": self.direction, "setting": self.setting,
+            "options": options, "version": version,
+        }  # fmt: skip
+        return find_record(KIND, depends_on, about={"version": version})
 
 
 def _measure(model: ExponentialFamilyAttention, test: pd.DataFrame, setting: str) -> dict[str, float]:
