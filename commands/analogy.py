@@ -119,13 +119,14 @@ def analogy(
         raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
 
     from attngeo.analogies.analogy import analogy as ask_analogies
-    from attngeo.analogies.explanation import explain as explain_analogies
     from attngeo.tables.write import write_table
 
     from .progress import Bar
 
     with Bar("analogy" if explain is None else "explain", quiet=quiet, verbose=verbose) as progress:
         if explain is not None:
+            from attngeo.papers.wibisono2023.analogies import explain as explain_analogies
+
             rows = explain_analogies(explain, options=training, progress=progress)
         else:
             result = ask_analogies(models, options=options, hub=hub, progress=progress)

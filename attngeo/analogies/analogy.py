@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, QuestionRows, Space, describe_settings, open_lexicon
+from attngeo.analogies.lexicon import Lexicon, QuestionRows, Space, build_lexicon, describe_settings
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.probe import ask
 from attngeo.analogies.published import published_rows
@@ -20,6 +20,7 @@ from attngeo.analogies.questions import Question, QuestionSet, as_questions
 from attngeo.analogies.summary import COLUMNS, compare_models, summarise_answers
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.devices import pick_device
+from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import QuestionError, UsageError
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
@@ -140,11 +141,10 @@ def _ask_one(
     """
     questions = question_set.questions
     words = (word for q in questions for word in (q.a, q.b, q.c, *q.answers))
-    lexicon = open_lexicon(reference, words, options, hub=hub, progress=progress)
-    ref = lexicon.embedding.ref
-    names = (ref if number == 1 else f"{ref} ({number})" for number in count(1))
-    embedding = replace(lexicon.embedding, ref=next(name for name in names if name not in taken))
-    lexicon = replace(lexicon, embedding=embedding)
+    embedding = open_embedding(reference, table=options.table, hub=hub, progress=progress)
+    names = (embedding.ref if number == 1 else f"{embedding.ref} ({number})" for number in count(1))
+    embedding = replace(embedding, ref=next(name for name in names if name not in taken))
+    lexicon = build_lexicon(embedding, words, options)
     rows = [lexicon.rows_of(question) for question in questions]
     known = [place for place, row in enumerate(rows) if row is not None]
     log.info(

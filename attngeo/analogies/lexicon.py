@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +16,9 @@ from torch import Tensor
 from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question
 from attngeo.bounds import in_utf8
-from attngeo.checkpoints.reference import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
-from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError
-from attngeo.progress import ProgressCallback
 
 Tokens = tuple[int, ...]
 FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "ignore": str.casefold}
@@ -75,14 +72,6 @@ class Lexicon:
         if a is None or b is None or c is None or not answers:
             return None
         return QuestionRows(a, b, c, answers)
-
-
-def open_lexicon(
-    model: Any, words: Iterable[str], settings: ProbeSettings, *, hub: HubAccess, progress: ProgressCallback
-) -> Lexicon:
-    """Open the table of a model, and build the lexicon of some words as the settings say."""
-    embedding = open_embedding(model, table=settings.table, hub=hub, progress=progress)
-    return build_lexicon(embedding, words, settings)
 
 
 def build_lexicon(

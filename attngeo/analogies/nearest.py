@@ -11,11 +11,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, Space, describe_settings, open_lexicon
+from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings, unit
 from attngeo.analogies.options import MOST_SHOWN, NearestOptions
-from attngeo.analogies.probe import nearest_rows
+from attngeo.analogies.probe import SHAPES, check_top_k
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.devices import pick_device
+from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError
 from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
@@ -64,23 +65,28 @@ def nearest(
     terms, weights = _read_terms(words, signs)
     pick_device(options.device)
     with torch.inference_mode():
-        lexicon = open_lexicon(model, terms, options, hub=hub, progress=progress or ignore_progress)
+        embedding = open_embedding(model, table=options.table, hub=hub, progress=progress or ignore_progress)
+        lexicon = build_lexicon(embedding, terms, options)
         rows = [lexicon.row(word) for word in terms]
         if unknown := [word for word, row in zip(terms, rows, strict=True) if row is None]:
             raise UsageError(_explain(unknown[0], lexicon))
         space = Space(lexicon, options)
         places = torch.tensor(rows)
-        if not sum(sign * vector for sign, vector in zip(weights, space.vectors(places), strict=True)).any():
+        vectors = space.vectors(places)
+        target = unit(vectors.new_tensor(weights)[None] @ vectors)[0]
+        if not target.any():
             raise UsageError(f"{_write_sum(terms, weights)!r}: the sum of these vectors is 0, expected another sum")
-        # If too few words exist to show one, `nearest_rows` raises.
+        # If too few words exist to show one, this raises.
         top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
-        top, cosines = nearest_rows(space, places, weights, top_k)
+        check_top_k(space, len(terms), top_k)
+        cosines = torch.cat([unit(x) @ target for _, x in space.blocks(SHAPES[vectors.device.type][1])]).cpu()
+        cosines[torch.isin(space.candidates, places)] = -torch.inf
+        top = cosines.topk(top_k)
     frame = pd.DataFrame({
         "rank": range(1, top_k + 1),
-        "word": [lexicon.label(row) for row in top.tolist()],
-        "cosine": cosines.tolist(),
+        "word": [lexicon.label(row) for row in space.candidates[top.indices].tolist()],
+        "cosine": top.values.tolist(),
     })  # fmt: skip
-    embedding = lexicon.embedding
     frame.attrs = dict[Any, Any](vars(options)) | {
         "top_k": top_k,
         "model": embedding.ref,

@@ -14,7 +14,6 @@ Source of the methods: Levy and Goldberg 2014, "Linguistic Regularities in Spars
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -36,29 +35,18 @@ FEWEST = 16
 DEFAULT_MEMORY = 1 << 30
 
 
-class Scorer(Protocol):
-    """Scores of questions against a block of candidates."""
-
-    def prepare(self, x: Tensor) -> None:
-        """Take the vectors of a block of candidates, [block, width]."""
-        ...
-
-    def scores(self, start: int, stop: int) -> Tensor:
-        """The scores of some of the questions, [stop − start, block]; higher is better. The caller may write to it."""
-        ...
-
-
 class CosAdd:
-    """cos(x, Σ sign·term): with the terms a, b, c and the signs −1, 1, 1 it is 3CosAdd, cos(x, b + c − a)."""
+    """3CosAdd, cos(x, b + c − a).
 
-    def __init__(self, vectors: Tensor, terms: Tensor, signs: tuple[int, ...]) -> None:
-        """Take vectors [words, width] and terms [questions, n], places among the words; signs: one for each term."""
-        self._vectors, self._terms, self._signs = vectors, terms, signs
-        lengths = [
-            torch.linalg.vector_norm(sum(sign * vectors[term] for term, sign in zip(part.T, signs, strict=True)), dim=1)
-            for part in torch.split(terms, QUESTIONS)
-        ]
-        length = torch.cat(lengths)
+    `prepare` takes the vectors of a block of candidates [block, width]; `scores` gives those of some of the questions
+    [stop − start, block], higher is better, which the caller may write to. `CosMul` has the same methods.
+    """
+
+    def __init__(self, vectors: Tensor, terms: Tensor) -> None:
+        """Take vectors [words, width] and terms [questions, 3], the places of a, b and c among the words."""
+        self._vectors, self._terms = vectors, terms
+        targets = ((vectors[b] + vectors[c]) - vectors[a] for a, b, c in (part.T for part in terms.split(QUESTIONS)))
+        length = torch.cat([torch.linalg.vector_norm(target, dim=1) for target in targets])
         self._scale = torch.where(length > 0, 1 / length, 0)[:, None]
 
     def prepare(self, x: Tensor) -> None:
@@ -67,12 +55,8 @@ class CosAdd:
 
     def scores(self, start: int, stop: int) -> Tensor:
         """The cosines, [stop − start, block]."""
-        (first, *terms), (sign, *signs) = self._terms[start:stop].T, self._signs
-        total = self._products[first]
-        if sign < 0:
-            total.neg_()
-        for term, sign in zip(terms, signs, strict=True):
-            total.add_(self._products[term], alpha=sign)
+        a, b, c = self._terms[start:stop].T
+        total = self._products[a].neg_().add_(self._products[b]).add_(self._products[c])
         return total.mul_(self._scale[start:stop])
 
 
@@ -124,8 +108,8 @@ def ask(
     places, asked = probe.places(answers), probe.places(terms)
     # An answer is possible if it exists and is not one of the words of the question.
     possible = (places >= 0) & (places[:, :, None] != asked[:, None, :]).all(2)
-    add = CosAdd(probe.vectors, asked, (-1, 1, 1))
-    scorer = add if method == "3cosadd" else CosMul(probe.vectors, asked)
+    add = CosAdd(probe.vectors, asked)
+    scorer: CosAdd | CosMul = add if method == "3cosadd" else CosMul(probe.vectors, asked)
     scores = probe.scores_at(scorer, places).masked_fill_(~possible, -torch.inf)
     best = scores.amax(1)
     cosines = scores if scorer is add else probe.scores_at(add, places)
@@ -141,12 +125,21 @@ def ask(
     )
 
 
-def nearest_rows(space: Space, terms: Tensor, signs: tuple[int, ...], top_k: int) -> tuple[Tensor, Tensor]:
-    """The candidates of largest cosine with Σ sign·term, other than the terms [n] themselves: rows and cosines [k]."""
-    probe = _Probe(space, terms[None], terms[None], top_k, DEFAULT_MEMORY)
-    floor = torch.full((1,), torch.inf, dtype=probe.vectors.dtype, device=probe.vectors.device)
-    _, top, scores = probe.run(CosAdd(probe.vectors, probe.places(terms[None]), signs), floor, ignore_progress)
-    return top[0].cpu(), scores[0].cpu()
+def check_top_k(space: Space, words: int, top_k: int) -> None:
+    """Raise UsageError unless there are as many candidates that are none of the words of a question."""
+    ref, candidates = space.lexicon.embedding.ref, len(space.candidates)
+    if candidates <= words:
+        raise UsageError(
+            f"{ref} has {candidates} candidates, expected more than the words of a question; use a larger table, or "
+            "set $candidates to all",
+            "candidates",
+        )
+    if not 1 <= top_k <= candidates - words:
+        raise UsageError(
+            f"$top_k is {top_k}, expected from 1 to {candidates - words:,}: {ref} has {candidates:,} candidates, minus "
+            "the words of a question",
+            "top_k",
+        )
 
 
 class _Probe:
@@ -157,19 +150,7 @@ class _Probe:
         self._words = torch.unique(rows[rows >= 0])
         self.vectors = space.vectors(self._words)
         device = self.vectors.device
-        allowed = len(space.candidates) - terms.shape[1]
-        if allowed < 1:
-            raise UsageError(
-                f"{space.lexicon.embedding.ref} has {len(space.candidates)} candidates, expected more than the words "
-                "of a question; use a larger table, or set $candidates to all",
-                "candidates",
-            )
-        if not 1 <= top_k <= allowed:
-            raise UsageError(
-                f"$top_k is {top_k}, expected from 1 to {allowed:,}: {space.lexicon.embedding.ref} has "
-                f"{len(space.candidates):,} candidates, minus the words of a question",
-                "top_k",
-            )
+        check_top_k(space, terms.shape[1], top_k)
         self._top_k = top_k
         # The place of each row among the candidates: a question's own words are no answers to it.
         positions = torch.full((int(space.candidates[-1]) + 1,), -1)
@@ -182,7 +163,7 @@ class _Probe:
         places = torch.searchsorted(self._words, rows.clamp(min=0).contiguous())
         return torch.where(rows >= 0, places, -1).to(self.vectors.device)
 
-    def scores_at(self, scorer: Scorer, places: Tensor) -> Tensor:
+    def scores_at(self, scorer: CosAdd | CosMul, places: Tensor) -> Tensor:
         """The score of each question [n] at some of the words [n, m], taken as candidates; −∞ at −1."""
         collected = torch.full(places.shape, -torch.inf, dtype=self.vectors.dtype, device=places.device)
         for first in range(0, len(self.vectors), self._block):
@@ -196,7 +177,7 @@ class _Probe:
                     collected[start + here, columns] = scores[here, places[part][here, columns] - first]
         return collected
 
-    def run(self, scorer: Scorer, floor: Tensor, progress: ProgressCallback) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, scorer: CosAdd | CosMul, floor: Tensor, progress: ProgressCallback) -> tuple[Tensor, Tensor, Tensor]:
         """Count candidates of at least `floor` [n], and find the best k. A question's own words are left out."""
         count, total = len(floor), len(self._space.candidates)
         counts = torch.zeros(count, dtype=torch.long, device=floor.device)

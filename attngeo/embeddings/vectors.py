@@ -54,8 +54,6 @@ NUMBERS_SHOWN = 20
 MOST_LEFT_OUT = 100_000
 
 HEADER = re.compile(rb"\s*(\d{1,12})\s+(\d{1,6})\s*")
-# So few lines take as long at once as one by one.
-FEW = 64
 # Bytes that texts do not have, and float32 numbers nearly always have.
 CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 LONGEST_WORD = 4096
@@ -352,31 +350,22 @@ def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
 
 
 def _add_run(rows: RowCollector, run: list[tuple[bytes, bytes, int]]) -> None:
-    """Add lines at once: word, numbers as text and number of each; if one has other text, halve them until few."""
-    if len(run) <= FEW:
-        for word, text, number in run:
-            _add_line(rows, word + b" " + text, number)
+    """Add lines at once: word, numbers as text and number of each; one by one if one of them has other text."""
+    if not run:
         return
     words, texts, numbers = zip(*run, strict=True)
     try:
-        values = _parse(texts, rows.width)
+        with np.errstate(over="ignore"):  # numbers beyond float32 become Inf, and their rows are left out
+            frame = pd.read_csv(
+                io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False
+            )  # fmt: skip
+        if frame.shape != (len(run), rows.width):
+            raise ValueError("ragged")
     except ValueError:
-        half = len(run) // 2
-        _add_run(rows, run[:half])
-        _add_run(rows, run[half:])
+        for word, text, number in run:
+            _add_line(rows, word + b" " + text, number)
     else:
-        rows.add(words, values, numbers)
-
-
-def _parse(texts: Sequence[bytes], width: int) -> Values:
-    """The numbers of many lines, [len(texts), width]. Raises ValueError if one of them is not a number."""
-    with np.errstate(over="ignore"):  # numbers beyond float32 become Inf, and their rows are left out
-        frame = pd.read_csv(
-            io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False
-        )  # fmt: skip
-    if frame.shape != (len(texts), width):
-        raise ValueError("ragged")
-    return frame.to_numpy()
+        rows.add(words, frame.to_numpy(), numbers)
 
 
 def _add_line(rows: RowCollector, line: bytes, number: int) -> None:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from support.messages import assert_fails, assert_states
 
 from attngeo.papers.wibisono2025.experiments import load_split
-from attngeo.papers.wibisono2025.simulated import synthetic_ratings
+from attngeo.papers.wibisono2025.sequences import synthetic_ratings
 
 NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
 SMALL = ["--width", "4", "--epochs", "2"]
@@ -68,7 +68,7 @@ def test_a_model_of_values_is_fitted_saved_and_used(inside: Command, baskets: Pa
     predicted = pd.DataFrame(json.loads(inside("efa", "predict", model, baskets, "--format", "json").stdout))
     assert predicted["log_prob"].mean() == pytest.approx(parts["log_prob"]["test"], rel=1e-5)
     assert predicted["predicted_mean"].gt(0).all()
-    drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--given", baskets, "--format", "json").stdout))
+    drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--data", baskets, "--format", "json").stdout))
     assert drawn["item"].tolist() == pd.read_csv(baskets)["item"].tolist()
     weights = inside("efa", "attention", model, baskets, "--format", "csv")
     assert weights.stdout.startswith("sequence,layer,head,row,other")
@@ -216,7 +216,7 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["attention", model, "Limes"], 2, ["'Limes'", "two or more"]),
         (["attention", model, other], 2, [other, ".csv .tsv .parquet"]),
         (["sample", model, "--length", "99"], 2, ["99"]),
-        (["sample", model, "--given", baskets], 2, ["given", "items"]),
+        (["sample", model, "--data", baskets], 2, ["data", "items"]),
         (["fit", baskets, "--save", baskets / "model"], 2, [baskets / "model"]),
         (["fit", baskets, "--resume", baskets], 2, [baskets]),
         (["fit", baskets, "--resume", tmp_path / "new", "--save", tmp_path / "new"], 2, [tmp_path / "new"]),
@@ -248,14 +248,14 @@ def test_ctrl_c_keeps_the_state_from_which_the_same_command_resumes(baskets: Pat
 
     resumable = ["--save", tmp_path / "model", "--resume", state]
     process = start(*resumable)
-    while not (state / "training.safetensors").exists():
+    while not (state / "training.pt").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
     assert_states(err.splitlines()[-1], "interrupted", 400, "resume")
-    assert [path.name for path in state.iterdir()] == ["training.safetensors"]
+    assert [path.name for path in state.iterdir()] == ["training.pt"]
     assert not (tmp_path / "model").exists()
     other = start(*resumable, "--seed", 1)
     assert_states(other.communicate()[1], state, "another folder")

@@ -254,5 +254,5 @@ def test_one_of_several_files_in_a_zip_is_named(tmp_path: Path) -> None:
 
 
 def test_word_vectors_have_no_output_table(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--table output"):
+    with pytest.raises(UsageError, match="leave out table"):
         open_embedding(FORMS["GloVe"](tmp_path), table="output")

@@ -123,7 +123,7 @@ def test_gemma3_scales_only_its_global_layers() -> None:
 
 
 def test_unknown_scaling_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'wobbly'.*--rope-offset"):
+    with pytest.raises(UnsupportedModelError, match=r"'wobbly'.*rope_offset"):
         rotary_frequencies({"rope_scaling": {"rope_type": "wobbly"}}, FAMILIES["llama"], 32, 0, "here")
 
 

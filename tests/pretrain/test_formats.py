@@ -17,8 +17,7 @@ from support.messages import assert_states, refuses
 from support.text_files import read_documents, write_file
 
 from attngeo.errors import DataError, DataUnavailableError
-from attngeo.pretrain.formats import choose_text_column
-from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.sources import choose_text_column, open_text
 
 
 @pytest.mark.parametrize(
@@ -120,9 +119,9 @@ def test_a_column_by_its_name(tmp_path: Path) -> None:
     path = write_file(tmp_path / "a.csv", "title,body,year\nOne,the first,1811\nTwo,the second,1813\n")
     assert read_documents(path, column="title") == ["One", "Two"]
     assert read_documents(path, column="year") == ["1811", "1813"]
-    with refuses(DataError, path, "title, body, year", "--text-column"):
+    with refuses(DataError, path, "title, body, year", "text_column"):
         open_text(str(path))
-    with refuses(DataError, path, "'tetx'", "title, body, year", "--text-column"):
+    with refuses(DataError, path, "'tetx'", "title, body, year", "text_column"):
         open_text(str(path), column="tetx")
 
 
@@ -153,7 +152,7 @@ def test_a_column_of_text_has_strings_that_are_no_numbers(values: list[Any], fac
         if facts is None:
             assert choose_text_column("t", rows) == "a"
             continue
-        with refuses(DataError, "no column holds text", "--text-column"):
+        with refuses(DataError, "no column holds text", "text_column"):
             choose_text_column("t", rows)
         if facts == "numbers":
             assert choose_text_column("t", rows, "a") == "a"
@@ -166,5 +165,5 @@ def test_the_choice_without_a_name() -> None:
     assert choose_text_column("t", [{"title": "one", "text": "two"}]) == "text"
     assert choose_text_column("t", [{"id": "1", "text": "2"}]) == "text"
     assert choose_text_column("t", [{"id": "1", "body": "two", "text": None}]) == "body"
-    with refuses(DataError, "several", "id, n", "--text-column"):
+    with refuses(DataError, "several", "id, n", "text_column"):
         choose_text_column("t", [{"id": "one", "n": "two"}])

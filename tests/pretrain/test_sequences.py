@@ -24,9 +24,9 @@ from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, UsageError
-from attngeo.pretrain import sequences as module
-from attngeo.pretrain.sequences import StreamedSequences, build_sequences, make_encoder
+from attngeo.pretrain import text as module
 from attngeo.pretrain.sources import TextSource, open_text
+from attngeo.pretrain.text import StreamedSequences, build_sequences, make_encoder
 
 documents_of_words = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=20).map(" ".join), min_size=1)
 
@@ -118,7 +118,7 @@ def test_a_token_takes_four_bytes() -> None:
 
 
 def test_too_little_text() -> None:
-    with refuses(DataError, "novel", "12 tokens", "1 sequences", "2 × 8", "--batch-size", "--seq-len"):
+    with refuses(DataError, "novel", "12 tokens", "1 sequences", "2 × 8", "batch_size", "seq_len"):
         build_sequences(
             make_text(["ba be bi"] * 3, name="novel"), word_tokeniser(), length=8, pack=True, count=9, batch=2, seed=0
         )
@@ -148,7 +148,7 @@ def test_a_stream_has_the_same_sequences_as_a_text_in_memory(documents: list[str
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SHUFFLED", shuffled)
         if not expected:
-            with refuses(DataError, "text", f"{length} tokens", "--seq-len"):
+            with refuses(DataError, "text", f"{length} tokens", "seq_len"):
                 next(iter(make_stream(documents, length=length)))
             return
         once = take_rows(make_stream(documents, length=length), len(expected))
@@ -206,7 +206,7 @@ def test_a_stream_reads_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_stream_must_be_packed() -> None:
-    with refuses(UsageError, "text", "packed", "--no-pack"):
+    with refuses(UsageError, "text", "packed", "leave pack on"):
         build_sequences(
             make_text(["ba"], streaming=True), word_tokeniser(), length=8, pack=False, count=1, batch=1, seed=0
         )
@@ -214,7 +214,7 @@ def test_a_stream_must_be_packed() -> None:
 
 def test_a_stream_without_text_ends() -> None:
     for documents in ([], [" "], ["ba"]):
-        with refuses(DataError, "text", "8 tokens", "--seq-len"):
+        with refuses(DataError, "text", "8 tokens", "seq_len"):
             next(iter(make_stream(documents)))
 
 
