@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from attngeo.checkpoints.reference import local_names
 from attngeo.errors import OutputError, UsageError
 from attngeo.options import RESULTS, RUNNING
 from attngeo.progress import is_first_process
+from attngeo.tables.files import HOLDER, LOCK, lock_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +48,6 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
 
     new: one that has to be empty.
     """
-    from attngeo.tables.files import HOLDER, LOCK, lock_folder
-
     if new is not None and new.resolve() in [other.resolve() for other in others if other is not None]:
         raise UsageError(f"{new} is the folder of the model and of the state of its training; choose two folders")
     with contextlib.ExitStack() as locks:
@@ -55,19 +55,26 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
             if folder is not None:
                 locks.enter_context(lock_folder(folder))
         # Of several processes that train one model, only the first one writes.
-        if new is not None and is_first_process() and {each.name for each in new.iterdir()} - {LOCK, HOLDER}:
+        if new is not None and is_first_process() and {file.name for file in new.iterdir()} - {LOCK, HOLDER}:
             raise OutputError(f"the folder {new} exists and is not empty; choose a new one")
         yield
 
 
 def deliver_rows(
-    frame: pd.DataFrame, paths: Iterable[Path], format: OutputFormat, print_table: Callable[[pd.DataFrame], None]
+    frame: pd.DataFrame,
+    paths: Iterable[Path],
+    format: OutputFormat,
+    print_table: Callable[[pd.DataFrame], None],
+    more: Iterable[tuple[pd.DataFrame, Path]] = (),
 ) -> None:
-    """Write the files, then print, so that a closed pipe loses nothing. print_table: prints rows for people."""
+    """Write the files, then print, so that a closed pipe loses nothing.
+
+    print_table: prints rows for people. more: other tables, and their files.
+    """
     from attngeo.tables.write import write_table
 
-    for path in paths:
-        write_table(frame, path)
+    for table, path in (*((frame, path) for path in paths), *more):
+        write_table(table, path)
     if format is OutputFormat.table:
         print_table(frame)
     else:
@@ -95,8 +102,6 @@ EMBEDDING_HELP = (
 
 def complete_models(incomplete: str) -> list[str]:
     """The names of models that start with `incomplete`; none for an empty text, so that the shell completes files."""
-    from attngeo.checkpoints.reference import local_names
-
     return [name for name in local_names() if incomplete and name.startswith(incomplete)]
 
 
