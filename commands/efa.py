@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
+from attngeo import estimators
 from attngeo.bounds import printable
-from attngeo.estimators.efa.files import EfaFitOptions, EfaPredictOptions
-from attngeo.options import COMPUTATION, INPUT, RESULTS
+from attngeo.estimators import efa as models
+from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaPredictOptions
+from attngeo.options import COMPUTATION, RESULTS
 from attngeo.papers.wibisono2025 import experiments
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
 from attngeo.papers.wibisono2025.experiments import RunOptions
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
+from attngeo.tables.write import write_table
 
 from .declare import with_options
 from .help import Command, Group
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, drop_columns, fits, format_number, is_missing, start_table
+from .tables import Terminal, format_mean, format_number, print_frame, start_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,10 +40,9 @@ Rows = Annotated[
     str,
     typer.Argument(metavar="DATA", help="A table with a row for each observation: a .csv, .tsv or .parquet file"),
 ]
-# Numbers that are the answer.
-ADDED = ("log_prob", "predicted_mean", "probability", "score")
-# Weights of a row that are listed where there is no room for all; and sequences that are printed.
+# Weights of a row and sequences that are printed.
 STRONGEST, PRINTED = 5, 4
+PAIR = ("other", "lag", "weight")
 # What a line of an experiment is about; and what is no measure of a model.
 KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 
@@ -51,24 +51,6 @@ KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 def fit(
     options: EfaFitOptions,
     data: Rows,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            "--save",
-            metavar="FOLDER",
-            help="Save the model to a new folder, for the other commands and for attngeo score",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume",
-            metavar="FOLDER",
-            help="Keep the state of an unfinished training there; the same command resumes it",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
     quiet: Quiet = False,
@@ -86,15 +68,11 @@ def fit(
         attngeo efa fit days.csv --coordinates lat --coordinates lon --lags yesterday
     """
     outputs = output or []
-    inputs = [path for path in (data, options.validation, options.test) if path]
-    check_outputs(outputs, inputs=inputs)
-    with hold_folders(save, resume):
-        from attngeo.estimators.efa.files import fit_own_sequences
-
-        with Bar("fit", quiet=quiet, verbose=verbose) as progress:
-            folder = None if resume is None else str(resume)
-            fitted = fit_own_sequences(data, options, folder=folder, save=save, progress=progress)
-    deliver_rows(fitted.rows, outputs, format, _print_scores)
+    check_outputs(outputs, inputs=[path for path in (data, options.validation, options.test) if path])
+    save, resume = (None if folder is None else Path(folder) for folder in (options.save, options.resume))
+    with hold_folders(save, resume), Bar("fit", quiet=quiet, verbose=verbose) as progress:
+        rows = models.fit_own_sequences(data, options, progress)
+    deliver_rows(rows, outputs, format, _print_scores)
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
@@ -127,62 +105,18 @@ def predict(
         attngeo efa predict model ratings.csv
         attngeo efa predict model baskets.parquet -o predicted.parquet
     """
-    from attngeo.estimators.efa.files import predict_file
-
     outputs = output or []
     check_outputs(outputs, inputs=[data])
-    deliver_rows(predict_file(model, data, options), outputs, format, print_frame)
+    deliver_rows(models.predict_file(model, data, options), outputs, format, print_frame)
 
 
-def print_frame(rows: pd.DataFrame) -> None:
-    """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]
-    shown = {name: printable(str(name)).replace("_", " ") for name in rows.columns}
-    for name in rows.columns:
-        table.add_column(shown[name], justify="right" if name in numeric else "left")
-    for row in rows.to_dict("records"):
-        table.add_row(
-            *(
-                format_number(row[name]) if name in numeric or is_missing(row[name]) else printable(str(row[name]))
-                for name in rows.columns
-            )
-        )
-    console = Terminal()
-    console.print(drop_columns(table, console, [shown[name] for name in reversed(numeric) if name not in ADDED]))
-
-
+@with_options
 def sample(
+    options: EfaDrawOptions,
     model: SavedModel,
-    sequences: Annotated[
-        int, typer.Option("--sequences", metavar="N", min=1, help="Sequences of items", rich_help_panel=COMPUTATION)
-    ] = 1,
-    length: Annotated[
-        int | None,
-        typer.Option(
-            "--length", metavar="N", min=1, help="Items of a sequence; as many as in training", show_default=False,
-            rich_help_panel=COMPUTATION,
-        ),
-    ] = None,
-    given: Annotated[
-        str | None,
-        typer.Option(
-            "--given", metavar="DATA", help="Table of sequences whose values are drawn, for a model of values",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    sweeps: Annotated[
-        int,
-        typer.Option(
-            "--sweeps", metavar="N", min=1, help="Sweeps over all positions, for a model of both directions",
-            rich_help_panel=COMPUTATION,
-        ),
-    ] = 20,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed", rich_help_panel=COMPUTATION)] = 0,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
-) -> None:  # fmt: skip
+) -> None:
     """Draw sequences of items, or the values of given items, from a saved model.
 
     A model of direction uni draws one position after the other. One of direction bi draws each position given the
@@ -190,18 +124,13 @@ def sample(
 
     Examples:
         attngeo efa sample model --sequences 10 --length 8
-        attngeo efa sample model --given ratings.csv --seed 1 -o drawn.csv
+        attngeo efa sample model --data ratings.csv --seed 1 -o drawn.csv
     """
     outputs = output or []
-    check_outputs(outputs, inputs=[given] if given else [])
-
-    from attngeo.estimators import ExponentialFamilyAttention
-    from attngeo.estimators.efa.files import read_like
-
-    loaded = ExponentialFamilyAttention.load(model)
-    frame = None if given is None else read_like(loaded, given)
-    drawn = loaded.sample(sequences, length, given=frame, sweeps=sweeps, seed=seed)
-    deliver_rows(drawn, outputs, format, print_frame)
+    check_outputs(outputs, inputs=[options.data] if options.data else [])
+    loaded = estimators.ExponentialFamilyAttention.load(model)
+    frame = None if options.data is None else models.read_like(loaded, options.data)
+    deliver_rows(loaded.sample(options=options, data=frame), outputs, format, print_frame)
 
 
 def similar(
@@ -224,13 +153,8 @@ def similar(
     """
     outputs = output or []
     check_outputs(outputs)
-
-    from attngeo.estimators import ExponentialFamilyAttention
-    from attngeo.estimators.efa.files import find_item
-    from attngeo.estimators.efa.views import rank_similar
-
-    loaded = ExponentialFamilyAttention.load(model)
-    frame = rank_similar(loaded.model_, loaded.items_, find_item(loaded, item), top)
+    loaded = estimators.ExponentialFamilyAttention.load(model)
+    frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
     deliver_rows(frame, outputs, format, print_frame)
 
 
@@ -248,20 +172,18 @@ def attention(
     places_output: Annotated[
         Path | None,
         typer.Option(
-            "--places-output",
-            metavar="FILE",
+            "--places-output", metavar="FILE", rich_help_panel=RESULTS,
             help="Write the attention of places with coordinates on each other, for attngeo plot place-attention; "
             "print nothing, unless -o is given",
-            rich_help_panel=RESULTS,
         ),
     ] = None,
     format: RowsFormat = OutputFormat.table,
-) -> None:
+) -> None:  # fmt: skip
     """Show how much each item attends to the others when it is predicted (figure 3 of the paper).
 
-    On the terminal, each line is a masked item, and weights are means over the heads of a layer; t-1 is the value at
-    an earlier time. Files have a row for each pair of items, layer and head; those of places have means over sequences
-    and heads.
+    On the terminal, each line is a masked item with the largest weights, which are means over the heads of a layer;
+    t-1 is the value at an earlier time. Files have a row for each pair of items, layer and head; those of places have
+    means over sequences and heads.
 
     Examples:
         attngeo efa attention model "Limes,Large Lemon,Asparagus"
@@ -270,57 +192,36 @@ def attention(
     """
     outputs = output or []
     check_outputs([*outputs, *([places_output] if places_output else [])], inputs=[basket])
-
-    from attngeo.estimators import ExponentialFamilyAttention
-    from attngeo.estimators.efa.files import read_basket
-    from attngeo.estimators.efa.views import tabulate_places
-    from attngeo.tables.write import write_table
-
-    loaded = ExponentialFamilyAttention.load(model)
-    rows = read_basket(loaded, basket)
+    loaded = estimators.ExponentialFamilyAttention.load(model)
+    rows = models.read_basket(loaded, basket)
     if places_output:
-        write_table(tabulate_places(loaded, rows), places_output)
+        write_table(models.tabulate_places(loaded, rows), places_output)
     if outputs or not places_output:
         deliver_rows(loaded.attention_weights(rows), outputs, format, _print_weights)
 
 
 def _print_weights(rows: pd.DataFrame) -> None:
-    console = Terminal()
-    names = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
-    sequences = rows["sequence"].unique()
+    """Print the largest weights of each row when it is masked, which are means over the heads of a layer."""
+    console, sequences = Terminal(), rows["sequence"].unique()
+    items = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
     shown = rows[rows["sequence"].isin(sequences[:PRINTED])]
-    for key, part in shown.groupby(["sequence", "layer"], sort=False):
-        sequence, layer = key if isinstance(key, tuple) else (key, 0)
-        wide = part.pivot_table(index="row", columns=["lag", "other"], values="weight", aggfunc="mean")
-        numbers = {other: str(number) for number, other in enumerate(sorted(part["other"].unique()), 1)}
-        columns = wide.columns.to_frame(index=False)
-        named = [numbers[other] + (f" t-{lag}" if lag else "") for lag, other in columns.to_numpy()]
-        table = start_table(f"layer {layer}", *named)
+    for (sequence, layer), part in shown.groupby(["sequence", "layer"], sort=False):
+        table = start_table(f"layer {layer}")
+        table.add_column(f"the {STRONGEST} largest weights")
         table.title, table.title_justify = f"sequence {printable(str(sequence))}", "left"
-        for number, (row, weights) in enumerate(zip(wide.index, wide.to_numpy(), strict=True), 1):
-            label = f"{number} {printable(str(names.get(row, '')))}".strip()
-            table.add_row(label, *(format_number(weight, ".2f") for weight in weights))
-        console.print(table if fits(table, console) else _list_strongest(table, wide, numbers, names))
-    if len(sequences) > PRINTED:
-        left = len(sequences) - PRINTED
+        rows_of = sorted(part["row"].unique())
+        names = {row: f"{at} {printable(str(items.get(row, '')))}".strip() for at, row in enumerate(rows_of, 1)}
+        means = part.groupby(["row", "other", "lag"])["weight"].mean().reset_index()
+        for row, weights in means.sort_values("weight", ascending=False, kind="stable").groupby("row"):
+            cells = [
+                f"{names[other]}{f' t-{lag}' if lag else ''}: {format_number(weight, '.2f')}"
+                for other, lag, weight in zip(*(weights[name][:STRONGEST] for name in PAIR), strict=True)
+            ]
+            table.add_row(names[row], ", ".join(cells))
+        console.print(table)
+    if (left := len(sequences) - PRINTED) > 0:
         more = f"And {left:,} more sequence{'s' if left > 1 else ''}; -o FILE writes all."
         console.print(more, highlight=False)
-
-
-def _list_strongest(table: Table, wide: pd.DataFrame, numbers: Mapping[Any, str], names: Mapping[Any, Any]) -> Table:
-    """The largest weights of each row, for a table without room for all. numbers: of the rows, as labels have them."""
-    import numpy as np
-
-    short = start_table(str(table.columns[0].header), f"the {STRONGEST} largest weights")
-    short.title, short.title_justify, short.columns[1].justify = table.title, "left", "left"
-    for label, weights in zip(table.columns[0].cells, wide.to_numpy(), strict=True):
-        shown = []
-        for at in np.argsort(-np.nan_to_num(weights), kind="stable")[:STRONGEST]:
-            lag, other = wide.columns[at]
-            name = f"{numbers[other]} {printable(str(names.get(other, '')))}".strip() + (f" t-{lag}" if lag else "")
-            shown.append(f"{name}: {format_number(weights[at], '.2f')}")
-        short.add_row(label, ", ".join(shown))
-    return short
 
 
 @with_options
@@ -371,9 +272,7 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         if previous not in (None, (direction, setting)) and not has_settings:
             table.add_section()
         previous = (direction, setting)
-        value = format_number(rows["value"].mean())
-        if len(rows) > 1:
-            value += f" ± {format_number(rows['value'].std())}"
+        value = format_mean(rows["value"].mean(), rows["value"].std())
         cells = [str(direction), *([str(setting)] if has_settings else []), str(model), str(metric).replace("_", " ")]
         published = format_number(rows["published"].iloc[0])
         table.add_row(*cells, str(len(rows)), value, published, style="bold" if model == "efa" else "")

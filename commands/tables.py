@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = "—"
+# Numbers of rows that are the answer.
+ANSWERS = ("log_prob", "predicted_mean", "probability", "score")
 # Larger numbers have so many digits that tables cut them.
 LARGE = 1e12
 
@@ -89,6 +91,11 @@ def format_number(value: Any, form: str = ".3f") -> str:
     return text.replace("-", "+" if "+" in form else "")
 
 
+def format_mean(mean: Any, deviation: Any) -> str:
+    """A mean, and the deviation of several values."""
+    return format_number(mean) + ("" if is_missing(deviation) else f" ± {format_number(deviation)}")
+
+
 def format_score(value: Any, score: str, digits: int = 3) -> str:
     """A score; with its sign if the score can be negative."""
     sign = "+" if SCORES[score].low < 0 else ""
@@ -141,6 +148,23 @@ def drop_columns(table: Table, console: Console, expendable: Sequence[str]) -> T
             break
         table = _without(table, name)
     return table
+
+
+def print_frame(rows: pd.DataFrame) -> None:
+    """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]
+    shown = {name: printable(str(name)).replace("_", " ") for name in rows.columns}
+    for name in rows.columns:
+        table.add_column(shown[name], justify="right" if name in numeric else "left")
+    for row in rows.to_dict("records"):
+        cells = (
+            format_number(value) if name in numeric or is_missing(value) else printable(str(value))
+            for name, value in row.items()
+        )
+        table.add_row(*cells)
+    console = Terminal()
+    console.print(drop_columns(table, console, [shown[name] for name in reversed(numeric) if name not in ANSWERS]))
 
 
 def _without(table: Table, name: str) -> Table:

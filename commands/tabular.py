@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attngeo.bounds import printable
-from attngeo.errors import UsageError
+from attngeo.estimators import tabular as models
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
-from attngeo.options import RESULTS
 from attngeo.papers.wibisono2023.data import load_auto_mpg
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.papers.wibisono2023.tables import (
@@ -37,7 +36,7 @@ from .messages import say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_number, is_missing, start_table
+from .tables import Terminal, format_mean, format_number, print_frame, start_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,25 +53,7 @@ tabular = typer.Typer(name="tabular", help=HELP, cls=Group)
 def fit(
     options: FitOptions,
     train: Annotated[str, typer.Argument(metavar="TRAIN", help="Training rows: a .csv, .tsv or .parquet file")],
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            "--save",
-            metavar="FOLDER",
-            help="Save the attention model to a new folder, for attngeo tabular predict",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
     output: Output = None,
-    encodings_output: Annotated[
-        Path | None,
-        typer.Option(
-            "--encodings-output",
-            metavar="FILE",
-            help="Write the encodings of categories in two dimensions, for attngeo plot encodings",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
     format: RowsFormat = OutputFormat.table,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -89,25 +70,11 @@ def fit(
         attngeo tabular fit train.csv --target y --methods atn --save model
     """
     outputs = output or []
-    files = [*outputs, *([encodings_output] if encodings_output else [])]
+    files = [*outputs, *([Path(options.encodings_output)] if options.encodings_output else [])]
     check_outputs(files, inputs=[train, *([options.test] if options.test else [])])
-    if OURS not in options.method_names and (save or encodings_output):
-        what = "save" if save else "encodings_output"
-        raise UsageError(f"${what} requires {OURS} among the methods; others cannot be saved or drawn", what)
-    with hold_folders(save):
-        from attngeo.estimators.tabular.files import fit_table, read_tables, tabulate_encodings
-        from attngeo.tables.write import write_table
-
-        tables = read_tables(train, options)
-        with Bar("fit", quiet=quiet, verbose=verbose) as progress:
-            fitted = fit_table(tables, options, progress, to_save=save is not None)
-        if fitted.model is not None and save is not None:
-            fitted.model.save(save)
-        if fitted.model is not None and encodings_output is not None:
-            write_table(tabulate_encodings(fitted.model), encodings_output)
-    if save is not None and not quiet:
-        say(f"{save}: saved; attngeo tabular predict {save} ROWS.csv uses it")
-    deliver_rows(fitted.rows, outputs, format, _print_scores)
+    with hold_folders(Path(options.save) if options.save else None), Bar("fit", quiet=quiet, verbose=verbose) as bar:
+        rows = models.fit_own_table(train, options, bar)
+    deliver_rows(rows, outputs, format, _print_scores)
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
@@ -128,15 +95,6 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")],
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows to predict: a .csv, .tsv or .parquet file")],
     output: Output = None,
-    attention_output: Annotated[
-        Path | None,
-        typer.Option(
-            "--attention-output",
-            metavar="FILE",
-            help="Write the attention of each row's cells on each other, for attngeo plot row-attention",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
     format: RowsFormat = OutputFormat.table,
 ) -> None:
     """Predict the labels of the rows of a table by a saved model.
@@ -150,28 +108,10 @@ def predict(
         attngeo tabular predict model rows.csv --attention-output cells.csv
     """
     outputs = output or []
-    check_outputs([*outputs, *([attention_output] if attention_output else [])], inputs=[rows])
-
-    from attngeo.estimators import AttentionClassifier
-    from attngeo.estimators.tabular.files import predict_rows, read_rows, tabulate_attention
-    from attngeo.tables.write import write_table
-
-    classifier = AttentionClassifier.load(model)
-    frame = read_rows(classifier, rows, options)
-    predicted = predict_rows(classifier, frame)
-    if attention_output:
-        write_table(tabulate_attention(classifier, frame), attention_output)
-    deliver_rows(predicted, outputs, format, _print_labels)
-
-
-def _print_labels(rows: pd.DataFrame) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("row", justify="right")
-    table.add_column("prediction")
-    table.add_column("probability", justify="right")
-    for row in rows.to_dict("records"):
-        table.add_row(str(row["row"]), printable(str(row["prediction"])), format_number(row["probability"]))
-    Terminal().print(table)
+    files = [*outputs, *([Path(options.attention_output)] if options.attention_output else [])]
+    check_outputs(files, inputs=[rows])
+    predicted = models.predict_own_table(model, rows, options)
+    deliver_rows(predicted, outputs, format, lambda frame: print_frame(frame[["row", "prediction", "probability"]]))
 
 
 @with_options
@@ -241,11 +181,12 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         setting = [row[name] for name in labels]
         if previous not in (None, setting):
             table.add_section()
-        shown = ["" if setting == previous else _format_label(value) for value in setting]
+        texts = [f"{value:g}" if isinstance(value, float) else printable(str(value)) for value in setting]
+        shown = [""] * len(setting) if setting == previous else texts
         style = "bold" if row["method"] == OURS else ""
         means = (
-            _format_mean(row["accuracy_mean"], row["accuracy_sd"]), format_number(row["published_accuracy"]),
-            _format_mean(row["mse_mean"], row["mse_sd"]), format_number(row["published_mse"]),
+            format_mean(row["accuracy_mean"], row["accuracy_sd"]), format_number(row["published_accuracy"]),
+            format_mean(row["mse_mean"], row["mse_sd"]), format_number(row["published_mse"]),
         )  # fmt: skip
         table.add_row(*map(Text, [*shown, METHOD_LABELS[row["method"]], str(row["runs"]), *means]), style=style)
         previous = setting
@@ -256,14 +197,6 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     advantages = measure_advantage(frame)
     if len(advantages):
         console.print(describe_advantage(advantages), highlight=False)
-
-
-def _format_mean(mean: float, deviation: float) -> str:
-    return format_number(mean) + ("" if is_missing(deviation) else f" ± {format_number(deviation)}")
-
-
-def _format_label(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else printable(str(value))
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {

@@ -86,7 +86,7 @@ def _latent(name: str) -> Family:
 # Models that attngeo itself saves. A causal one has is_decoder in its configuration.
 OWN_FAMILIES = {
     "attngeo_efa": Family(source=f"{OWN}/estimators/efa/saving.py", stack="encoder"),
-    "attngeo_tabular": Family(source=f"{OWN}/estimators/tabular/saving.py", stack="encoder"),
+    "attngeo_tabular": Family(source=f"{OWN}/estimators/tabular/coding.py", stack="encoder"),
 }
 
 FAMILIES: dict[str, Family] = {

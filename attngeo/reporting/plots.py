@@ -235,7 +235,7 @@ def _read_encodings(given: Any, inputs: FigureInputs) -> pd.DataFrame:
 
 def _read_vectors(given: Any, inputs: FigureInputs) -> pd.DataFrame:
     from attngeo.estimators import ExponentialFamilyAttention
-    from attngeo.estimators.efa.views import tabulate_vectors
+    from attngeo.estimators.efa.prediction import tabulate_vectors
 
     return tabulate_vectors(ExponentialFamilyAttention.load(_find_folder(given, inputs)))
 
@@ -274,7 +274,7 @@ SOURCES = {
     "efa": FigureSource("attngeo efa run -o FILE", ("value", "published")),
     "weights": FigureSource("attngeo efa attention -o FILE", ("weight",)),
     "vectors": FigureSource(
-        "attngeo.estimators.efa.views.tabulate_vectors, or a folder of efa fit --save", ("number", "value"),
+        "attngeo.estimators.efa.prediction.tabulate_vectors, or a folder of efa fit --save", ("number", "value"),
         open=_read_vectors,
     ),
     "places": FigureSource("attngeo efa attention --places-output FILE", ("latitude", "longitude", "weight")),

@@ -16,9 +16,10 @@ from support.naive_copies import measure_naively
 from torch import Tensor
 
 from attngeo.estimators.efa.families import parse_family
-from attngeo.estimators.efa.model import DataShape, make_model
+from attngeo.estimators.efa.model import make_model
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import EfaOptions
+from attngeo.estimators.efa.sequences import DataShape
 from attngeo.papers.wibisono2025.experiments import RunOptions, list_settings
 
 # Experiment → part, items, positions that are padded to, lengths that most sequences have, sequences in a batch.

@@ -68,7 +68,7 @@ def test_a_model_of_values_is_fitted_saved_and_used(inside: Command, baskets: Pa
     predicted = pd.DataFrame(json.loads(inside("efa", "predict", model, baskets, "--format", "json").stdout))
     assert predicted["log_prob"].mean() == pytest.approx(parts["log_prob"]["test"], rel=1e-5)
     assert predicted["predicted_mean"].gt(0).all()
-    drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--given", baskets, "--format", "json").stdout))
+    drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--data", baskets, "--format", "json").stdout))
     assert drawn["item"].tolist() == pd.read_csv(baskets)["item"].tolist()
     weights = inside("efa", "attention", model, baskets, "--format", "csv")
     assert weights.stdout.startswith("sequence,layer,head,row,other")
@@ -119,7 +119,7 @@ def test_an_experiment_prints_the_papers_numbers_beside_ours(inside: Command, tm
     assert_states(again.stderr, "3 of 3 runs", "--fresh")
     listed = inside("cache", "list", COLUMNS="100").stdout
     (row,) = (line for line in listed.splitlines() if "synthetic fm bi seed 0" in line)
-    assert_states(row, "epochs=1")
+    assert_states(row, "max_epochs=1")
     assert row.count("=") == 1  # what the experiment sets by itself is not shown
     assert not any(entry["outdated"] for entry in json.loads(inside("cache", "list", "--format", "json").stdout))
 
@@ -216,7 +216,7 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["attention", model, "Limes"], 2, ["'Limes'", "two or more"]),
         (["attention", model, other], 2, [other, ".csv .tsv .parquet"]),
         (["sample", model, "--length", "99"], 2, ["99"]),
-        (["sample", model, "--given", baskets], 2, ["given", "items"]),
+        (["sample", model, "--data", baskets], 2, ["data", "items"]),
         (["fit", baskets, "--save", baskets / "model"], 2, [baskets / "model"]),
         (["fit", baskets, "--resume", baskets], 2, [baskets]),
         (["fit", baskets, "--resume", tmp_path / "new", "--save", tmp_path / "new"], 2, [tmp_path / "new"]),

@@ -143,10 +143,10 @@ def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
     options, places = model.options_, model._shape.places
     rows = PLACES if places else ROWS
     columns: dict[str, Any] = {options.sequence: rows["sequence"], options.position or "position": rows.index}
-    columns |= dict.fromkeys(options.lag_names, np.arange(len(rows)) % 2.0)
+    columns |= dict.fromkeys(options.lags, np.arange(len(rows)) % 2.0)
     columns |= {
         name: [place[at] for place in places] * 2 if places else rows["x" if at else "y"]
-        for at, name in enumerate(options.coordinate_names)
+        for at, name in enumerate(options.coordinates)
     }
     columns |= {options.value: np.ones(len(rows))}
     if model.items_:

@@ -1,1 +1,26 @@
-"""Exponential family attention: attention for sequences, baskets, ratings and space–time (Wibisono and Wang 2025)."""
+"""Exponential family attention: attention for sequences, baskets, ratings and space–time (Wibisono and Wang 2025).
+
+What reads a user's own files, and tables of a fitted model. Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attngeo import import_when_used
+
+if TYPE_CHECKING:
+    from attngeo.estimators.efa.files import (
+        find_item as find_item,
+        fit_own_sequences as fit_own_sequences,
+        predict_file as predict_file,
+        read_basket as read_basket,
+        read_like as read_like,
+    )
+    from attngeo.estimators.efa.prediction import (
+        rank_similar as rank_similar,
+        tabulate_places as tabulate_places,
+        tabulate_vectors as tabulate_vectors,
+    )
+else:
+    __getattr__, __dir__ = import_when_used(__name__)

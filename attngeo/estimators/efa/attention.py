@@ -25,14 +25,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from attngeo.choices import whole
 from attngeo.errors import UsageError
-from attngeo.estimators.efa.options import Kind, Scale
+from attngeo.estimators.efa.options import Scale
 
 # Sequences are computed together if the shortest has this share of the longest one, or if apart they would save fewer
 # numbers of tokens of copies than this.
@@ -57,7 +57,7 @@ class AttentionShape:
     layers: int = 1
     heads: int = 1
     head_size: int | None = None
-    kind: Kind = "softmax"
+    kind: Literal["softmax", "linear"] = "softmax"
     scale: Scale = "width"
     residual: bool = True
     bias: bool = False
@@ -70,7 +70,9 @@ class AttentionShape:
             whole(name, getattr(self, name), 1)
         if self.head_size is None and self.width % self.heads:
             raise UsageError(
-                f"$width is {self.width}, expected a multiple of {self.heads} heads; or set head_size", "width"
+                f"$width is {self.width}, expected a multiple of $n_heads, {self.heads}; or set head_size",
+                "width",
+                "n_heads",
             )
         if not self.output and self.size * self.heads != self.width:
             raise UsageError(f"heads·head_size is {self.size * self.heads}, expected the width, {self.width}")
@@ -319,7 +321,7 @@ def _expand(layer: MaskedLayer, copies: MixedCopies) -> Tensor:
     return torch.where(mark_own(copies.own, others.shape[2])[..., None], copies.own.unsqueeze(2), others)
 
 
-def _read_copies(layer: MaskedLayer, copies: Copies, visible: Tensor) -> Tensor:
+def _read_copies(layer: MaskedLayer, copies: WholeCopies | MixedCopies, visible: Tensor) -> Tensor:
     """The masked token of each copy after a layer, [B, I, d]."""
     shape = layer.shape
     query = layer.queries(copies.own)  # [B, H, I, c]
@@ -335,20 +337,6 @@ def _read_copies(layer: MaskedLayer, copies: Copies, visible: Tensor) -> Tensor:
     return layer.join(copies.own, layer.add(mixed.transpose(1, 2)))
 
 
-class Copies(Protocol):
-    """What the last layer reads of the copies."""
-
-    @property
-    def own(self) -> Tensor:
-        """The masked token of each copy, [B, I, d]."""
-
-    def dot(self, asked: Tensor) -> Tensor:
-        """Products of vectors of each copy, [B, I, H, d], with its tokens: [B, I, H, J]."""
-
-    def mix(self, weights: Tensor) -> Tensor:
-        """Sums of the tokens of each copy with weights [B, I, H, J]: [B, I, H, d]."""
-
-
 @dataclass(frozen=True)
 class WholeCopies:
     """All tokens of all copies, [B, I, J, d]."""
@@ -361,11 +349,11 @@ class WholeCopies:
         return self.tokens.diagonal(dim1=1, dim2=2).transpose(-1, -2)
 
     def dot(self, asked: Tensor) -> Tensor:
-        """Products of vectors of each copy with its tokens."""
+        """Products of vectors of each copy, [B, I, H, d], with its tokens: [B, I, H, J]."""
         return asked @ self.tokens.transpose(-1, -2)
 
     def mix(self, weights: Tensor) -> Tensor:
-        """Sums of the tokens of each copy."""
+        """Sums of the tokens of each copy with weights [B, I, H, J]: [B, I, H, d]."""
         return weights @ self.tokens
 
 

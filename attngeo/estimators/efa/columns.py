@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,20 +21,20 @@ TRAINING, HELD_OUT, TEST, TABLE = "the training table", "the validation table", 
 # Whole numbers below these are exact in float64, and fit into int64.
 LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 # Options of attention, of factor models, of factor models of places, and of values.
-OF_ATTENTION, OF_FACTORS = ("layers", "heads"), ("neighbours", "distance")
+OF_ATTENTION, OF_FACTORS = ("n_layers", "n_heads"), ("neighbours", "distance")
 OF_PLACES, OF_VALUES = ("coordinates", "neighbours", "distance"), ("coordinates", "lags", "item_vectors")
 DEFAULT = EfaOptions()
 
 
-def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[str, bool]:
+def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[Literal["items", "values"], bool]:
     """The part that is asked for, or else that of which the table has a column; and whether it needs items.
 
     columns: of the training table. Raises TableError if it lacks one, or one that the options name, and UsageError for
     an option without an effect.
     """
-    part: str = options.part
+    has_values = options.value in columns and options.value != options.item
+    part = options.part
     if part == "auto":
-        has_values = options.value in columns and options.value != options.item
         part = "values" if has_values or options.value != DEFAULT.value else "items"
     modelled = options.value if part == "values" else options.item
     require_columns(columns, [modelled], TRAINING)

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import torch
+from pydantic import ConfigDict
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
@@ -20,7 +21,6 @@ from torch import Tensor
 from attngeo.choices import whole
 from attngeo.devices import usable_device
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.efa.baselines import Measured, measure_rows
 from attngeo.estimators.efa.columns import (
     HELD_OUT,
     TABLE,
@@ -32,30 +32,46 @@ from attngeo.estimators.efa.columns import (
     require_frame,
 )
 from attngeo.estimators.efa.families import ExponentialFamily, parse_family
-from attngeo.estimators.efa.model import DataShape, PartModel, describe_data, make_model
+from attngeo.estimators.efa.model import PartModel, describe_data, make_model
 from attngeo.estimators.efa.networks import Batch
-from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
 from attngeo.estimators.efa.prediction import (
+    Measured,
     batch_similar,
     draw_items,
     draw_values,
-    find_best,
+    measure_rows,
     read_all,
-    read_weights,
-    split_sequences,
+    tabulate_attention,
+    tabulate_embeddings,
 )
 from attngeo.estimators.efa.saving import read_efa, write_efa
-from attngeo.estimators.efa.sequences import POSITION, Sequences, TableReader
-from attngeo.estimators.efa.views import tabulate_embeddings, tabulate_weights
-from attngeo.options import options_of
+from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, TableReader
+from attngeo.estimators.shared import takes_keywords
+from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
-from attngeo.training.loop import History, TensorBatches, draw_generator, seeded, train
+from attngeo.training.loop import History, draw_generator, seeded, train
 from attngeo.training.state import remove_state
 
 NOT_FITTED = "the model is not fitted; call fit first"
-# Parameters of the estimator that have another name among the options of commands.
-OPTION_NAMES = {"n_layers": "layers", "n_heads": "heads", "max_epochs": "epochs", "random_state": "seed"}
+
+
+class SampleKeywords(EfaSampleOptions):
+    """The keywords of `ExponentialFamilyAttention.sample`."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    options: EfaSampleOptions | None = None
+    data: pd.DataFrame | None = None
+
+
+class EfaKeywords(EfaOptions):
+    """The keywords of the estimator."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    family: str | ExponentialFamily = "gaussian"  # type: ignore[assignment]
+    random_state: int | np.random.RandomState | None = 0  # type: ignore[assignment]
+    architecture: Architecture | None = None
 
 
 class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
@@ -69,26 +85,12 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         model = ExponentialFamilyAttention(family="poisson").fit(ratings)
         model.log_prob(ratings)
 
+    The keywords are those of `EfaOptions`, which `__init__` describes, and
+
     Args:
-        sequence, position, item, value, coordinates, lags: names of columns. lags: the value at earlier times, the
-            latest first; not of another row of the sequence.
-        short: "error" or "keep", for a sequence of one row, which no other row predicts.
-        part: "items" or "values"; "auto" models values if the table has them.
-        family: of values: a text such as "gaussian", "poisson:1" or "binomial:10", or an `ExponentialFamily`.
-        model: "efa", or "fm" for the latent factor model.
-        order: whether each position has a vector; None: if a column orders the rows, or with direction "uni".
-        width, n_layers, n_heads: numbers of an embedding, and sizes of the attention.
-        item_vectors: whether tokens of values have a vector of their item.
-        standardise: scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean.
-        neighbours, distance: of a factor model of places: the nearest ones that it adds up (None: all), by "haversine"
-            (latitude and longitude) or "euclidean" distance.
-        architecture: an `Architecture`; None for the default one.
-        max_epochs, learning_rate, weight_decay, batch_size: of AdamW; a batch is of sequences.
-        validation_fraction, patience: the fraction of sequences that are held out without validation data, and the
-            epochs without a lower loss on them after which training stops; 0 never stops.
-        precision: "fp32" or "bf16", of the products.
+        family: a text such as "gaussian", "poisson:1" or "binomial:10", or an `ExponentialFamily`.
         random_state: seed, or a generator of numpy.
-        device: auto, cpu, cuda, cuda:N or mps.
+        architecture: an `Architecture`; None for the default one.
 
     Attributes:
         model_: the torch model. part_: "items" or "values". items_: in the order of their numbers.
@@ -105,6 +107,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     (5,)
     """
 
+    family: str | ExponentialFamily
+    random_state: int | np.random.RandomState | None
+    architecture: Architecture | None
     options_: EfaOptions
     architecture_: Architecture
     model_: PartModel
@@ -114,77 +119,12 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     # The sequences that trained, that were held out, and of the test table, by these names.
     _tables: dict[str, Sequences]
 
-    def __init__(
-        self,
-        *,
-        sequence: str = "sequence",
-        position: str | None = None,
-        item: str = "item",
-        value: str = "value",
-        coordinates: Any = None,
-        lags: Any = None,
-        short: str = "error",
-        part: str = "auto",
-        family: str | ExponentialFamily = "gaussian",
-        model: str = "efa",
-        direction: str = "bi",
-        order: bool | None = None,
-        width: int = 32,
-        n_layers: int = 2,
-        n_heads: int = 2,
-        item_vectors: bool = True,
-        standardise: bool = True,
-        neighbours: int | None = None,
-        distance: str = "haversine",
-        architecture: Architecture | None = None,
-        max_epochs: int = 200,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        batch_size: int = 32,
-        validation_fraction: float = 0.2,
-        patience: int | None = 10,
-        precision: str = "fp32",
-        random_state: int | np.random.RandomState | None = 0,
-        device: str = "auto",
-    ) -> None:
-        self.sequence = sequence
-        self.position = position
-        self.item = item
-        self.value = value
-        self.coordinates = coordinates
-        self.lags = lags
-        self.short = short
-        self.part = part
-        self.family = family
-        self.model = model
-        self.direction = direction
-        self.order = order
-        self.width = width
-        self.n_layers = n_layers
-        self.n_heads = n_heads
-        self.item_vectors = item_vectors
-        self.standardise = standardise
-        self.neighbours = neighbours
-        self.distance = distance
-        self.architecture = architecture
-        self.max_epochs = max_epochs
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.precision = precision
-        self.random_state = random_state
-        self.device = device
+    @takes_keywords(EfaKeywords)
+    def __init__(self) -> None:
+        """An estimator that is not fitted.
 
-    @classmethod
-    def from_options(
-        cls, options: EfaOptions, architecture: Architecture | None = None, family: ExponentialFamily | None = None
-    ) -> Self:
-        """An estimator with the options of a command. family: in place of the one that the options name."""
-        names = {option: name for name, option in OPTION_NAMES.items()}
-        parameters: dict[str, Any] = {names.get(name, name): getattr(options, name) for name in options_of(EfaOptions)}
-        return cls(**parameters | {"architecture": architecture, "family": family or options.family})
+        {options}
+        """
 
     def fit(
         self,
@@ -234,7 +174,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             names[HELD_OUT] = "held-out"
         architecture, read = self.architecture_, list(sequences.values())
         self._shape = describe_data(options, architecture, family, self._shape, read)
-        with seeded(draw_generator(options.seed).initial_seed()):
+        with seeded(draw_generator(options.random_state).initial_seed()):
             self.model_ = make_model(options, architecture, family, self._shape)
         if TEST in tables:
             sequences[TEST] = self._reader.read(tables[TEST], source=TEST)
@@ -245,12 +185,13 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 
     def _make_options(self) -> EfaOptions:
         """The parameters as options of commands. Raises UsageError."""
-        parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "architecture"}
+        parameters = self.get_params(deep=False)
+        del parameters["architecture"]
         if isinstance(self.family, ExponentialFamily):
             parameters["family"] = self.family.text
         if self.random_state is None or isinstance(self.random_state, np.random.RandomState):
             parameters["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return EfaOptions(**{OPTION_NAMES.get(name, name): value for name, value in parameters.items()})
+        return EfaOptions(**parameters)
 
     def _make_family(self) -> ExponentialFamily:
         """A family of its own for the model. Raises UsageError."""
@@ -264,16 +205,12 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         self._require_fit()
         return self._shape.part
 
-    def log_prob(self, data: pd.DataFrame) -> pd.Series[float]:
-        """Log p of each row given the others, constants of the family included."""
-        return self._log_prob(data, fill=False)
+    def log_prob(self, data: pd.DataFrame, *, known_only: bool = False) -> pd.Series[float]:
+        """Log p of each row given the others, constants of the family included.
 
-    def log_prob_of_known(self, data: pd.DataFrame) -> pd.Series[float]:
-        """The same for a table whose rows may lack what is modelled, as in `predict`; NaN for those that lack it."""
-        return self._log_prob(data, fill=True)
-
-    def _log_prob(self, data: pd.DataFrame, *, fill: bool) -> pd.Series[float]:
-        sequences = self._read(data, fill=fill)
+        known_only: whether rows may lack what is modelled, as in `predict`; NaN for those that lack it.
+        """
+        sequences = self._read(data, fill=known_only)
         log_prob = read_all(self.model_, sequences, self.model_.log_prob, self.options_)
         spread = sequences.scatter(log_prob, len(data), sequences.known & sequences.asked)
         return pd.Series(spread, index=data.index, name="log_prob")
@@ -324,49 +261,45 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame(self._predict_means(data), index=data.index, columns=self.items_)
 
     def _predict_means(self, data: pd.DataFrame, *, best: bool = False) -> np.ndarray:
-        """The mean of each row given the others, [rows, …]; NaN for rows that are not predicted."""
+        """The mean of each row given the others, [rows, …]; NaN for rows that are not predicted.
+
+        best: the largest probability instead, and the number of its item, [rows, 2].
+        """
         sequences = self._read(data, fill=True)
 
         def read(batch: Batch) -> Tensor:
             means = self.model_.mean(batch)
-            return find_best(means) if best else means
+            if not best:
+                return means
+            return torch.stack([part.cpu().double() for part in means.max(-1)], -1)  # some devices have no double
 
         return sequences.scatter(read_all(self.model_, sequences, read, self.options_), len(data), sequences.asked)
 
-    def sample(
-        self,
-        sequences: int = 1,
-        length: int | None = None,
-        *,
-        given: pd.DataFrame | None = None,
-        sweeps: int = 20,
-        seed: int = 0,
-    ) -> pd.DataFrame:
+    @takes(SampleKeywords)
+    def sample(self, options: EfaSampleOptions, *, data: pd.DataFrame | None = None) -> pd.DataFrame:
         """Sequences drawn from the model: one position after the other with direction "uni".
 
         With "bi", each position is drawn given the others, in a number of sweeps over all of them (Gibbs sampling).
 
-        sequences, length: of items. given: for values, the table of sequences whose values are drawn; its own values
-        are not read. Raises UsageError if what the part needs is missing.
-        """
-        whole("sweeps", sweeps, 1)
-        seed = draw_generator(whole("seed", seed, 0), 1).initial_seed()
-        if self.part_ == "items":
-            if given is not None:
-                raise UsageError("the model is of items, which are drawn without a table; leave out given")
-            usual = self._shape.trained or self._shape.longest
-            return self._sample_items(sequences, usual if length is None else length, sweeps, seed)
-        if given is None:
-            raise UsageError("the model is of values, expected a table of sequences whose values are drawn (given)")
-        require_frame(given)
-        if sequences != 1 or length is not None:
-            raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
-        return self._sample_values(given, sweeps, seed)
+        {options}
+        data: for values, the table of sequences whose values are drawn; its own values are not read.
 
-    def _sample_items(self, sequences: int, length: int, sweeps: int, seed: int) -> pd.DataFrame:
-        sequences, length = whole("sequences", sequences, 1), whole("length", length, 1, self._shape.longest)
-        model = self.model_.cpu().eval()
-        drawn = draw_items(model, sequences, length, causal=self.options_.causal, sweeps=sweeps, seed=seed)
+        Raises UsageError if what the part needs is missing.
+        """
+        if self.part_ == "items":
+            if data is not None:
+                raise UsageError("the model is of items, which are drawn without a table; leave out data")
+            return self._sample_items(options)
+        if data is None:
+            raise UsageError("data is missing, expected a table of sequences whose values are drawn")
+        if options.sequences is not None or options.length is not None:
+            raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
+        return self._sample_values(data, options)
+
+    def _sample_items(self, options: EfaSampleOptions) -> pd.DataFrame:
+        usual = self._shape.trained or self._shape.longest
+        length = whole("length", usual if options.length is None else options.length, 1, self._shape.longest)
+        drawn = draw_items(self.model_.cpu().eval(), options.sequences or 1, length, **self._state_draws(options))
         names, places = np.indices(drawn.shape)
         return pd.DataFrame(
             {
@@ -375,14 +308,20 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             }
         )  # fmt: skip
 
-    def _sample_values(self, given: pd.DataFrame, sweeps: int, seed: int) -> pd.DataFrame:
+    def _state_draws(self, options: EfaSampleOptions) -> dict[str, Any]:
+        """How positions are drawn: keywords of `draw_items` and `draw_values`."""
+        seed = draw_generator(options.seed, 1).initial_seed()
+        return {"causal": self.options_.causal, "sweeps": options.sweeps, "seed": seed}
+
+    def _sample_values(self, data: pd.DataFrame, options: EfaSampleOptions) -> pd.DataFrame:
+        require_frame(data)
         model, name = self.model_.cpu().eval(), self.options_.value
-        sequences = self._reader.read(given.assign(**{name: 0.0}))
+        sequences = self._reader.read(data.assign(**{name: 0.0}))
         model.check(sequences, None, TABLE)
-        drawn = draw_values(model, model.batch(sequences), causal=self.options_.causal, sweeps=sweeps, seed=seed)
-        spread = sequences.scatter(drawn[sequences.at], len(given), sequences.known)
-        values: pd.Series[Any] = pd.Series(spread, index=given.index)
-        return given.assign(**{name: values.astype("int64") if model.family.is_of_counts else values})
+        drawn = draw_values(model, model.batch(sequences), **self._state_draws(options))
+        spread = sequences.scatter(drawn[sequences.at], len(data), sequences.known)
+        values: pd.Series[Any] = pd.Series(spread, index=data.index)
+        return data.assign(**{name: values.astype("int64") if model.family.is_of_counts else values})
 
     def attention_weights(self, data: pd.DataFrame) -> pd.DataFrame:
         """How much each row, when it is masked, attends to each row of its sequence.
@@ -391,15 +330,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         lag (0, or which of the earlier times), weight, and item and other_item if the table has a column of items.
         Raises UsageError for a factor model.
         """
-        sequences = self._read(data)
-        model, causal = self.model_.cpu().eval(), self.options_.causal
-        shape = model.attention.shape
-        costs = shape.layers * shape.heads * (1 + model.shape.lags) * sequences.lengths**2
-        parts = []
-        for chunk in split_sequences(sequences, costs):
-            weights = read_weights(model.attention, model.embed(model.batch(chunk)), causal=causal)
-            parts.append(tabulate_weights(chunk, weights.numpy(), causal=causal))
-        rows = pd.concat(parts, ignore_index=True)
+        rows = tabulate_attention(self.model_.cpu().eval(), self._read(data), causal=self.options_.causal)
         if self.options_.item in data:
             items = data[self.options_.item].to_numpy()
             rows = rows.assign(item=items[rows["row"]], other_item=items[rows["other"]])
@@ -448,9 +379,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """
         saved, model = read_efa(Path(folder), family)
         options = saved.options.replace(device=usable_device(saved.options.device))
-        loaded = cls.from_options(options, saved.architecture, family)
+        loaded = cls(**dict(options) | {"architecture": saved.architecture, "family": family or options.family})
         loaded.options_, loaded.architecture_ = options, saved.architecture
-        loaded.items_, loaded._shape, loaded.model_ = saved.items, model.shape, model.eval()
+        loaded.items_, loaded._shape, loaded.model_ = list(saved.items), model.shape, model.eval()
         loaded.history_ = History(np.full(saved.epochs, np.nan), *(np.empty(0) for _ in range(2)))
         return loaded
 
@@ -468,14 +399,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _reader(self) -> TableReader:
-        options, shape = self.options_, self._shape
-        position = options.position or shape.position
-        has_vectors = options.gives_vectors(position)
-        return TableReader(
-            options.replace(position=position), self.items_ or None, shape.part == "values",
-            shape.longest if has_vectors else 0,
-            is_ordered=has_vectors or options.causal or not self.items_, of_places=bool(shape.places),
-        )  # fmt: skip
+        return TableReader(self.options_, self.items_ or None, self._shape)
 
 
 def hold_out(sequences: Sequences, options: EfaOptions) -> list[Sequences]:
@@ -487,59 +411,53 @@ def hold_out(sequences: Sequences, options: EfaOptions) -> list[Sequences]:
             f"{total} sequences, of which a fraction of {options.validation_fraction:g} cannot be held out; "
             "give more, or a validation table, or set validation_fraction to 0"
         )
-    order = torch.randperm(total, generator=draw_generator(options.seed, 2)).numpy()
+    order = torch.randperm(total, generator=draw_generator(options.random_state, 2)).numpy()
     return [sequences.take(np.sort(some)) for some in (order[count:], order[:count])]
 
 
-class SequenceBatches(TensorBatches):
-    """Batches of sequences in a random order, each as long as its longest one."""
-
-    def __init__(self, model: PartModel, sequences: Sequences, size: int, seed: int) -> None:
-        super().__init__((torch.arange(len(sequences)),), size, seed)
-        self._model, self._sequences = model, sequences
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The batches of an epoch, from 0."""
-        for (which,) in super().epoch(number):
-            yield (self._model.batch(self._sequences.take(which.numpy())),)
-
-
 @dataclass(frozen=True)
-class HeldOutBatches:
-    """Batches of sequences of about one length, so that a long one is read with few others, and without an order."""
+class SequenceBatches:
+    """Batches of sequences in a random order, each as long as its longest one.
+
+    Those that are held out have no order: sequences of about one length are together, so that a long one is read with
+    few others.
+    """
 
     model: PartModel
     sequences: Sequences
     options: EfaOptions
+    are_held_out: bool = False
 
     def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The same batches in each epoch."""
-        del number
-        return ((batch,) for _, batch in batch_similar(self.model, self.sequences, self.options))
+        """The batches of an epoch, from 0."""
+        if self.are_held_out:
+            yield from ((batch,) for _, batch in batch_similar(self.model, self.sequences, self.options))
+            return
+        order = torch.randperm(len(self.sequences), generator=draw_generator(self.options.random_state, number))
+        for some in torch.split(order, self.options.batch_size):
+            yield (self.model.batch(self.sequences.take(some.numpy())),)
 
 
 def train_model(
-    model: PartModel,
-    tables: list[Sequences],
-    options: EfaOptions,
-    architecture: Architecture,
-    *,
-    folder: str | Path | None,
-    progress: ProgressCallback,
-) -> History:
+    model: PartModel, tables: list[Sequences], options: EfaOptions, architecture: Architecture,
+    **about: Any,
+) -> History:  # fmt: skip
     """Train on the first table, and end with the weights of the lowest loss on the second one, if there is one.
 
-    folder, progress, and what it raises: as in `training.loop.train`.
+    about: folder and progress of `training.loop.train`, which raises as there.
     """
-    batches = SequenceBatches(model, tables[0], options.batch_size, options.seed)
-    held_out = HeldOutBatches(model, tables[1], options) if len(tables) > 1 else None
-    own = {name: getattr(options, name) for name in options_of(TrainingOptions)}
     digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
     for table in tables:
         digest.update(table.starts.tobytes())
         for name, tensor in table.tensors():
             digest.update(name.encode() + tensor.numpy().tobytes())
+    batches = [SequenceBatches(model, table, options, at > 0) for at, table in enumerate(tables)]
+    training = TrainingOptions(
+        epochs=options.max_epochs, learning_rate=options.learning_rate, weight_decay=options.weight_decay,
+        patience=options.patience or None, seed=options.random_state, precision=options.precision,
+        device=options.device,
+    )  # fmt: skip
     return train(
-        model, batches, options=TrainingOptions(**own | {"patience": options.patience or None}), validation=held_out,
-        folder=folder, progress=progress, identity=digest.hexdigest(),
+        model, batches[0], options=training, validation=batches[1] if len(tables) > 1 else None,
+        identity=digest.hexdigest(), **about,
     )  # fmt: skip

@@ -26,6 +26,8 @@ from attngeo.errors import UsageError
 
 # Squares of numbers up to this one are finite in single precision, and so are sums of many of them.
 LARGEST = 1e18
+# Numbers of a network for a mean are looked for up to this one, in so many steps that double precision has no more.
+FARTHEST, HALVES = 4 * LARGEST, 160
 # The smallest distance from 0 of a natural parameter that must be negative.
 LEAST = 1e-30
 # The most levels of an ordinal family: each value has a logit for each.
@@ -45,6 +47,11 @@ class ExponentialFamily(nn.Module):
     # Whether log p is computed in double precision: η·t(y) and A(η) of large counts nearly cancel.
     needs_double = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        # What options and saved models call the family: a text that `parse_family` reads, or the name of its class.
+        self.text = type(self).__name__
+
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η)."""
         raise NotImplementedError
@@ -56,11 +63,6 @@ class ExponentialFamily(nn.Module):
     def distribution(self, natural: Tensor) -> Distribution:  # noqa: ARG002 - the signature of families
         """Torch's distribution of the values, for their mean and for samples."""
         raise UsageError(f"the family {self.text} draws no values; define its method distribution")
-
-    @property
-    def text(self) -> str:
-        """What options and saved models call the family: a text that `parse_family` reads, or the name of its class."""
-        return type(self).__name__
 
     @property
     def is_of_counts(self) -> bool:
@@ -91,11 +93,17 @@ class ExponentialFamily(nn.Module):
 
     def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
         """The logarithm of p(y | η), constants included."""
-        return self.log_likelihood(natural, value) + self.log_base(value)
+        return natural * self.sufficient(value) - self.log_partition(natural) + self.log_base(value)
 
-    def log_likelihood(self, natural: Tensor, value: Tensor) -> Tensor:
-        """η·t(y) − A(η): the part of log p(y | η) that depends on η, which the paper's numbers are made of."""
-        return natural * self.sufficient(value) - self.log_partition(natural)
+    def find_raw(self, means: Tensor) -> Tensor:
+        """The number of a network for each mean of t(y), which is A'(η); ±`FARTHEST` if none has that mean."""
+        low, high = torch.full_like(means, -FARTHEST), torch.full_like(means, FARTHEST)
+        for _ in range(HALVES):
+            middle = (low + high) / 2
+            natural = self.natural(middle).detach().requires_grad_()
+            below = torch.autograd.grad(self.log_partition(natural).sum(), natural)[0] < means
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return high
 
 
 class Gaussian(ExponentialFamily):
@@ -108,11 +116,7 @@ class Gaussian(ExponentialFamily):
         super().__init__()
         self.log_variance = nn.Parameter(torch.zeros(())) if variance is None else None
         self._variance = 1.0 if variance is None else _check_positive("variance", variance)
-
-    @property
-    def text(self) -> str:
-        """What options call it."""
-        return "gaussian" if self.log_variance is not None else f"gaussian:{self._variance!r}"
+        self.text = "gaussian" if self.log_variance is not None else f"gaussian:{self._variance!r}"
 
     def variance_as(self, like: Tensor) -> Tensor:
         """The variance, a scalar of the precision and on the device of another tensor."""
@@ -159,11 +163,7 @@ class Poisson(ExponentialFamily):
     def __init__(self, least: float = 0.0) -> None:
         super().__init__()
         self.least = real("least", least, 0, LARGEST)
-
-    @property
-    def text(self) -> str:
-        """What options call it."""
-        return f"poisson:{self.least!r}" if self.least else "poisson"
+        self.text = f"poisson:{self.least!r}" if self.least else "poisson"
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = exp(η)."""
@@ -195,11 +195,7 @@ class Binomial(ExponentialFamily):
         self.total_count = whole("total_count", total_count, 1, int(LARGEST))
         self.values = f"whole numbers from 0 to {total_count}"
         self.support = constraints.integer_interval(0, self.total_count)  # type: ignore[no-untyped-call]
-
-    @property
-    def text(self) -> str:
-        """What options call it."""
-        return f"binomial:{self.total_count}"
+        self.text = f"binomial:{self.total_count}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = n·log(1 + exp(η))."""
@@ -220,11 +216,7 @@ class Bernoulli(Binomial):
 
     def __init__(self) -> None:
         super().__init__(1)
-
-    @property
-    def text(self) -> str:
-        """What options call it."""
-        return "bernoulli"
+        self.text = "bernoulli"
 
 
 class NegativeBinomial(ExponentialFamily):
@@ -238,11 +230,7 @@ class NegativeBinomial(ExponentialFamily):
     def __init__(self, total_count: float) -> None:
         super().__init__()
         self.total_count = _check_positive("total_count", total_count)
-
-    @property
-    def text(self) -> str:
-        """What options call it."""
-        return f"negative-binomial:{self.total_count!r}"
+        self.text = f"negative-binomial:{self.total_count!r}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = −n·log(1 − exp(η))."""
@@ -278,11 +266,7 @@ class Gamma(ExponentialFamily):
     def __init__(self, concentration: float) -> None:
         super().__init__()
         self.concentration = _check_positive("concentration", concentration)
-
-    @property
-    def text(self) -> str:
-        """What options call it."""
-        return f"gamma:{self.concentration!r}"
+        self.text = f"gamma:{self.concentration!r}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = −α·log(−η)."""
@@ -306,15 +290,7 @@ class Categorical(ExponentialFamily):
 
     values, support = "numbers of categories from 0", constraints.nonnegative_integer
 
-    def log_partition(self, natural: Tensor) -> Tensor:
-        """A(η) = log Σ exp(η)."""
-        return natural.logsumexp(-1)
-
-    def log_base(self, value: Tensor) -> Tensor:
-        """0."""
-        return torch.zeros(value.shape, device=value.device)
-
-    def log_likelihood(self, natural: Tensor, value: Tensor) -> Tensor:
+    def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
         """The logarithm of the probability of each value's category."""
         shape = np.broadcast_shapes(natural.shape[:-1], value.shape)
         chances = natural.log_softmax(-1).expand(*shape, -1)
@@ -343,11 +319,7 @@ class Ordinal(ExponentialFamily):
         self.values = f"whole numbers from 0 to {levels - 1}"
         self.support = constraints.integer_interval(0, self.levels - 1)  # type: ignore[no-untyped-call]
         self.weights = nn.Parameter(torch.zeros(levels))
-
-    @property
-    def text(self) -> str:
-        """What options call it."""
-        return f"ordinal:{self.levels}"
+        self.text = f"ordinal:{self.levels}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = log Σ_k exp(η·k + b_k)."""
@@ -383,12 +355,8 @@ class Shifted(ExponentialFamily):
         self.needs_double, self.support = family.needs_double, family.support
         is_open = family.values.endswith("from 0")
         self.values = f"{family.values[:-1]}{shift:g}" if is_open else f"{family.values} plus {shift:g}"
-
-    @property
-    def text(self) -> str:
-        """What options call it."""
-        is_known = isinstance(self.family, Poisson) and self.shift == 1
-        return self.family.text.replace("poisson", "poisson-from-1") if is_known else super().text
+        if isinstance(family, Poisson) and shift == 1:
+            self.text = family.text.replace("poisson", "poisson-from-1")
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """That of the family."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,50 +26,19 @@ from attngeo.estimators.efa.networks import (
     ValueShape,
     start_like_keras,
 )
-from attngeo.estimators.efa.options import LEVELS, Architecture, EfaOptions
-from attngeo.estimators.efa.sequences import Sequences, check_levels, check_support
+from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.estimators.efa.sequences import FARTHEST, MOST_LEVELS, DataShape, Sequences, check_support
 
 NO_ATTENTION = "a factor model has no attention; fit one with model efa"
 # Positions of a batch that may be padding.
 PADDED = 2**12
-# Where a network's number for a mean is looked for, from 0.
-FARTHEST = 30.0
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
 # Deviations of numbers as shares of their mean: of equal ones, whose mean is rounded, and of such whose differences
 # single precision rounds by a hundredth or more.
 ROUNDING, TOO_CLOSE = 2.0**-48, 2.0**-17
-# The largest value that may have a vector of its own.
-MOST_LEVELS = 100_000
 # Radius of the Earth in km.
 RADIUS = 6371.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataShape:
-    """What a model has to know of its data; JSON can say all of it.
-
-    part: "items" or "values". items: how many. longest: positions that a sequence may have. trained: positions of the
-    longest sequence that was read. coordinates, lags: how many. levels: values from 0, for one vector for each.
-    value_scale, place_scale: mean and deviation of values, and of each coordinate. variance: of values, at which a
-    learned one starts. raw_start: what is added to the number that the network gives a family other than the Gaussian,
-    which begins near 0. places: coordinates of the positions, for the spatial factor model. position: the column of
-    positions that training rows have, if their order matters.
-    """
-
-    part: str
-    items: int = 0
-    longest: int = 0
-    trained: int = 0
-    coordinates: int = 0
-    lags: int = 0
-    levels: int = 0
-    value_scale: tuple[float, float] = (0.0, 1.0)
-    variance: float = 1.0
-    raw_start: float = 0.0
-    place_scale: tuple[tuple[float, float], ...] = ()
-    places: tuple[tuple[float, ...], ...] = ()
-    position: str | None = None
 
 
 class PartModel(nn.Module):
@@ -92,8 +60,6 @@ class PartModel(nn.Module):
             _check_places(sequences, self.shape.places)
         if not self.is_of_items and value is not None:
             check_support(self.family, sequences, value, source)
-            if isinstance(self.network, ValueAttention) and self.network.shape.value == "levels":
-                check_levels(sequences, value, source)
 
     def batch(self, sequences: Sequences) -> Batch:
         """What the network reads of these sequences."""
@@ -207,37 +173,36 @@ def describe_data(
     trained = max(int(table.lengths.max()) for table in tables)
     if architecture.longest is not None and trained > architecture.longest:
         raise UsageError(f"$longest is {architecture.longest}, but a sequence has {trained} positions", "longest")
-    shape: dict[str, Any] = {
-        "part": known.part, "items": known.items, "position": known.position, "trained": trained,
-        "longest": architecture.longest or trained,
-    }  # fmt: skip
+    shape: dict[str, Any] = {"trained": trained, "longest": architecture.longest or trained}
     if known.part == "items":
-        return DataShape(**shape)
+        return known.model_copy(update=shape)
     assert train.values is not None
     if options.model == "fm" and not known.items:
         shape["places"] = _list_places(train)
         for table in tables:
             _check_places(table, shape["places"])
-    has_levels = architecture.embedding in LEVELS
+    has_levels = architecture.embedding == "truncated"
     if has_levels:
         largest = max(int(table.values.max().clamp(min=0)) for table in tables if table.values is not None)
         if largest > MOST_LEVELS:
             raise UsageError(
-                f"$embedding is {architecture.embedding}, one vector for each whole number, but values go up to "
-                f"{largest:,}, expected at most {MOST_LEVELS:,}; choose network",
+                f"$embedding is truncated, one vector for each whole number, but values go up to {largest:,}, expected "
+                f"at most {MOST_LEVELS:,}; choose network",
                 "embedding",
             )
         shape["levels"] = largest + 1
     scale = _measure_scales(train.values[train.known][:, None], [options.value])[0]
-    is_scaled, names = options.standardise and options.model == "efa", options.coordinate_names
+    is_scaled, names = options.standardise and options.model == "efa", options.coordinates
     if is_scaled and not has_levels:
         shape["value_scale"] = scale
-    if is_scaled:
-        shape["raw_start"] = _find_raw(family, scale[0])
+    if is_scaled and not isinstance(family, Gaussian):  # which has units
+        raw = float(family.find_raw(family.sufficient(train.values[train.known].double()).double().mean()))
+        shape["raw_start"] = raw if abs(raw) < FARTHEST else 0.0
     shape["place_scale"] = ((0.0, 1.0),) * len(names)
     if options.standardise and train.coordinates is not None:
         shape["place_scale"] = tuple(_measure_scales(train.coordinates[train.known], names))
-    return DataShape(**shape, coordinates=len(names), lags=len(options.lag_names), variance=scale[1] ** 2)
+    shape |= {"coordinates": len(names), "lags": len(options.lags), "variance": scale[1] ** 2}
+    return known.model_copy(update=shape)
 
 
 def _list_places(sequences: Sequences) -> tuple[tuple[float, ...], ...]:
@@ -270,19 +235,6 @@ def _measure_scales(numbers: Tensor, columns: Sequence[str]) -> list[tuple[float
             )
         scales.append((center, 1.0 if is_constant else deviation))
     return scales
-
-
-def _find_raw(family: ExponentialFamily, mean: float) -> float:
-    """The number of a network for which the family has a mean; 0 if none has, and for a Gaussian, which has units."""
-
-    def above(raw: float) -> float:
-        return float(family.mean(family.natural(torch.tensor(raw, dtype=torch.float64))).detach()) - mean
-
-    if isinstance(family, Gaussian) or not above(-FARTHEST) < 0 < above(FARTHEST):
-        return 0.0
-    from scipy.optimize import brentq
-
-    return float(brentq(above, -FARTHEST, FARTHEST))
 
 
 def _check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -> None:
@@ -331,10 +283,9 @@ def _make_network(options: EfaOptions, architecture: Architecture, shape: DataSh
         return ItemAttention(shape.items, layers, positions=positions, causal=causal)
     if options.model == "efa":
         tokens = ValueShape(
-            items=shape.items, item_size=options.width, both=architecture.both, coordinates=shape.coordinates,
-            coordinate_size=options.width, lags=shape.lags, lag_size=options.width, value=architecture.embedding,
-            levels=shape.levels, value_size=options.width, positions=positions, join=architecture.join,
-            width=options.width, head=architecture.head_units if architecture.readout == "network" else None,
+            size=options.width, items=shape.items, both=architecture.both, coordinates=shape.coordinates,
+            lags=shape.lags, value=architecture.embedding, levels=shape.levels, positions=positions,
+            join=architecture.join, head=tuple(architecture.head),
         )  # fmt: skip
         return ValueAttention(tokens, _shape_attention(options, architecture, tokens.attended), causal=causal)
     if shape.items:
@@ -349,15 +300,9 @@ def _make_network(options: EfaOptions, architecture: Architecture, shape: DataSh
 
 
 def _shape_attention(options: EfaOptions, architecture: Architecture, width: int) -> AttentionShape:
-    """The layers. width: of the vectors that they get, which a value as a number makes one larger than its parts."""
-    size = architecture.head_size
-    if size is None and options.width % options.heads == 0:
-        size = width // options.heads
-    return AttentionShape(
-        width=width, layers=options.layers, heads=options.heads, head_size=size, kind=architecture.kind,
-        scale=architecture.scale, residual=architecture.residual, bias=True, norm=architecture.norm,
-        feed_forward=architecture.feed_forward,
-    )  # fmt: skip
+    """The layers. width: of the vectors that they get."""
+    same = {name: getattr(architecture, name) for name in ("head_size", "scale", "residual", "norm", "feed_forward")}
+    return AttentionShape(width=width, layers=options.n_layers, heads=options.n_heads, bias=True, **same)
 
 
 def measure_distances(places: np.ndarray, kind: str) -> np.ndarray:

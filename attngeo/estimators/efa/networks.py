@@ -15,14 +15,14 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedAttention, MaskedLayer
-from attngeo.estimators.efa.options import LEVELS, Embedding, Pooling
+from attngeo.estimators.efa.options import Pooling
 
 # Keras' embeddings are uniform between ± this.
 EMBEDDED = 0.05
@@ -116,51 +116,46 @@ class ItemAttention(nn.Module):
 class ValueShape:
     """What a token of the value part is made of, and how its number is read. Raises UsageError.
 
-    items, item_size: D and K of the items' embeddings; 0 items for none. both: whether center and context embeddings of
-    the item are in the token, as in the paper, or the context embedding only. coordinates, coordinate_size: dimensions
-    of τ and K of g(τ), a network with `hidden` units; 0 for none. lags, lag_size: previous copies of the observations,
-    and the size of the embedding of time. value: λ1, "identity" (the value, [MASK] is 0), "levels", "truncated" or
-    "network". levels: how many vectors there are for whole numbers from 0, or for values without their fractions; other
-    values have the nearest one. value_size: K' of the latter three. positions: the longest sequence, or 0. join: units
-    of a hidden layer through which each token goes first, to `width`; 0 for none. head: hidden units of λ2; None reads
-    the last number of the vector, times `head_scale`.
+    size: of each vector that is a part of it: K, and K'. items: D, with an embedding each; 0 for none. both: whether
+    center and context embeddings of the item are in the token, as in the paper, or the context embedding only.
+    coordinates: dimensions of τ, of which a network g with `hidden` units makes a vector; 0 for none. lags: previous
+    copies of the observations, with an embedding of time. value: λ1, "identity" (the value, [MASK] is 0), "truncated"
+    (a vector for each of `levels` whole numbers from 0; values lose their fractions, and others have the nearest
+    vector) or "network". positions: the longest sequence, or 0. join: units of a hidden layer through which each token
+    goes first, to `size`; 0 for none. head: hidden units of λ2; None reads the last number of the vector, times
+    `head_scale`.
     """
 
+    size: int = 32
     items: int = 0
-    item_size: int = 32
     both: bool = True
     coordinates: int = 0
-    coordinate_size: int = 32
     hidden: int = 128
     lags: int = 0
-    lag_size: int = 32
-    value: Embedding = "identity"
+    value: Literal["identity", "truncated", "network"] = "identity"
     levels: int = 0
-    value_size: int = 32
     positions: int = 0
     join: int = 0
-    width: int = 32
     head: tuple[int, ...] | None = ()
     head_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.items and not self.coordinates:
             raise UsageError("a token has neither items nor coordinates, expected one of them")
-        if self.value in LEVELS and self.levels < 1:
+        if self.value == "truncated" and self.levels < 1:
             raise UsageError(f"$levels is {self.levels}, expected the number of levels that values have", "levels")
 
     @property
     def token(self) -> int:
         """The size of a token: 2K + K' in the paper, if it has no more parts."""
-        size = 1 if self.value == "identity" else self.value_size
-        size += self.item_size * (2 if self.both else 1) if self.items else 0
-        size += self.coordinate_size if self.coordinates else 0
-        return size + (self.lag_size if self.lags else 0)
+        of_items = (2 if self.both else 1) if self.items else 0
+        is_number = self.value == "identity"
+        return is_number + self.size * (of_items + bool(self.coordinates) + bool(self.lags) + (not is_number))
 
     @property
     def attended(self) -> int:
         """The size of what the layers get."""
-        return self.width if self.join else self.token
+        return self.size if self.join else self.token
 
 
 class ValueAttention(nn.Module):
@@ -176,19 +171,19 @@ class ValueAttention(nn.Module):
             raise UsageError(f"the layers have width {attention.width}, expected that of the tokens, {shape.attended}")
         self.shape, self.causal = shape, causal
         if shape.items:
-            self.context = nn.Embedding(shape.items, shape.item_size)
-            self.center = nn.Embedding(shape.items, shape.item_size) if shape.both else None
+            self.context = nn.Embedding(shape.items, shape.size)
+            self.center = nn.Embedding(shape.items, shape.size) if shape.both else None
         if shape.coordinates:
-            self.place = make_network(shape.coordinates, (shape.hidden,), shape.coordinate_size)
-        self.lag = nn.Embedding(shape.lags + 1, shape.lag_size) if shape.lags else None
+            self.place = make_network(shape.coordinates, (shape.hidden,), shape.size)
+        self.lag = nn.Embedding(shape.lags + 1, shape.size) if shape.lags else None
         self.level: nn.Module
-        if shape.value in LEVELS:
-            self.level = nn.Embedding(shape.levels, shape.value_size)
+        if shape.value == "truncated":
+            self.level = nn.Embedding(shape.levels, shape.size)
         elif shape.value == "network":
-            self.level = make_network(1, (shape.hidden,), shape.value_size)
+            self.level = make_network(1, (shape.hidden,), shape.size)
         if shape.value != "identity":
-            self.mask = nn.Parameter(torch.randn(shape.value_size) / math.sqrt(shape.value_size))
-        self.join = make_network(shape.token, (shape.join,), shape.width) if shape.join else None
+            self.mask = nn.Parameter(torch.randn(shape.size) / math.sqrt(shape.size))
+        self.join = make_network(shape.token, (shape.join,), shape.size) if shape.join else None
         self.position = nn.Embedding(shape.positions, shape.attended) if shape.positions else None
         self.attention = MaskedAttention(attention)
         self.head = None if shape.head is None else make_network(shape.attended, shape.head, 1)
@@ -241,8 +236,9 @@ class ValueAttention(nn.Module):
         """λ1(y), [..., K']."""
         if self.shape.value == "identity":
             return values[..., None]
+        has_levels = self.shape.value == "truncated"
         embedded: Tensor = self.level(
-            values.long().clamp(0, self.shape.levels - 1) if self.shape.value in LEVELS else values[..., None]
+            values.long().clamp(0, self.shape.levels - 1) if has_levels else values[..., None]
         )
         return embedded
 

@@ -1,4 +1,4 @@
-"""The options of exponential family attention: the estimator, `attngeo efa fit` and the experiments read them here."""
+"""The options of exponential family attention: the keywords of the estimator, and what its commands add to them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,33 @@ from typing import Any, Literal
 
 from attngeo.choices import whole
 from attngeo.errors import UsageError
-from attngeo.options import INPUT, MODEL, OPTIMISATION, Options, as_texts, option
-from attngeo.training import TrainingOptions
+from attngeo.estimators.shared import EstimatorOptions
+from attngeo.options import (
+    COMPUTATION,
+    INPUT,
+    MODEL,
+    OPTIMISATION,
+    RESULTS,
+    RUNNING,
+    Options,
+    as_texts,
+    device_option,
+    missing_option,
+    option,
+)
+from attngeo.training import Precision
 
 Part = Literal["auto", "items", "values"]
 Model = Literal["efa", "fm"]
 Direction = Literal["bi", "uni"]
-Kind = Literal["softmax", "linear"]
 Scale = Literal["width", "head"]
-Embedding = Literal["identity", "levels", "truncated", "network"]
-Readout = Literal["network", "last"]
+Embedding = Literal["network", "truncated"]
 Pooling = Literal["mean", "sum", "seen"]
 Init = Literal["torch", "keras"]
 Short = Literal["error", "keep"]
 Distance = Literal["haversine", "euclidean"]
 
-# Embeddings that have a vector for each whole number from 0.
-LEVELS = ("levels", "truncated")
+SHORT = "What to do with a sequence of one row, which no other row predicts: stop, or keep it"
 
 
 def _parse_units(units: Any) -> tuple[int, ...]:
@@ -40,7 +50,6 @@ class Architecture(Options):
     longest: int | None = option(None, "Most positions of a sequence; as in the data", panel=MODEL, least=1)
     head_size: int | None = option(None, "Size of a head; numbers of a token / heads, rounded down", panel=MODEL,
                                    least=1)  # fmt: skip
-    kind: Kind = option("softmax", "Weights of attention", panel=MODEL)
     scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)
     residual: bool = option(True, "Add the input of a layer to its output", panel=MODEL)
     norm: bool = option(False, "Normalise each layer", panel=MODEL)
@@ -48,12 +57,8 @@ class Architecture(Options):
                                least=0)  # fmt: skip
     both: bool = option(True, "Give tokens of values two vectors of the item, or one", panel=MODEL)
     embedding: Embedding = option(
-        "network", "How values enter: as numbers, by a vector for each whole number (truncated drops fractions), or "
-        "through a network", panel=MODEL,
-    )  # fmt: skip
-    readout: Readout = option(
-        "network", "How the parameter of the family is read: by a network, or as the last number of a token",
-        panel=MODEL,
+        "network", "How values enter: through a network, or by a vector for each whole number from 0, without "
+        "fractions", panel=MODEL,
     )  # fmt: skip
     join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
     head: Sequence[int] = option(
@@ -66,13 +71,8 @@ class Architecture(Options):
     start: bool = option(False, "Let the factor model have a vector of its own for the start", panel=MODEL)
     init: Init = option("torch", "How parameters start: as torch's modules, or as those of Keras", panel=MODEL)
 
-    @property
-    def head_units(self) -> tuple[int, ...]:
-        """The hidden units before the parameter of the family."""
-        return tuple(self.head)
 
-
-class EfaOptions(TrainingOptions):
+class EfaOptions(EstimatorOptions):
     """The columns of a table, what is modelled, and how the model is trained. Raises UsageError."""
 
     sequence: str = option("sequence", "Column of the sequence: a basket, a user, a day", panel=INPUT, metavar="COLUMN")
@@ -82,20 +82,14 @@ class EfaOptions(TrainingOptions):
     )  # fmt: skip
     item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
     value: str = option("value", "Column of the value: a count, a rating", panel=INPUT, metavar="COLUMN")
-    coordinates: Sequence[str] | None = option(
-        None, "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
+    coordinates: Sequence[str] = option(
+        (), "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
     )
-    lags: Sequence[str] | None = option(
-        None, "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be "
-        "repeated", advanced=True, panel=INPUT,
-        metavar="COLUMN", parse=as_texts, repeated=True,
+    lags: Sequence[str] = option(
+        (), "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be "
+        "repeated", advanced=True, panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True,
     )  # fmt: skip
-    short: Short = option(
-        "error",
-        "What to do with a sequence of one row, which no other row predicts: stop, or keep it",
-        advanced=True,
-        panel=INPUT,
-    )
+    short: Short = option("error", SHORT, advanced=True, panel=INPUT)
     part: Part = option(
         "auto", "What is modelled: the items of a sequence, or the values of its items", panel=MODEL,
         shown_default="values, if the table has them",
@@ -112,8 +106,8 @@ class EfaOptions(TrainingOptions):
         advanced=True, panel=MODEL, shown_default="if a column orders the rows, or with direction uni",
     )  # fmt: skip
     width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
-    layers: int = option(2, "Layers of attention", panel=MODEL, least=1)
-    heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, least=1)
+    n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1)
+    n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
     item_vectors: bool = option(
         True, "Give tokens of values a vector of their item, if there are items", advanced=True, panel=MODEL
     )
@@ -122,51 +116,42 @@ class EfaOptions(TrainingOptions):
         advanced=True, panel=MODEL,
     )  # fmt: skip
     neighbours: int | None = option(
-        None,
-        "Nearest places that the factor model adds up",
-        advanced=True,
-        panel=MODEL,
-        least=1,
+        None, "Nearest places that the factor model adds up", advanced=True, panel=MODEL, least=1,
         shown_default="all others",
-    )
+    )  # fmt: skip
     distance: Distance = option(
         "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
     )
+    weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
     batch_size: int = option(32, "Sequences in a batch", panel=OPTIMISATION, least=1)
     patience: int | None = option(
         10, "Stop after this number of epochs without a lower loss on held-out sequences; 0 never stops",
         advanced=True, panel=OPTIMISATION, least=0,
     )  # fmt: skip
     validation_fraction: float = option(
-        0.2, "Fraction of the sequences that are held out, without validation data",
-        advanced=True, panel=OPTIMISATION, least=0,
-        most=0.9,
+        0.2, "Fraction of the sequences that are held out, without validation data", advanced=True, panel=OPTIMISATION,
+        least=0, most=0.9,
     )  # fmt: skip
+    random_state: int = option(
+        0, "Seed of the start, the batches and the held-out sequences", panel=OPTIMISATION, flags=("--seed",), least=0,
+        most=2**32 - 1,
+    )  # fmt: skip
+    precision: Precision = option("fp32", "Precision of the products", advanced=True, panel=RUNNING)
 
     def _check(self) -> None:
         for name in ("coordinates", "lags"):
-            columns: Any = getattr(self, name) or ()
-            object.__setattr__(self, name, columns)
+            columns = tuple(getattr(self, name))
+            object.__setattr__(self, name, columns)  # a file has a list
             if self.value in columns:
                 raise UsageError(f"${name} has {self.value!r}, the column that is predicted; name another one", name)
             if len(set(columns)) < len(columns):
                 raise UsageError(f"${name} has a column twice: {', '.join(columns)}; name each once", name)
-        others = (self.position, self.item, self.value, *self.coordinate_names, *self.lag_names)
+        others = (self.position, self.item, self.value, *self.coordinates, *self.lags)
         if self.sequence in others:
             raise UsageError(
                 f"$sequence is {self.sequence!r}, which is a column of another option, too; name another one",
                 "sequence",
             )
-
-    @property
-    def coordinate_names(self) -> tuple[str, ...]:
-        """The columns of coordinates."""
-        return tuple(self.coordinates or ())
-
-    @property
-    def lag_names(self) -> tuple[str, ...]:
-        """The columns of values at earlier times."""
-        return tuple(self.lags or ())
 
     @property
     def causal(self) -> bool:
@@ -185,3 +170,48 @@ class EfaOptions(TrainingOptions):
         """
         has_order = position is not None or self.causal
         return self.model == "efa" and (has_order if self.order is None else self.order)
+
+
+class EfaFitOptions(EfaOptions):
+    """What is fitted to a table, how it is measured, and what is kept. Raises UsageError."""
+
+    validation: str | None = option(
+        None, "File of the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
+    )
+    test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
+    missing: Sequence[str] | None = missing_option()
+    save: str | None = option(
+        None, "Save the model to a new folder, for the other commands and for attngeo score", panel=RESULTS,
+        metavar="FOLDER",
+    )  # fmt: skip
+    resume: str | None = option(
+        None, "Keep the state of an unfinished training there; the same command resumes it", panel=RESULTS,
+        metavar="FOLDER",
+    )  # fmt: skip
+
+
+class EfaPredictOptions(Options):
+    """How a file is read that a saved model predicts, and where. Raises UsageError."""
+
+    missing: Sequence[str] | None = missing_option()
+    short: Short | None = option(None, SHORT, panel=INPUT, shown_default="as in fit")
+    device: str = device_option()
+
+
+class EfaSampleOptions(Options):
+    """What is drawn from a fitted model. Raises UsageError."""
+
+    sequences: int | None = option(None, "Sequences of items", panel=COMPUTATION, least=1, shown_default="1")
+    length: int | None = option(
+        None, "Items of a sequence", panel=COMPUTATION, least=1, shown_default="as many as in training"
+    )
+    sweeps: int = option(20, "Sweeps over all positions, for a model of both directions", panel=COMPUTATION, least=1)
+    seed: int = option(0, "Seed", panel=COMPUTATION, least=0)
+
+
+class EfaDrawOptions(EfaSampleOptions):
+    """What is drawn from a saved model. Raises UsageError."""
+
+    data: str | None = option(
+        None, "Table of sequences whose values are drawn, for a model of values", panel=INPUT, metavar="DATA"
+    )

@@ -7,13 +7,14 @@ place without a row, which is 0 in all numbers, is a gap between positions, or p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from attngeo.errors import TableError
@@ -27,11 +28,43 @@ from attngeo.estimators.efa.columns import (
     require_values,
     show_name,
 )
-from attngeo.estimators.efa.families import ExponentialFamily
+from attngeo.estimators.efa.families import LARGEST, ExponentialFamily
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import EfaOptions
+from attngeo.estimators.shared.saving import Count, Finite
+from attngeo.schemas import Table
 
 POSITION = "position"
+# The largest value that may have a vector of its own; the largest number that is added to those of a network.
+MOST_LEVELS, FARTHEST = 100_000, 30.0
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+MeanAndDeviation = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGEST, allow_inf_nan=False)]]
+
+
+class DataShape(Table):
+    """What a model has to know of its data, as a saved model has it.
+
+    part: "items" or "values". items: how many. longest: positions that a sequence may have. trained: positions of the
+    longest sequence that was read. coordinates, lags: how many. levels: values from 0, for one vector for each.
+    value_scale, place_scale: mean and deviation of values, and of each coordinate. variance: of values, at which a
+    learned one starts. raw_start: what is added to the number that the network gives a family other than the Gaussian,
+    which begins near 0. places: coordinates of the positions, for the spatial factor model. position: the column of
+    positions that training rows have, if their order matters.
+    """
+
+    part: Literal["items", "values"]
+    items: Count = 0
+    longest: Count = 0
+    trained: Count = 0
+    coordinates: Count = 0
+    lags: Count = 0
+    levels: Annotated[Count, Field(le=MOST_LEVELS + 1)] = 0
+    value_scale: MeanAndDeviation = (0.0, 1.0)
+    variance: Annotated[Finite, Field(gt=0)] = 1.0
+    raw_start: Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)] = 0.0
+    place_scale: tuple[MeanAndDeviation, ...] = ()
+    places: tuple[tuple[Number, ...], ...] = ()
+    position: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,23 +162,23 @@ class TableReader:
     """How tables are read: the columns, and what they must have.
 
     items: the known items in the order of their numbers; None if the table needs none. Those of other kinds are found
-    by their texts. has_values: whether values are modelled. longest: most positions, 0 for any. is_ordered: whether
-    positions matter. If not, a column called position that cannot be read is ignored, unless the options name it.
-    of_places: whether each sequence has all places, whose values a factor model adds up.
+    by their texts. If positions do not matter, a column called position that cannot be read is ignored, unless the
+    options name it.
     """
 
     options: EfaOptions
-    items: Sequence[Any] | None = None
-    has_values: bool = False
-    longest: int = 0
-    is_ordered: bool = True
-    of_places: bool = False
-    numbers: dict[Any, int] = field(init=False)
-    texts: dict[str, int] = field(init=False)
+    items: Sequence[Any] | None
+    shape: DataShape
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "numbers", {item: at for at, item in enumerate(self.items or ())})
-        object.__setattr__(self, "texts", {str(item): at for at, item in enumerate(self.items or ())})
+    @property
+    def has_values(self) -> bool:
+        """Whether values are modelled."""
+        return self.shape.part == "values"
+
+    @property
+    def position(self) -> str | None:
+        """The column of positions that a table must have."""
+        return self.options.position or self.shape.position
 
     @property
     def modelled(self) -> str:
@@ -156,11 +189,10 @@ class TableReader:
     def needed(self) -> list[str]:
         """The columns that a table must have."""
         options = self.options
-        names = [options.sequence, *options.coordinate_names, *options.lag_names]
+        names = [options.sequence, *options.coordinates, *options.lags]
         names += [options.item] if self.items is not None else []
         names += [options.value] if self.has_values else []
-        names += [options.position] if options.position is not None else []
-        return names
+        return names + ([self.position] if self.position is not None else [])
 
     def read(self, frame: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> Sequences:
         """The sequences of a table. Raises TableError that names the row, from 1, and what to do.
@@ -199,8 +231,8 @@ class TableReader:
             labels[copies], starts, row_of, spread(~missing), spread(asked),
             items=spread(items) if items is not None else None,
             values=spread(values) if values is not None else None,
-            coordinates=spread(read_columns(options.coordinate_names, every)) if options.coordinates else None,
-            lagged=spread(read_columns(options.lag_names, every)) if options.lags else None,
+            coordinates=spread(read_columns(options.coordinates, every)) if options.coordinates else None,
+            lagged=spread(read_columns(options.lags, every)) if options.lags else None,
         )  # fmt: skip
 
     def _find_asked(self, codes: np.ndarray, labels: np.ndarray, missing: np.ndarray, source: str) -> np.ndarray:
@@ -210,7 +242,7 @@ class TableReader:
         """
         sizes = np.bincount(codes)
         known = np.bincount(codes[~missing], minlength=len(sizes))
-        if self.of_places:
+        if self.shape.places:  # whose values a factor model adds up
             gaps = sizes - known
             if (gaps > 1).any():
                 at = codes[missing][(gaps > 1)[codes[missing]]][0]
@@ -257,12 +289,12 @@ class TableReader:
                 ranks = np.minimum(where, last + 1)
         if ranks is not None:
             where = pd.Series(ranks).groupby(codes).rank(method="dense").to_numpy(np.int64) - 1
-        at = where.argmax()
-        if self.longest and where[at] >= self.longest:
+        at, longest = where.argmax(), self.shape.longest
+        if longest and where[at] >= longest and self.options.gives_vectors(self.position):
             advice = "; rows that are asked for may share a position" if missing.any() else ""
             raise TableError(
-                f"sequence {show_name(labels[codes[at]])} has {where[at] + 1} positions, expected at most "
-                f"{self.longest}; shorten it, or fit to longer sequences{advice}",
+                f"sequence {show_name(labels[codes[at]])} has {where[at] + 1} positions, expected at most {longest}; "
+                f"shorten it, or fit to longer sequences{advice}",
                 table=source,
             )
         return where
@@ -273,31 +305,29 @@ class TableReader:
         codes: of the sequences of rows. Positions of a sequence must differ, but those of missing rows need not differ
         from each other.
         """
-        name = self.options.position
-        if name is not None:
-            return rank_positions(frame[name], codes, source, missing)
-        if POSITION not in frame.columns:
+        if self.position is None and POSITION not in frame.columns:
             return None
         try:
-            return rank_positions(frame[POSITION], codes, source, missing)
+            return rank_positions(frame[self.position or POSITION], codes, source, missing)
         except TableError:
-            if self.is_ordered:
+            options = self.options
+            if self.position is not None or options.gives_vectors(None) or options.causal or not self.items:
                 raise
             return None
 
     def _read_items(self, frame: pd.DataFrame, kept: np.ndarray, source: str) -> np.ndarray:
         """The numbers of the items of rows; 0 for rows that are not kept, whose items are not read."""
-        items = frame[self.options.item]
-        codes = items.map(self.numbers)
+        items, known_items = frame[self.options.item], self.items or ()
+        codes = items.map({item: at for at, item in enumerate(known_items)})
         if codes.isna().any():  # the kind of a column of a text file depends on all of its cells
-            codes = codes.fillna(items.astype(str).map(self.texts))
+            codes = codes.fillna(items.astype(str).map({str(item): at for at, item in enumerate(known_items)}))
         unseen = kept[codes.isna().to_numpy()[kept]]
         if len(unseen):
             at = int(unseen.min())
             if items.isna().iloc[at]:
                 require_values(items, source)
-            item, known = show_name(items.iloc[at]), show_name(next(iter(self.numbers)))
-            problem = f"{item} is in no training row, expected one of {len(self.numbers):,} items such as {known}; "
+            item, known = show_name(items.iloc[at]), show_name(known_items[0])
+            problem = f"{item} is in no training row, expected one of {len(known_items):,} items such as {known}; "
             problem += "leave the row out, or fit again with it"
             raise TableError(problem, table=source, row=at + 1, column=self.options.item)
         return codes.fillna(0).to_numpy().astype(np.int64)
@@ -332,19 +362,6 @@ def check_support(family: ExponentialFamily, sequences: Sequences, column: str, 
         at, value = _find_first(sequences, sequences.values, wrong)
         advice = "leave the row out" if source == TABLE else "choose another family"
         raise TableError(f"{value:g}, expected {family.values}; {advice}", table=source, row=at + 1, column=column)
-
-
-def check_levels(sequences: Sequences, column: str, source: str) -> None:
-    """Raise TableError for the first row whose value, or one at an earlier time, has no vector of its own."""
-    assert sequences.values is not None
-    earlier = [] if sequences.lagged is None else sequences.lagged.unbind(1)
-    for what, values in (("the value", sequences.values), *(("an earlier value", lagged) for lagged in earlier)):
-        wrong = ((values < 0) | (values != values.floor())) & sequences.present
-        if wrong.any():
-            at, value = _find_first(sequences, values, wrong)
-            advice = "choose network, or truncated, which drops fractions" if source != TABLE else "leave the row out"
-            problem = f"{what} {value:g}, expected a whole number from 0 for the embedding levels; {advice}"
-            raise TableError(problem, table=source, row=at + 1, column=column)
 
 
 def _find_first(sequences: Sequences, values: Tensor, wrong: Tensor) -> tuple[int, float]:

@@ -1,1 +1,54 @@
-"""What the estimators have in common: files of fitted models, and tables of users."""
+"""What both estimators do: options and keywords; files of fitted models (`saving`) and of users (`files`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from attngeo.errors import UnknownOptionError
+from attngeo.options import OPTIMISATION, Options, advise, describe_options, device_option, option
+
+Keywords = ParamSpec("Keywords")
+Estimator = TypeVar("Estimator")
+
+
+class EstimatorOptions(Options):
+    """How an estimator is trained, under the names of scikit-learn."""
+
+    max_epochs: int = option(200, "Passes over the training data", panel=OPTIMISATION, flags=("--epochs",), least=1)
+    learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
+    device: str = device_option()
+
+
+def takes_keywords(
+    kind: Callable[Keywords, Options],
+) -> Callable[[Callable[[Estimator], None]], Callable[Concatenate[Estimator, Keywords], None]]:
+    """A decorator of `__init__`: its keywords are the fields of an options class, with their types and defaults.
+
+    They are attributes of the estimator, unchecked, as scikit-learn asks; `fit` checks them. The help texts of the
+    options replace {options} in the docstring. Raises UnknownOptionError for a keyword that is no field.
+    """
+    options: Any = kind
+    defaults = {name: field.default for name, field in options.model_fields.items()}
+
+    def decorate(function: Callable[[Estimator], None]) -> Any:
+        @wraps(function)
+        def init(self: Any, **values: Any) -> None:
+            for name in values.keys() - defaults.keys():
+                raise UnknownOptionError(
+                    f"{type(self).__name__}() has no option {name!r}; {advise(name, defaults)}", name
+                )
+            vars(self).update(defaults | values)
+
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
+            for name, field in options.model_fields.items()
+        ]
+        subject = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        init.__signature__ = inspect.Signature([subject, *keywords])  # type: ignore[attr-defined]
+        init.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("{options}", describe_options(options))
+        return init
+
+    return decorate

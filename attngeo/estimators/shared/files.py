@@ -8,13 +8,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from pyarrow import parquet  # type: ignore[import-untyped]
 
 from attngeo.bounds import check_small, require_memory
 from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*SEPARATORS, ".parquet")
@@ -34,8 +34,6 @@ def read_own_table(
     0. Raises DataUnavailableError if there is no such file, UsageError for another format, TableError if it cannot be
     read, has no rows, or names a column twice, NotEnoughMemoryError for one that does not fit.
     """
-    import pandas as pd
-
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
@@ -76,8 +74,6 @@ def _count_bytes(path: Path) -> int:
     size = check_small(path, sys.maxsize)
     if path.suffix.lower() != ".parquet":
         return size
-    from pyarrow import parquet  # type: ignore[import-untyped]
-
     metadata = parquet.read_metadata(path)
     return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
@@ -89,8 +85,6 @@ def list_missing(texts: Iterable[str] | None) -> list[str]:
 
 def list_texts(frame: pd.DataFrame) -> list[str]:
     """The columns that have texts."""
-    import pandas as pd
-
     return [name for name in frame.columns if pd.api.types.is_string_dtype(frame[name].dtype)]
 
 
@@ -105,8 +99,6 @@ def sort_values(values: Iterable[Any]) -> list[Any]:
 
 def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
     """Texts as numbers, if all are, and no whole one begins with 0: 01 and 1 would be one item."""
-    import pandas as pd
-
     stripped = texts.str.strip()
     numbers = pd.to_numeric(stripped, errors="coerce")
     are_texts = stripped.str.fullmatch(CODE).any() or (numbers.isna() & stripped.notna()).any()

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from attngeo import __version__
 from attngeo.bounds import check_small, printable, read_small_text
 from attngeo.errors import (
     CorruptCheckpointError,
@@ -41,8 +42,14 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class SavedModel(Table):
-    """The keys of the configuration of any saved model."""
+    """The keys of the configuration of any saved model.
 
+    TYPE, FORMAT: of the files. MADE_BY: the command that writes them.
+    """
+
+    TYPE: ClassVar[str]
+    FORMAT: ClassVar[int]
+    MADE_BY: ClassVar[str]
     model_type: str
     format: int
     attngeo_version: str
@@ -64,12 +71,16 @@ def list_plain(values: Iterable[Any], where: str) -> list[Any]:
     return plain
 
 
-def write_model(folder: Path, about: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
+def write_model(
+    folder: Path, schema: type[SavedModel], about: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
     """Write the configuration and the tensors of a model to a folder, which is created.
 
-    Raises OutputError, and TableError for a text that no file can keep. Nothing is written if JSON lacks a value of the
-    configuration.
+    about: the keys of the schema that not all models have, and epochs. Raises OutputError, and TableError for a text
+    that no file can keep. Nothing is written if JSON lacks a value of the configuration.
     """
+    about = {"model_type": schema.TYPE, "format": schema.FORMAT, "attngeo_version": __version__, **about}
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         text = (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError as error:
@@ -82,32 +93,32 @@ def write_model(folder: Path, about: Mapping[str, Any], tensors: dict[str, Tenso
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
     with atomic_write(folder / WEIGHTS) as path:
-        path.write_bytes(save(tensors, metadata={"format": "pt"}))  # save_file makes a file that others cannot read
+        path.write_bytes(save(kept, metadata={"format": "pt"}))  # save_file makes a file that others cannot read
     with atomic_write(folder / CONFIG) as path:
         path.write_bytes(text)
 
 
-def read_config(folder: Path, schema: type[Schema], model_type: str, file_format: int, made_by: str) -> Schema:
+def read_config(folder: Path, schema: type[Schema]) -> Schema:
     """The configuration of a saved model of a type.
 
-    made_by: the command that writes such folders. Raises ModelNotFoundError if there is none, UnsupportedModelError if
-    it is of another type or format, and CorruptCheckpointError if it cannot be read or has not the keys of the schema.
+    Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another type or format, and
+    CorruptCheckpointError if it cannot be read or has not the keys of the schema.
     """
     path = folder / CONFIG
     try:
         text = read_small_text(path)
         about = json.loads(text)
     except (FileNotFoundError, NotADirectoryError):
-        raise ModelNotFoundError(f"{folder} has no {CONFIG}, expected a folder that {made_by} wrote") from None
+        raise ModelNotFoundError(f"{folder} has no {CONFIG}, expected a folder that {schema.MADE_BY} wrote") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
-    if not isinstance(about, dict) or about.get("model_type") != model_type:
+    if not isinstance(about, dict) or about.get("model_type") != schema.TYPE:
         stated = about.get("model_type") if isinstance(about, dict) else type(about).__name__
-        raise UnsupportedModelError(f"{path}: model_type is {stated!r:.60}, expected {model_type!r}")
-    if about.get("format") != file_format:
+        raise UnsupportedModelError(f"{path}: model_type is {stated!r:.60}, expected {schema.TYPE!r}")
+    if about.get("format") != schema.FORMAT:
         raise UnsupportedModelError(
             f"{path}: format {about.get('format')!r:.20} of attngeo {about.get('attngeo_version')!r:.20}, expected "
-            f"{file_format}; fit it again, or install that version"
+            f"{schema.FORMAT}; fit it again, or install that version"
         )
     try:
         return schema.model_validate_json(text)
@@ -115,8 +126,15 @@ def read_config(folder: Path, schema: type[Schema], model_type: str, file_format
         # A mistyped key makes the right one missing as well; the mistyped one says more.
         problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
         raise CorruptCheckpointError(f"{path}: {describe_error(problem)}; {ADVICE}") from None
-    except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{path}: {error}") from None
+
+
+def check_layers(folder: Path, about: SavedModel, layers: Mapping[str, Any]) -> None:
+    """Raise CorruptCheckpointError unless a configuration describes these layers of attention."""
+    for name, value in layers.items():
+        if getattr(about, name) != value:
+            raise CorruptCheckpointError(
+                f"{folder / CONFIG}: {name} is {getattr(about, name)}, expected {value} as its other keys say; {ADVICE}"
+            )
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

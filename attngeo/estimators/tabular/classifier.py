@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import torch
+from pydantic import ConfigDict
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import train_test_split
@@ -22,25 +23,33 @@ from torch import Tensor
 from attngeo.bounds import list_names
 from attngeo.devices import pick_device, usable_device
 from attngeo.errors import TableError, UsageError
+from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.tabular.coding import (
     TableCoding,
     TrainingRows,
     is_frame,
     learn_table,
+    read_classifier,
     read_labels,
     read_table,
     read_training_rows,
+    write_classifier,
 )
-from attngeo.estimators.tabular.network import CellLayout, TableAttention
+from attngeo.estimators.tabular.network import CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
 from attngeo.estimators.tabular.options import ClassifierOptions
-from attngeo.estimators.tabular.saving import read_classifier, write_classifier
-from attngeo.estimators.tabular.training import FittedTable, FittingPlan, fit_plans
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
 from attngeo.training.loop import make_optimizer
 
 # Rows that are read at once.
 CHUNK = 4096
+
+
+class ClassifierKeywords(ClassifierOptions):
+    """The keywords of the classifier."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    random_state: int | np.random.RandomState | None = None  # type: ignore[assignment]
 
 
 class AttentionClassifier(
@@ -58,19 +67,9 @@ class AttentionClassifier(
     Missing values (NaN, None) are [MASK]. A row whose label is missing is trained on without it. A numeric column with
     fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows.
 
-    Args:
-        n_heads, head_size: heads of attention and the size of each; a cell is a vector of n_heads·head_size numbers.
-        feed_forward: hidden units of the feed-forward layer.
-        dropout: probability in the attention and feed-forward outputs.
-        vocabulary: "column": each column has categories of its own; "shared": columns share the vectors of their
-            categories by number, as in the paper, for columns that have the same levels.
-        n_bins: bins of a numeric column.
-        unseen: what a value is at prediction that no training row has: "error", or "mask" for a missing one.
-        max_epochs, batch_size, learning_rate: of Adam. A batch is of masked copies of rows.
-        validation_fraction, patience: the fraction of rows that are held out, and the epochs without a lower loss on
-            them after which training stops. 0 and None: train all epochs on all rows.
-        random_state: seed, or a generator of numpy, of the start, the batches, the dropout and the held-out rows.
-        device: where to train: auto, cpu, cuda, cuda:N or mps.
+    The keywords are those of `ClassifierOptions`, which `__init__` describes. With vocabulary "column", each column has
+    categories of its own; with "shared", columns share the vectors of their categories by number, as in the paper, for
+    columns that have the same levels. random_state may also be a generator of numpy.
 
     Attributes:
         classes_: labels, in the order of `predict_proba`.
@@ -97,6 +96,8 @@ class AttentionClassifier(
 
     # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
     missing_texts: tuple[str, ...] | None = None
+    random_state: int | np.random.RandomState | None
+    device: str
     coding_: TableCoding
     network_: TableAttention
     train_loss_: np.ndarray
@@ -106,38 +107,12 @@ class AttentionClassifier(
     _data_sets: int
     _optimizer: torch.optim.Optimizer | None
 
-    def __init__(
-        self,
-        *,
-        n_heads: int = 5,
-        head_size: int = 4,
-        feed_forward: int = 5,
-        dropout: float = 0.1,
-        vocabulary: str = "column",
-        n_bins: int = 10,
-        unseen: str = "error",
-        max_epochs: int = 200,
-        batch_size: int = 128,
-        learning_rate: float = 1e-3,
-        validation_fraction: float = 0.0,
-        patience: int | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.n_heads = n_heads
-        self.head_size = head_size
-        self.feed_forward = feed_forward
-        self.dropout = dropout
-        self.vocabulary = vocabulary
-        self.n_bins = n_bins
-        self.unseen = unseen
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.random_state = random_state
-        self.device = device
+    @takes_keywords(ClassifierKeywords)
+    def __init__(self) -> None:
+        """An estimator that is not fitted.
+
+        {options}
+        """
 
     def __sklearn_tags__(self) -> Tags:
         """What scikit-learn's checks may give to the estimator."""
@@ -155,14 +130,8 @@ class AttentionClassifier(
         return self
 
     def partial_fit(
-        self,
-        X: Any,  # noqa: N803
-        y: Any,
-        classes: Any = None,
-        sample_weight: Any = None,
-        *,
-        epochs: int = 1,
-    ) -> Self:
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, epochs: int = 1,  # noqa: N803
+    ) -> Self:  # fmt: skip
         """Train further, for one epoch or more, on rows with the columns, categories and classes of the first call.
 
         classes: all labels, at the first call, if they are not all in y. Later rows may have no label, and values that
@@ -274,7 +243,8 @@ class AttentionClassifier(
 
     def _check_options(self) -> ClassifierOptions:
         """The parameters, checked. Raises UsageError."""
-        return ClassifierOptions(**{name: value for name, value in self.get_params().items() if name != "random_state"})
+        seed = self.random_state if isinstance(self.random_state, int | np.integer) else None
+        return ClassifierOptions(**self.get_params() | {"random_state": seed})
 
     def _reader(self) -> _TableReader:
         return _TableReader(self.network_, self.device)
@@ -295,23 +265,14 @@ class AttentionClassifier(
         rows = self._learn(X, y, sample_weight, options, None)
         self._data_sets = 1
         training = TrainingOptions(
-            epochs=options.max_epochs,
-            learning_rate=options.learning_rate,
-            patience=options.patience,
+            epochs=options.max_epochs, learning_rate=options.learning_rate, patience=options.patience,
             device=options.device,
-        )
+        )  # fmt: skip
         return self._plan(rows, options, training, self._seed, options.validation_fraction)
 
-    def _learn(
-        self,
-        X: Any,  # noqa: N803
-        y: Any,
-        sample_weight: Any,
-        options: ClassifierOptions,
-        classes: Any,
-    ) -> TrainingRows:
+    def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
         """Start a model of these rows."""
-        rows = read_training_rows(read_table(X), y, sample_weight)
+        rows = read_training_rows(read_table(X), y, weight)
         coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
         validate_data(self, X, skip_check_array=True, reset=True)
         self.coding_ = coding
@@ -321,13 +282,9 @@ class AttentionClassifier(
         return rows
 
     def _plan(
-        self,
-        rows: TrainingRows,
-        options: ClassifierOptions,
-        training: TrainingOptions,
-        seed: int,
+        self, rows: TrainingRows, options: ClassifierOptions, training: TrainingOptions, seed: int,
         held_out: float = 0.0,
-    ) -> FittingPlan:
+    ) -> FittingPlan:  # fmt: skip
         layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
         codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, options.unseen))
         weights = torch.from_numpy(rows.weights.astype(np.float32))
@@ -354,8 +311,8 @@ class AttentionClassifier(
         """
         check_is_fitted(self, "network_")
         write_classifier(
-            Path(folder), self.get_params(), self.coding_, self.network_, seed=self._seed, data_sets=self._data_sets,
-            epochs=self.n_iter_, missing=self.missing_texts,
+            Path(folder), self._check_options(), self.coding_, self.network_, seed=self._seed,
+            data_sets=self._data_sets, epochs=self.n_iter_, missing=self.missing_texts,
         )  # fmt: skip
 
     @classmethod

@@ -1,23 +1,46 @@
-"""A caller's table as categories: which they are is learned from the training rows."""
+"""A caller's table as categories: which they are is learned from the training rows; and the files of a classifier.
+
+A fitted classifier is a folder with `config.json` and `model.safetensors`; nothing in it can run code. The tensors are
+named and laid out as those of a transformer's layer, so that `attngeo score` reads them, too.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
+from pydantic import Field, model_validator
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
+from torch import Tensor
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.files import sort_values
-from attngeo.estimators.tabular.network import MISSING
-from attngeo.estimators.tabular.options import Unseen
+from attngeo.estimators.shared.saving import (
+    Count,
+    Finite,
+    Plain,
+    SavedModel,
+    check_layers,
+    check_tensors,
+    list_plain,
+    read_config,
+    read_tensors,
+    write_model,
+)
+from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention, list_weights
+from attngeo.estimators.tabular.options import ClassifierOptions, Unseen
+from attngeo.schemas import Table
 
 # The name of the response if the labels have none.
 RESPONSE = "response"
@@ -25,6 +48,27 @@ SHOWN = 3
 # What to do about values that no training row has.
 UNSEEN_CELL = 'leave the column out, or treat them as missing with unseen="mask" (--unseen mask)'
 UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows that have them"
+LAYER = "encoder.layer.0"
+# Tensor in the file → weight of the network. A matrix is saved as that of a Linear: [out, in].
+NAMES = {
+    "embeddings.word_embeddings.weight": "words",
+    "embeddings.position_embeddings.weight": "positions",
+    **{
+        f"{LAYER}.{module}.{kind}": weight + suffix
+        for module, weight in (
+            ("attention.self.query", "query"), ("attention.self.key", "key"), ("attention.self.value", "value"),
+            ("attention.output.dense", "out"), ("intermediate.dense", "up"), ("output.dense", "down"),
+        )
+        for kind, suffix in (("weight", ""), ("bias", "_bias"))
+    },
+    f"{LAYER}.attention.output.LayerNorm.weight": "gain1",
+    f"{LAYER}.attention.output.LayerNorm.bias": "bias1",
+    f"{LAYER}.output.LayerNorm.weight": "gain2",
+    f"{LAYER}.output.LayerNorm.bias": "bias2",
+    "classifier.weight": "word",
+    "classifier.bias": "word_bias",
+}  # fmt: skip
+TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
 class TrainingRows(NamedTuple):
@@ -280,3 +324,113 @@ def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tup
             "labels occur several times, or cut it into classes"
         )
     return tuple(values)
+
+
+class SavedColumn(Table):
+    """A `ColumnCoding`."""
+
+    name: Plain
+    values: tuple[Plain, ...]
+    edges: tuple[Finite, ...] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SavedColumn:
+        for problem in self._list_problems():
+            raise ValueError(f"column {self.name!r:.40} {problem}")
+        return self
+
+    def _list_problems(self) -> Iterator[str]:
+        if any(isinstance(value, float) and math.isnan(value) for value in (self.name, *self.values)):
+            yield "has NaN, expected texts or numbers"
+        if self.edges is None:
+            if len(set(self.values)) < len(self.values):
+                yield "has a value twice, expected each once"
+        elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
+            yield f"has {len(self.values)} bins, and edges that do not part them"
+        elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
+            yield "has bins whose values are no numbers"
+
+
+class SavedClassifier(SavedModel):
+    """The configuration of a classifier."""
+
+    TYPE, FORMAT, MADE_BY = "attngeo_tabular", 1, "attngeo tabular fit --save"
+    parameters: ClassifierOptions
+    seed: Count
+    data_sets: Annotated[Count, Field(ge=1)]
+    columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
+    missing: tuple[str, ...] | None
+    num_hidden_layers: Literal[1]
+    num_attention_heads: Count
+    hidden_size: Count
+    intermediate_size: Count
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SavedClassifier:
+        names, response = [column.name for column in self.columns[:-1]], self.columns[-1]
+        if len(set(names)) < len(names):
+            raise ValueError("columns has a name twice, expected each once")
+        if response.edges is not None or len(response.values) < 2:
+            raise ValueError("columns: the last one, the response, has bins or fewer than 2 values, expected 2 or more")
+        return self
+
+
+def write_classifier(
+    folder: Path, options: ClassifierOptions, coding: TableCoding, network: TableAttention, **state: Any
+) -> None:
+    """Write the files of a fitted classifier.
+
+    state: seed, data_sets, epochs and missing. Raises OutputError, and TableError for values that JSON lacks.
+    """
+    about = {
+        **_describe_layers(options), "parameters": dict(options), **state, "columns": describe_columns(coding)
+    }  # fmt: skip
+    tensors = {name: _to_file(weight, network.weights[weight][0]) for name, weight in NAMES.items()}
+    write_model(folder, SavedClassifier, about, tensors)
+
+
+def _describe_layers(options: ClassifierOptions) -> dict[str, int]:
+    """What `attngeo score` reads of a model."""
+    return {
+        "num_hidden_layers": 1, "num_attention_heads": options.n_heads,
+        "hidden_size": options.n_heads * options.head_size, "intermediate_size": options.feed_forward,
+    }  # fmt: skip
+
+
+def _to_file(name: str, weight: Tensor) -> Tensor:
+    """A weight as it is in the file. name: of the weight in the network."""
+    if name in TRANSPOSED:
+        return weight.T
+    return weight[0] if "bias" in name or "gain" in name else weight
+
+
+def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
+    """The columns as a saved model keeps them. Raises TableError for a value that JSON lacks."""
+    described = []
+    for column in coding.columns:
+        name, *values = list_plain((column.name, *column.values), f"column {column.name!r} has a")
+        described.append({"name": name, "values": values, "edges": None if column.edges is None else [*column.edges]})
+    return described
+
+
+def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAttention]:
+    """The configuration, the coding and the network of a folder that `write_classifier` wrote. Raises as `load`."""
+    saved = read_config(folder, SavedClassifier)
+    options = saved.parameters
+    check_layers(folder, saved, _describe_layers(options))
+    coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns))
+    layout = CellLayout(coding.sizes, options.vocabulary == "shared")
+    sizes = {"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward}
+    tensors = read_tensors(folder)
+
+    def plan() -> dict[str, Tensor]:
+        weights = list_weights(layout, **sizes)
+        return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
+
+    check_tensors(folder, tensors, plan)
+    network = TableAttention(layout, **sizes, generators=[torch.Generator()])
+    with torch.no_grad():
+        for name, weight in NAMES.items():
+            target = network.weights[weight]
+            target.copy_((tensors[name].T if weight in TRANSPOSED else tensors[name]).reshape(target.shape))
+    return saved, coding, network

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +14,14 @@ from sklearn.model_selection import train_test_split
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import list_missing, list_texts, read_own_table
+from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
-from attngeo.estimators.tabular.coding import read_table
+from attngeo.estimators.tabular.coding import describe_columns, read_table
 from attngeo.estimators.tabular.network import MISSING
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, PredictOptions
-from attngeo.estimators.tabular.saving import describe_columns
+from attngeo.options import advise
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.tables.write import write_table
 
 CALIBRATION_BINS = 10
 MASK = "[MASK]"
@@ -35,11 +36,28 @@ class SplitTable(NamedTuple):
     test_y: pd.Series[Any]
 
 
-class FitReport(NamedTuple):
-    """The scores of each method on the test rows, and the attention classifier; None if it was not among them."""
+def fit_own_table(path: str, options: FitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
+    """The scores of `fit_table` for the rows of a file; the options say what is kept of the attention model.
 
-    rows: pd.DataFrame
-    model: AttentionClassifier | None
+    Raises as `read_tables`, `fit_table`, `AttentionClassifier.save` and `write_table`.
+    """
+    rows, model = fit_table(read_tables(path, options), options, progress)
+    if options.save is not None:
+        model.save(options.save)
+        progress(Progress("note", f"{options.save}: saved; attngeo tabular predict {options.save} ROWS.csv uses it"))
+    if options.encodings_output is not None:
+        write_table(tabulate_encodings(model), Path(options.encodings_output))
+    return rows
+
+
+def predict_own_table(folder: str | Path, path: str, options: PredictOptions) -> pd.DataFrame:
+    """`predict_rows` of a saved model and a file. Raises as `read_rows`, and as `AttentionClassifier.load`."""
+    model = AttentionClassifier.load(folder)
+    frame = read_rows(model, path, options)
+    predicted = predict_rows(model, frame)
+    if options.attention_output is not None:
+        write_table(tabulate_attention(model, frame), Path(options.attention_output))
+    return predicted
 
 
 def read_tables(path: str, options: FitOptions) -> SplitTable:
@@ -62,7 +80,7 @@ def read_tables(path: str, options: FitOptions) -> SplitTable:
             f"{options.test_size:g} cannot be held out; give more, or a smaller $test_size",
             "test_size",
         )
-    train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.seed)
+    train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.random_state)
     # A label that no training row has could not be predicted.
     test_rows = held_out[y.iloc[held_out].isin(y.iloc[train].unique()).to_numpy()]
     kept = np.delete(np.arange(len(frame)), test_rows)
@@ -72,9 +90,7 @@ def read_tables(path: str, options: FitOptions) -> SplitTable:
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
     """The features, and the response. Raises TableError if there is no such column, or no other one."""
     if target not in frame.columns:
-        near = get_close_matches(target, list(frame.columns), 1)
-        advice = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(frame.columns)}"
-        raise TableError(f"no column {target!r}; {advice}", table=str(path))
+        raise TableError(f"no column {target!r}; {advise(target, frame.columns)}", table=str(path))
     if frame.shape[1] < 2:
         raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
     labels = frame[target]
@@ -84,20 +100,20 @@ def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.
 
 
 def fit_table(
-    tables: SplitTable, options: FitOptions, progress: ProgressCallback = ignore_progress, *, to_save: bool = False
-) -> FitReport:
+    tables: SplitTable, options: FitOptions, progress: ProgressCallback = ignore_progress
+) -> tuple[pd.DataFrame, AttentionClassifier]:
     """Fit each method to the training rows, and measure it on the test rows that have a label.
 
     Rows: method, seed, train_rows, test_rows, accuracy, mse (of labels that are numbers or ordered), log_loss, and
     calibration_error, the mean difference of confidence and accuracy in ten bins of confidence. Baselines see the same
-    categories, one-hot; a missing cell is a category of its own there. to_save: refuse what a saved model cannot keep.
-    Raises TableError and UsageError.
+    categories, one-hot; a missing cell is a category of its own there. Beside the rows, the attention model, which is
+    fitted if it is among the methods. Raises TableError, also for what a saved model cannot keep if it is to be saved.
     """
-    parameters = {name: getattr(options, name) for name in ClassifierOptions.model_fields}
-    model = AttentionClassifier(**parameters, random_state=options.seed)
+    parameters: dict[str, Any] = {name: getattr(options, name) for name in ClassifierOptions.model_fields}
+    model = AttentionClassifier(**parameters)
     model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
     model.missing_texts = tuple(list_missing(options.missing))
-    if to_save:
+    if options.save is not None:
         describe_columns(model.coding_)
     kind = tables.train_y.dtype
     is_ordered = isinstance(kind, pd.CategoricalDtype) and bool(kind.ordered)
@@ -113,19 +129,17 @@ def fit_table(
             fit_together([model], [(tables.train_x, tables.train_y)], progress)
             chances = model.predict_proba(test_x)
         else:
-            chances = _predict_baseline(name, train, codes, model, options.seed, progress)
+            chances = _predict_baseline(name, train, codes, model, options.random_state, progress)
         scores = measure_chances(model.classes_, codes[:, -1], chances, is_ordered=is_ordered)
         sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
-        rows.append({"method": name, "seed": options.seed, **sizes, **scores})
-    return FitReport(pd.DataFrame(rows), model if OURS in options.method_names else None)
+        rows.append({"method": name, "seed": options.random_state, **sizes, **scores})
+    return pd.DataFrame(rows), model
 
 
 def _predict_baseline(
     name: str, train: np.ndarray, test: np.ndarray, model: AttentionClassifier, seed: int, progress: ProgressCallback
 ) -> np.ndarray:
     """The chances of all classes, [rows, classes]. A baseline learns from labelled rows only."""
-    from attngeo.estimators.tabular.baselines import fit_baseline
-
     labelled = train[train[:, -1] >= 0]
     fitted = fit_baseline(
         name, labelled[:, :-1], labelled[:, -1], seed=seed,

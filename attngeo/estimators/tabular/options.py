@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from attngeo.errors import UsageError
+from attngeo.estimators.shared import EstimatorOptions
 from attngeo.options import (
     COMPUTATION,
     INPUT,
     MODEL,
     OPTIMISATION,
+    RESULTS,
     Options,
+    advise,
     as_texts,
-    device_option,
     missing_option,
     option,
 )
@@ -24,9 +25,10 @@ METHOD_LABELS = {"lr": "LR", "rf": "RF", "gb": "GB", "mlp": "MLP", "atn": "ATN"}
 OURS = "atn"
 Vocabulary = Literal["column", "shared"]
 Unseen = Literal["error", "mask"]
+UNSEEN = "What a value that no training row has is: an error, or masked as a missing one"
 
 
-class ClassifierOptions(Options):
+class ClassifierOptions(EstimatorOptions):
     """Options of `AttentionClassifier`; the defaults are those of the published run."""
 
     n_heads: int = option(5, "Heads of attention", panel=MODEL, flags=("--heads",), least=1)
@@ -34,36 +36,25 @@ class ClassifierOptions(Options):
     feed_forward: int = option(5, "Hidden units of the feed-forward layer", advanced=True, panel=MODEL, least=1)
     dropout: float = option(0.1, "Probability of dropout", panel=MODEL, least=0, most=0.99)
     vocabulary: Vocabulary = option(
-        "column",
-        "Vectors of categories: one set for each column, or one that columns share by number",
-        advanced=True,
+        "column", "Vectors of categories: one set for each column, or one that columns share by number", advanced=True,
         panel=MODEL,
-    )
+    )  # fmt: skip
     n_bins: int = option(
         10, "Bins of a numeric column with fractions or with more values", panel=COMPUTATION, flags=("--bins",), least=2
     )
-    unseen: Unseen = option(
-        "error", "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION
-    )
-    max_epochs: int = option(200, "Passes over the training rows", panel=OPTIMISATION, flags=("--epochs",), least=1)
+    unseen: Unseen = option("error", UNSEEN, panel=COMPUTATION)
     batch_size: int = option(128, "Masked copies of rows in a batch", advanced=True, panel=OPTIMISATION, least=1)
-    learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     validation_fraction: float = option(
-        0.0,
-        "Fraction of the training rows that are held out for early stopping",
-        advanced=True,
-        panel=OPTIMISATION,
-        least=0,
-        most=0.9,
-    )
+        0.0, "Fraction of the training rows that are held out for early stopping", advanced=True, panel=OPTIMISATION,
+        least=0, most=0.9,
+    )  # fmt: skip
     patience: int | None = option(
-        None,
-        "Stop after this number of epochs without a lower loss on held-out rows",
-        advanced=True,
-        panel=OPTIMISATION,
-        least=1,
+        None, "Stop after this number of epochs without a lower loss on held-out rows", advanced=True,
+        panel=OPTIMISATION, least=1,
+    )  # fmt: skip
+    random_state: int | None = option(
+        None, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
-    device: str = device_option()
 
     def _check(self) -> None:
         if self.patience is not None and not self.validation_fraction:
@@ -80,8 +71,7 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(str(name).strip().lower() for name in listed))
     for name in chosen:
         if name not in METHOD_LABELS:
-            near = get_close_matches(name, METHOD_LABELS, 1)
-            advice = f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(METHOD_LABELS)}"
+            advice = advise(name, METHOD_LABELS)
             raise UsageError(f"$methods has {name!r:.60}, which is no method; {advice}", "methods")
     if not chosen:
         raise UsageError(f"$methods is empty, expected some of: {', '.join(METHOD_LABELS)}", "methods")
@@ -103,14 +93,15 @@ class PredictOptions(Options):
     """How the rows of a file are read that a saved model predicts. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option("as fitted")
-    unseen: Unseen | None = option(
-        None, "What a value that no training row has is: an error, or masked as a missing one", panel=COMPUTATION,
-        shown_default="as fitted",
+    unseen: Unseen | None = option(None, UNSEEN, panel=COMPUTATION, shown_default="as fitted")
+    attention_output: str | None = option(
+        None, "Write the attention of each row's cells on each other, for attngeo plot row-attention", panel=RESULTS,
+        metavar="FILE",
     )  # fmt: skip
 
 
 class FitOptions(ClassifierOptions):
-    """What is fitted to a table, and how it is measured. Raises UsageError."""
+    """What is fitted to a table, how it is measured, and what is kept. Raises UsageError."""
 
     target: str | None = option(None, "Column that is predicted; required", panel=INPUT, metavar="COLUMN")
     test: str | None = option(None, "File of the test rows; without it, some rows are held out", panel=INPUT,
@@ -120,10 +111,23 @@ class FitOptions(ClassifierOptions):
     )
     missing: Sequence[str] | None = missing_option()
     methods: Sequence[str] | None = methods_option("atn,lr")
-    seed: int = option(0, "Seed of everything that is random", panel=OPTIMISATION, least=0, most=2**32 - 1)
+    random_state: int = option(
+        0, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
+    )
+
+    save: str | None = option(
+        None, "Save the attention model to a new folder, for attngeo tabular predict", panel=RESULTS, metavar="FOLDER"
+    )
+    encodings_output: str | None = option(
+        None, "Write the encodings of categories in two dimensions, for attngeo plot encodings", panel=RESULTS,
+        metavar="FILE",
+    )  # fmt: skip
 
     def _check(self) -> None:
         object.__setattr__(self, "methods", self.method_names)
+        for name in ("save", "encodings_output"):
+            if OURS not in self.method_names and getattr(self, name) is not None:
+                raise UsageError(f"${name} requires {OURS} among the methods; others cannot be saved or drawn", name)
 
     @property
     def method_names(self) -> tuple[str, ...]:

@@ -141,41 +141,41 @@ class ExperimentSettings:
 
 SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True}
 ITEMS = SMALL | {"part": "items"}
-TWO_LAYERS = {"layers": 2, "heads": 2}
+TWO_LAYERS = {"n_layers": 2, "n_heads": 2}
 OF_RATINGS = OF_ITEMS.replace(both=False, embedding="truncated")
 # The code divides products of queries and keys by √(head size); the sums of factor models of items by 1, and those of
 # values by the number of positions that are seen.
 CODE_OF_ITEMS, CODE_OF_VALUES = {"scale": "head", "pooling": "sum"}, {"scale": "head", "pooling": "seen"}
 SETTINGS: Mapping[str, ExperimentSettings] = {
     "synthetic": ExperimentSettings(
-        options=SMALL | {"epochs": 1000}, attention=TWO_LAYERS, architecture=OF_RATINGS, published=CODE_OF_VALUES,
+        options=SMALL | {"max_epochs": 1000}, attention=TWO_LAYERS, architecture=OF_RATINGS, published=CODE_OF_VALUES,
         trivial=("mean-per-item", "bayes"), copies=5,
     ),
     "movielens-sequence": ExperimentSettings(
-        options=ITEMS | {"epochs": 2000}, attention=TWO_LAYERS, published=CODE_OF_ITEMS,
+        options=ITEMS | {"max_epochs": 2000}, attention=TWO_LAYERS, published=CODE_OF_ITEMS,
         trivial=("unigram", "unigram-of-the-rest"), copies=15,
     ),
     "movielens-ratings": ExperimentSettings(
-        options=SMALL | {"epochs": 1000}, attention=TWO_LAYERS, architecture=OF_RATINGS, published=CODE_OF_VALUES,
+        options=SMALL | {"max_epochs": 1000}, attention=TWO_LAYERS, architecture=OF_RATINGS, published=CODE_OF_VALUES,
         families={"v1": "poisson-from-1", "v2": "poisson:1"}, trivial=("mean-per-item",), copies=14,
     ),
     "instacart": ExperimentSettings(
-        options=ITEMS | {"epochs": 1000, "patience": 0}, attention=TWO_LAYERS, published=CODE_OF_ITEMS,
+        options=ITEMS | {"max_epochs": 1000, "patience": 0}, attention=TWO_LAYERS, published=CODE_OF_ITEMS,
         trivial=("unigram", "unigram-of-the-rest"), copies=11,
     ),
     "temperature": ExperimentSettings(
         options=SMALL | {
-            "coordinates": ("latitude", "longitude"), "item_vectors": False, "order": False, "epochs": 2000,
+            "coordinates": ("latitude", "longitude"), "item_vectors": False, "order": False, "max_epochs": 2000,
             "learning_rate": 1e-3, "patience": 200, "standardise": True,
         },
-        attention={"heads": 2},
+        attention={"n_heads": 2},
         architecture=OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16)),
         published={"scale": "head"}, directions=("bi",), trivial=("ridge-per-city", "day-before"),
     ),
     # Not of the paper: is a known model found again?
     "recovery": ExperimentSettings(
-        options={"part": "items", "width": 8, "learning_rate": 0.01, "epochs": 300, "patience": 15, "order": True},
-        attention={"layers": 1, "heads": 2}, architecture=Architecture(scale="head"), directions=("uni",),
+        options={"part": "items", "width": 8, "learning_rate": 0.01, "max_epochs": 300, "patience": 15, "order": True},
+        attention={"n_layers": 1, "n_heads": 2}, architecture=Architecture(scale="head"), directions=("uni",),
         trivial=("unigram", "bayes"), copies=8, sizes=(100, 400, 1600, 6400),
     ),
 }  # fmt: skip
@@ -227,7 +227,7 @@ def _list_models(
         if name == TEMPERATURE and model == "efa":  # it stopped early in no run
             about |= {"standardise": False, "patience": 0}
     if options.epochs is not None:
-        about["epochs"] = options.epochs
+        about["max_epochs"] = options.epochs
     if name == TEMPERATURE:
         list_kind = _list_layers if model == "efa" else _list_neighbours
         for setting, own in list_kind(options):
@@ -235,7 +235,7 @@ def _list_models(
             yield ModelSetting(model, direction, setting, chosen, architecture)
         return
     if options.layers is not None and model == "efa":
-        about["layers"] = options.layers
+        about["n_layers"] = options.layers
     for size in experiment.sizes:
         yield ModelSetting(model, direction, f"N={size}", about, architecture)
     for setting, family in experiment.families.items() if not experiment.sizes else ():
@@ -254,8 +254,10 @@ def _list_layers(options: RunOptions) -> Iterator[tuple[str, dict[str, Any]]]:
         pairs = [(count, options.lags) for count in layers]
     for count, days in pairs:
         setting = _count(count, "layer") + (f", {_count(days, 'day')}" if days else "")
-        before = {"lags": ("lag_1", "lag_2")[:days], "epochs": options.epochs or 200, "batch_size": 3} if days else {}
-        yield setting, {"layers": count} | before
+        about: dict[str, Any] = {"n_layers": count}
+        if days:
+            about |= {"lags": ("lag_1", "lag_2")[:days], "max_epochs": options.epochs or 200, "batch_size": 3}
+        yield setting, about
 
 
 def _count(number: int, what: str) -> str:
@@ -363,7 +365,7 @@ def list_usual_options(about: Mapping[str, Any]) -> dict[str, Any]:
     for setting in list_settings(run["experiment"], RunOptions()):
         if [setting.model, setting.direction, setting.setting] == [run.get(name) for name in ModelSetting._fields[:3]]:
             usual = _list_options(EfaOptions(**setting.options), setting.architecture)
-            return {name: value for name, value in usual.items() if name != "seed"}
+            return {name: value for name, value in usual.items() if name != "random_state"}
     return {}
 
 
@@ -389,7 +391,9 @@ def _compute(run: EfaRun, split: Split, record: KeptResult | None, progress: Pro
     # Before the training, which a broken file of names would lose.
     names = {} if run.folder is None else load_item_names(EXPERIMENTS[run.experiment].dataset, run.data)
     longest = max(int(part.groupby("sequence").size().max()) for part in split)
-    model = ExponentialFamilyAttention.from_options(run.options, run.architecture.replace(longest=longest))
+    model = ExponentialFamilyAttention(
+        **dict(run.options) | {"architecture": run.architecture.replace(longest=longest)}
+    )
     folder = None if record is None else record.folder
     model.fit(split.train, validation=split.validation, folder=folder, progress=progress)
     if run.folder is not None:
@@ -441,7 +445,7 @@ def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
         raise UsageError(f"$direction is {options.direction!r}, expected {directions} for {experiment}", "direction")
     runs = [
         EfaRun(experiment, setting.model, setting.direction, setting.setting, seed,
-               EfaOptions(**setting.options, seed=seed), setting.architecture, options.data, options.published,
+               EfaOptions(**setting.options, random_state=seed), setting.architecture, options.data, options.published,
                options.save)
         for seed in range(options.seeds)
         for setting in settings
@@ -534,6 +538,6 @@ def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFram
 
 def _is_of_paper(name: ResultName, options: RunOptions) -> bool:
     """Whether a model is the paper's. The number of layers is part of the setting for temperatures only."""
-    layers = SETTINGS[name.experiment].attention.get("layers")
+    layers = SETTINGS[name.experiment].attention.get("n_layers")
     has_layers = options.layers in (None, layers) or name.model != "efa" or name.experiment == TEMPERATURE
     return options.epochs is None and has_layers

@@ -26,9 +26,10 @@ from torch.nn import functional
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
 from attngeo.estimators.efa.families import Categorical
-from attngeo.estimators.efa.model import DataShape, PartModel
+from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 from attngeo.estimators.efa.prediction import draw_items
+from attngeo.estimators.efa.sequences import DataShape
 from attngeo.papers.statements import EFA, Residuals, difference, statement
 from attngeo.training.loop import TensorBatches, seeded, train
 
@@ -227,7 +228,7 @@ def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
 
 def _draw_value_part() -> ValueAttention:
     """A random value part, unidirectional, that uses center embeddings in no number that is read."""
-    shape = ValueShape(items=ITEMS, item_size=SIZE, head=None)
+    shape = ValueShape(size=SIZE, items=ITEMS, head=None)
     attention = AttentionShape(width=shape.attended, residual=False, output=False)
     model = ValueAttention(shape, attention, causal=True).double()
     for weight in model.parameters():

@@ -60,9 +60,7 @@ def attention_of_places(factors: SpatialFactors) -> ValueAttention:
     assert isinstance(last, nn.Linear)
     size = last.out_features
     width = size + 1
-    shape = ValueShape(
-        coordinates=first.in_features, coordinate_size=size, hidden=first.out_features, head=None, head_scale=width
-    )
+    shape = ValueShape(size=size, coordinates=first.in_features, hidden=first.out_features, head=None, head_scale=width)
     attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
     model = ValueAttention(shape, attention).to(last.weight)
     model.place.load_state_dict(factors.place.state_dict())
@@ -79,7 +77,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     _require_mean(factors)
     items, size = factors.center.weight.shape
     width = 2 * size + 1
-    shape = ValueShape(items=items, item_size=size, head=None, head_scale=width)
+    shape = ValueShape(size=size, items=items, head=None, head_scale=width)
     attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
     model = ValueAttention(shape, attention).to(factors.center.weight)
     assert model.center is not None

@@ -66,12 +66,12 @@ def test_the_item_part_is_attention_on_masked_sequences(causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("value", ["identity", "levels", "network"])
+@pytest.mark.parametrize("value", ["identity", "truncated", "network"])
 def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) -> None:
     items, values, known = draw()
-    values = values.abs().floor().clamp(max=2) if value == "levels" else values
+    values = values.abs().clamp(max=2.9) if value == "truncated" else values
     shape = ValueShape(
-        items=ITEMS, item_size=3, value=value, levels=3, value_size=4, hidden=5, positions=LENGTH, head=(5,),
+        size=3 if value == "identity" else 4, items=ITEMS, value=value, levels=3, hidden=5, positions=LENGTH, head=(5,),
         both=value != "identity",
     )  # fmt: skip
     model = randomise(ValueAttention(shape, AttentionShape(width=shape.attended, **TWO_LAYERS), causal=causal))
@@ -81,7 +81,7 @@ def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) 
             embedded = values[..., None].clone()
             embedded[:, i] = 0
         else:
-            embedded = model.level(values.long() if value == "levels" else values[..., None])
+            embedded = model.level(values.long() if value == "truncated" else values[..., None])
             embedded = torch.where((torch.arange(LENGTH) == i)[None, :, None], model.mask, embedded)
         parts = [model.context(items), *([model.center(items)] if shape.both else []), embedded]
         x = attend(model, torch.cat(parts, -1) + model.position.weight, known, causal)
@@ -94,7 +94,7 @@ def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) 
 def test_a_value_changes_no_prediction_of_itself_nor_of_earlier_ones(causal: bool, layers: int) -> None:
     items, values, known = draw()
     known[:] = True
-    shape = ValueShape(items=ITEMS, item_size=3, head=())
+    shape = ValueShape(size=3, items=ITEMS, head=())
     attention = AttentionShape(width=shape.attended, layers=layers, heads=1)
     model = randomise(ValueAttention(shape, attention, causal=causal))
     before = model(Batch(known, items, values))
@@ -110,10 +110,7 @@ def test_earlier_values_are_context_and_time_is_told() -> None:
     torch.manual_seed(2)
     coordinates, values = torch.randn(5, 2, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
     known = torch.ones(3, 5, dtype=torch.bool)
-    shape = ValueShape(
-        coordinates=2, coordinate_size=4, hidden=6, value="network", value_size=4, lags=2, lag_size=3, join=8, width=6,
-        head=(16, 8),
-    )  # fmt: skip
+    shape = ValueShape(size=6, coordinates=2, hidden=6, value="network", lags=2, join=8, head=(16, 8))
     model = randomise(ValueAttention(shape, AttentionShape(width=6, layers=2, heads=2, norm=True, feed_forward=7)))
     lagged = torch.randn(3, 2, 5, dtype=torch.float64)
     found = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged))
@@ -140,8 +137,8 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     with refuses(UsageError, "items", "coordinates"):
         ValueShape()
     with refuses(UsageError, "levels"):
-        ValueShape(items=3, value="levels")
-    shape = ValueShape(items=ITEMS, item_size=3, positions=2)
+        ValueShape(items=3, value="truncated")
+    shape = ValueShape(size=3, items=ITEMS, positions=2)
     with refuses(UsageError, "7", "8"):
         ValueAttention(shape, AttentionShape(width=8))
     model = ValueAttention(shape, AttentionShape(width=7))

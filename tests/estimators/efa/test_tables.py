@@ -22,13 +22,13 @@ from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.files import EfaFitOptions, fit_own_sequences, predict_file, predict_own_rows, read_basket
 from attngeo.estimators.efa.model import PartModel, split_lengths
 from attngeo.estimators.efa.networks import Batch
-from attngeo.estimators.efa.saving import CONFIG
 from attngeo.estimators.efa.sequences import TableReader
 from attngeo.estimators.shared.files import read_own_table
+from attngeo.estimators.shared.saving import CONFIG
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 1, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
 # The same as options of commands.
-FILE: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "max_epochs"} | {"epochs": 1}
+FILE: dict[str, Any] = SMALL | {"max_epochs": 1}
 ITEMS = ["bread", "jam", "milk", "tea"]
 
 
@@ -69,8 +69,7 @@ def fit(rows: pd.DataFrame = ROWS, *, size: float = 1, **options: Any) -> Expone
 
 def batch_of(model: ExponentialFamilyAttention, rows: pd.DataFrame) -> Batch:
     """What the network reads of a table."""
-    part = model.part_
-    reader = TableReader(model.options_, model.items_, part == "values")
+    reader = TableReader(model.options_, model.items_, model.model_.shape)
     return model.model_.batch(reader.read(rows))
 
 
@@ -153,7 +152,7 @@ def test_sequences_are_drawn_as_often_as_they_are_probable(model: str) -> None:
     log_prob = fitted.log_prob(table.rename(columns={"level_0": "sequence"}))
     chances = np.exp(log_prob.groupby(table["level_0"]).sum().to_numpy())
     assert chances.sum() == pytest.approx(1, abs=1e-5)
-    drawn = fitted.sample(4000, 3)
+    drawn = fitted.sample(sequences=4000, length=3)
     counts = Counter(tuple(part) for _, part in drawn.groupby("sequence")["item"])
     names = [tuple(part) for _, part in table.groupby("level_0")["item"]]
     found = np.array([counts[name] for name in names]) / 4000
@@ -311,8 +310,9 @@ def test_items_of_several_files_are_of_one_kind(tmp_path: Path) -> None:
     for first, second in (("train", "other"), ("other", "train")):
         validation = str(tmp_path / f"{second}.csv")
         options = EfaFitOptions(**FILE | {"validation": validation})
-        fitted = fit_own_sequences(str(tmp_path / f"{first}.csv"), options, save=tmp_path / "m").model
-        assert len({str(item).zfill(2) for item in fitted.items_}) == len(fitted.items_)
+        fit_own_sequences(str(tmp_path / f"{first}.csv"), options.replace(save=str(tmp_path / "m")))
+        items = ExponentialFamilyAttention.load(tmp_path / "m").items_
+        assert len({str(item).zfill(2) for item in items}) == len(items)
         assert predict_file(tmp_path / "m", validation)["log_prob"].notna().all()
 
 
@@ -337,7 +337,7 @@ def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None
     [
         ({"model": "fm", "lags": ("before",)}, ["lags", "factor model"]),
         ({"model": "fm", "coordinates": ("x", "y")}, ["coordinates", "item_vectors"]),
-        ({"model": "fm", "n_layers": 5}, ["layers", "factor model"]),
+        ({"model": "fm", "n_layers": 5}, ["n_layers", "factor model"]),
         ({"neighbours": 2}, ["neighbours", "attention"]),
         ({"model": "fm", "distance": "euclidean"}, ["distance", "factor model of items"]),
         ({"distance": "euclidean"}, ["distance", "attention"]),
@@ -364,7 +364,7 @@ def test_a_model_that_is_not_fitted_says_so() -> None:
 def test_a_file_of_huge_sizes_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
     fit(part="items", order=True).save(tmp_path / "m")
     config = (tmp_path / "m" / CONFIG).read_text()
-    for old, new in (('"layers": 2', '"layers": 99999999'), ('"longest": 4', '"longest": 99999999999')):
+    for old, new in (('"n_layers": 2', '"n_layers": 99999999'), ('"longest": 4', '"longest": 99999999999')):
         assert old in config
         (tmp_path / "m" / CONFIG).write_text(config.replace(old, new))
         with refuses(CorruptCheckpointError, tmp_path / "m"):
@@ -378,7 +378,7 @@ def test_a_model_is_saved_before_it_is_measured(tmp_path: Path, monkeypatch: pyt
     ROWS.to_csv(tmp_path / "train.csv", index=False)
     monkeypatch.setattr(ExponentialFamilyAttention, "measure_fit", fail)
     with refuses(TableError, "gone"):
-        fit_own_sequences(str(tmp_path / "train.csv"), EfaFitOptions(**FILE), save=tmp_path / "m")
+        fit_own_sequences(str(tmp_path / "train.csv"), EfaFitOptions(**FILE, save=str(tmp_path / "m")))
     assert ExponentialFamilyAttention.load(tmp_path / "m").items_ == sorted(ROWS["item"].unique())
 
 
@@ -388,7 +388,7 @@ def test_a_test_table_that_cannot_be_used_is_refused_before_the_training(tmp_pat
     options = EfaFitOptions(**FILE | {"test": str(tmp_path / "test.csv")})
     said: list[object] = []
     with refuses(TableError, "test.csv", "row 1", "coffee"):
-        fit_own_sequences(str(tmp_path / "train.csv"), options, save=tmp_path / "m", progress=said.append)
+        fit_own_sequences(str(tmp_path / "train.csv"), options.replace(save=str(tmp_path / "m")), said.append)
     assert said == []
     assert not (tmp_path / "m").exists()
 
@@ -398,9 +398,7 @@ def test_items_that_cannot_be_saved_are_refused_before_the_training(tmp_path: Pa
     rows.to_parquet(tmp_path / "rows.parquet")
     said: list[object] = []
     with refuses(TableError, "Timestamp", "texts or numbers"):
-        fit_own_sequences(
-            str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE), save=tmp_path / "m", progress=said.append
-        )
+        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE, save=str(tmp_path / "m")), said.append)
     assert said == []
 
 
@@ -590,7 +588,7 @@ def test_items_that_a_model_does_not_use_may_be_of_any_kind(tmp_path: Path) -> N
     rows = ROWS.assign(item=pd.Timestamp("2020-01-01"))
     rows.to_parquet(tmp_path / "rows.parquet")
     options = EfaFitOptions(**FILE, item_vectors=False, coordinates=("x", "y"))
-    fit_own_sequences(str(tmp_path / "rows.parquet"), options, save=tmp_path / "model")
+    fit_own_sequences(str(tmp_path / "rows.parquet"), options.replace(save=str(tmp_path / "model")))
     assert ExponentialFamilyAttention.load(tmp_path / "model").items_ == []
 
 
@@ -634,7 +632,7 @@ def test_columns_of_lists_are_refused(column: str, tmp_path: Path) -> None:
     with refuses(TableError, f"column '{column}'", "texts or numbers"):
         fit(rows, part="items")
     with refuses(TableError, f"column '{column}'", "rows.parquet"):
-        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE, part="items"), save=tmp_path / "m")
+        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE, part="items", save=str(tmp_path / "m")))
 
 
 def test_what_does_not_fit_in_memory_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.families import ExponentialFamily, Ordinal
 from attngeo.estimators.efa.networks import Batch, ItemFactors, ValueFactors
-from attngeo.estimators.efa.views import rank_similar
+from attngeo.estimators.efa.prediction import rank_similar
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 1e-3, "device": "cpu"}
 ITEMS = ["bread", "jam", "milk", "tea"]
@@ -107,31 +105,15 @@ def test_a_family_of_ones_own_may_have_layers_and_other_kinds_of_statistics() ->
     assert model.measure(rows, rows).without_context == pytest.approx(expected, abs=1e-3)
 
 
-def test_levels_are_whole_numbers_and_truncated_ones_drop_the_fraction() -> None:
+def test_truncated_values_lose_their_fraction() -> None:
     rows = draw_rows(lambda draw, count: draw.uniform(0, 3, count))
-    rows.loc[[0, 1], "value"] = [1.0, 2.0]
-    with refuses(TableError, "row 3", "value", "levels", "truncated"):
-        make_efa(**SMALL, embedding="levels").fit(rows)
-    with refuses(TableError, "row 2", "-1", "levels"):
-        make_efa(**SMALL, embedding="levels").fit(rows.assign(value=[3, -1] * 12))
     model = make_efa(**SMALL, embedding="truncated").fit(rows)
     whole = rows.assign(value=np.floor(rows["value"]))
     np.testing.assert_array_equal(model.predict(rows)["mean"], model.predict(whole)["mean"])
-    with refuses(TableError, "an earlier value -1.5", "levels"):
-        make_efa(**SMALL, embedding="levels", lags=("before",)).fit(rows.assign(value=1, before=-1.5))
-    with refuses(UsageError, "embedding is levels", "2,000,000,000", "100,000", "network"):
-        make_efa(**SMALL, embedding="levels").fit(rows.assign(value=2e9))
+    with refuses(UsageError, "embedding is truncated", "2,000,000,000", "100,000", "network"):
+        make_efa(**SMALL, embedding="truncated").fit(rows.assign(value=2e9))
     with refuses(UsageError, "levels is 100000000000", "from 2 to 100000"):
         Ordinal(10**11)
-
-
-def test_the_parameter_may_be_the_last_number_of_a_token(tmp_path: Path) -> None:
-    rows = draw_rows(lambda draw, count: draw.normal(size=count))
-    options: dict[str, Any] = SMALL | {"embedding": "identity", "readout": "last"}
-    model = make_efa(**options).fit(rows)
-    assert model.model_.network.head is None
-    model.save(tmp_path / "m")
-    np.testing.assert_array_equal(ExponentialFamilyAttention.load(tmp_path / "m").log_prob(rows), model.log_prob(rows))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -173,12 +155,12 @@ def test_what_is_no_table_is_refused() -> None:
     with refuses(UsageError, "training table", "list", "DataFrame"):
         make_efa(**SMALL).fit([1, 2])  # type: ignore[arg-type]
     model = make_efa(**SMALL).fit(rows)
-    for ask in (model.log_prob, model.predict, model.attention_weights, lambda rows: model.sample(given=rows)):
+    for ask in (model.log_prob, model.predict, model.attention_weights, lambda rows: model.sample(data=rows)):
         with refuses(UsageError, "str", "DataFrame"):
             ask("rows.csv")  # type: ignore[arg-type]
     with refuses(UsageError, "sequences is 1.5"):
-        make_efa(**SMALL, part="items").fit(rows).sample(1.5)  # type: ignore[arg-type]
-    assert len(make_efa(**SMALL, part="items").fit(rows).sample(np.int64(2), np.int64(3))) == 6
+        make_efa(**SMALL, part="items").fit(rows).sample(sequences=1.5)  # type: ignore[arg-type]
+    assert len(make_efa(**SMALL, part="items").fit(rows).sample(sequences=np.int64(2), length=np.int64(3))) == 6
     with refuses(TableError, "no column 'sequence'"):
         model.predict(rows.drop(columns="sequence").assign(value=np.nan))
     with refuses(TableError, "column 'value': has dates", "numbers"):

@@ -24,8 +24,7 @@ from support.plain_recipe import fit_plain, predict_plain
 
 from attngeo.errors import TableError, TrainingError, UsageError
 from attngeo.estimators import AttentionClassifier, fit_together
-from attngeo.estimators.tabular.network import MISSING
-from attngeo.estimators.tabular.training import MaskedRows
+from attngeo.estimators.tabular.network import MISSING, MaskedRows
 
 COLORS, WEIGHTS, LABELS = ["blue", "red"], ["heavy", "light", "medium"], ["no", "yes"]
 FEATURES = ["color", "weight"]

@@ -88,20 +88,20 @@ def write_rows(folder: Path, rows: int = 80) -> str:
 
 
 def test_rows_that_are_held_out_have_a_label_and_do_not_train(tmp_path: Path) -> None:
-    tables = read_tables(write_rows(tmp_path), FitOptions(target="y", test_size=0.2, seed=3))
+    tables = read_tables(write_rows(tmp_path), FitOptions(target="y", test_size=0.2, random_state=3))
     assert len(tables.train_y) + len(tables.test_y) == 80
     assert len(tables.test_y) == 16
     assert tables.test_y.notna().all()
     assert not set(tables.train_y.index) & set(tables.test_y.index)
     assert 5 in tables.train_y.index
-    again = read_tables(str(tmp_path / "rows.csv"), FitOptions(target="y", test_size=0.2, seed=4))
+    again = read_tables(str(tmp_path / "rows.csv"), FitOptions(target="y", test_size=0.2, random_state=4))
     assert set(again.test_y.index) != set(tables.test_y.index)
 
 
 def test_an_index_that_repeats_its_labels_loses_no_row(tmp_path: Path) -> None:
     rows = pd.read_csv(write_rows(tmp_path, 90))
     pd.concat([rows[:50], rows[50:].reset_index(drop=True)]).to_parquet(tmp_path / "rows.parquet")
-    tables = read_tables(str(tmp_path / "rows.parquet"), FitOptions(target="y", test_size=0.2, seed=3))
+    tables = read_tables(str(tmp_path / "rows.parquet"), FitOptions(target="y", test_size=0.2, random_state=3))
     again = pd.concat([tables.train_x, tables.test_x])
     assert sorted(again["mass"]) == sorted(rows["mass"])
     assert len(tables.test_y) == 18

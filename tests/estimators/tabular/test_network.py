@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention
-from attngeo.estimators.tabular.training import CHUNK, MaskedRows
+from attngeo.estimators.tabular.network import CHUNK, MISSING, CellLayout, MaskedRows, TableAttention
 from attngeo.training.loop import draw_generator
 
 HEADS, HEAD_SIZE, HIDDEN = 2, 3, 5

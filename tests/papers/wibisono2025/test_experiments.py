@@ -16,7 +16,7 @@ from support.other_code import changed_code
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.views import rank_similar
+from attngeo.estimators.efa.prediction import rank_similar
 from attngeo.papers.wibisono2025.experiments import (
     COLUMNS,
     SETTINGS,
@@ -167,7 +167,7 @@ def test_layers_and_earlier_days_are_settings(tmp_path: Path) -> None:
     names = [each.setting for each in runs if each.model == "efa"]
     assert names == ["1 layer", "2 layers", "4 layers", "4 layers, 1 day", "4 layers, 2 days"]
     runs = plan_runs("temperature", RunOptions(model="efa", layers=1, lags=1, epochs=1, baselines=False))
-    assert [(each.setting, len(each.options.lag_names)) for each in runs if each.options] == [("1 layer, 1 day", 1)]
+    assert [(each.setting, len(each.options.lags)) for each in runs if each.options] == [("1 layer, 1 day", 1)]
 
 
 def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
