@@ -160,17 +160,17 @@ def print_result(result: AnalogyResult) -> None:
     """Print one model in full, or several models side by side with tests of their differences."""
     scores = result.scores
     models = list(dict.fromkeys(result.questions["model"]))
-    common, own, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
+    common, alone, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
         columns = {"category": lambda row: row["name"], **MEASURES}
         title = _describe_models(scores, models[0])
-        print_table(own, columns, title=title, section="level", is_bold=_is_total, expendable=EXPENDABLE)
+        print_table(alone, columns, title=title, section="level", is_bold=_is_total, expendable=EXPENDABLE)
     else:
         _print_side_by_side(result, common, models)
         _print_totals(common, models, "the questions that all models know")
         _print_comparisons(result.comparisons, models)
-        if len(own):
-            _print_totals(own, models, "all questions that a model knows")
+        if len(alone):
+            _print_totals(alone, models, "all questions that a model knows")
     if len(published):
         _print_totals(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper")
 

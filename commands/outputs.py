@@ -13,9 +13,11 @@ import typer
 
 from attngeo.checkpoints.reference import local_names
 from attngeo.errors import OutputError, UsageError
+from attngeo.figures.save import check_figure
 from attngeo.options import RESULTS, RUNNING
 from attngeo.progress import is_first_process
 from attngeo.tables.files import HOLDER, LOCK, lock_folder
+from attngeo.tables.write import check_output, to_csv, to_json, to_markdown, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,9 +28,6 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
 
     paths: of tables. figures: of pictures. inputs: everything that is read, files or not.
     """
-    from attngeo.figures.save import check_figure
-    from attngeo.tables.write import check_output
-
     paths, figures = list(paths), list(figures)
     for path in paths:
         check_output(path)
@@ -71,8 +70,6 @@ def deliver_rows(
 
     print_table: prints rows for people. more: other tables, and their files.
     """
-    from attngeo.tables.write import write_table
-
     for table, path in (*((frame, path) for path in paths), *more):
         write_table(table, path)
     if format is OutputFormat.table:
@@ -83,13 +80,7 @@ def deliver_rows(
 
 def print_rows(frame: pd.DataFrame, format: OutputFormat) -> None:
     """Print the rows on stdout, for programs or for a Markdown page."""
-    from attngeo.tables import write as tables
-
-    printers = {
-        OutputFormat.csv: tables.to_csv,
-        OutputFormat.json: tables.to_json,
-        OutputFormat.markdown: tables.to_markdown,
-    }
+    printers = {OutputFormat.csv: to_csv, OutputFormat.json: to_json, OutputFormat.markdown: to_markdown}
     sys.stdout.write(printers[format](frame))
 
 

@@ -34,6 +34,7 @@ from attngeo.tables.write import to_json
 
 from .declare import with_options
 from .outputs import FindingsFormat, Quiet, Verbose
+from .progress import Bar
 from .tables import Terminal, drop_columns, format_quartiles
 
 MOST_ROWS = 10
@@ -45,8 +46,6 @@ QUARTILES_TITLE = "[quartiles]"
 if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison
     from attngeo.pretrain.runs import Run
-
-    from .progress import Bar
 
 MakeBar = Callable[[str], "Bar"]
 
@@ -86,8 +85,6 @@ def pretrain(
         attngeo pretrain --model vit-tiny --mixup 0 --cutmix 0
         attngeo pretrain --resume -o run
     """
-    from .progress import Bar
-
     first = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate starts
     make_bar = partial(Bar, quiet=quiet or not first, verbose=verbose and first)
     comparison, rest = separate_comparison(given)
