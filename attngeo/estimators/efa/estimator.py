@@ -51,8 +51,7 @@ from attngeo.estimators.shared import takes_keywords
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
-from attngeo.training.loop import History, draw_generator, seeded, train
-from attngeo.training.state import remove_state
+from attngeo.training.loop import History, draw_generator, remove_state, seeded, train
 
 NOT_FITTED = "the model is not fitted; call fit first"
 
