@@ -120,7 +120,7 @@ def analogy(
 
     with Bar("analogy" if explain is None else "explain", quiet=quiet, verbose=verbose) as progress:
         if explain is not None:
-            from attngeo.analogies.explanation import explain as explain_analogies
+            from attngeo.papers.wibisono2023.analogies import explain as explain_analogies
 
             rows = explain_analogies(explain, options=training, progress=progress)
         else:

@@ -14,19 +14,8 @@ from rich.text import Text
 from attngeo.bounds import printable
 from attngeo.estimators import tabular as models
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
-from attngeo.papers.wibisono2023.data import load_auto_mpg
+from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
-from attngeo.papers.wibisono2023.tables import (
-    build_auto_mpg_frame,
-    build_simulation_frame,
-    describe_advantage,
-    labels_of,
-    measure_advantage,
-    plan_auto_mpg,
-    plan_simulation,
-    run_methods,
-    summarise_methods,
-)
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
@@ -134,8 +123,10 @@ def simulate(
         attngeo tabular simulate --settings 5,0,0.9 --methods lr,rf --datasets 5
         attngeo tabular simulate --convention published -o table1.csv
     """
+    from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
+
     check_outputs(output or [])
-    outcomes = run_all("simulate", plan_simulation(options), run_methods, results, study, quiet=quiet, verbose=verbose)
+    outcomes = run_all("simulate", plan_simulation(options), perform_runs, results, study, quiet=quiet, verbose=verbose)
     deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, _print_experiment)
 
 
@@ -159,19 +150,24 @@ def auto_mpg(
         attngeo tabular auto-mpg
         attngeo tabular auto-mpg --data auto-mpg.csv --methods lr,atn -o table2.csv
     """
+    from attngeo.papers.wibisono2023.data import load_auto_mpg
+    from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
+
     check_outputs(output or [], inputs=[options.data] if options.data else [])
     with Bar("auto-mpg", quiet=quiet, verbose=verbose) as progress:
         data = load_auto_mpg(options.data, progress)
     if not data.is_of_paper and not quiet:
         say(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
     outcomes = run_all(
-        "auto-mpg", plan_auto_mpg(options, data), run_methods, results, study, quiet=quiet, verbose=verbose
+        "auto-mpg", plan_auto_mpg(options, data), perform_runs, results, study, quiet=quiet, verbose=verbose
     )
-    deliver(build_auto_mpg_frame(options, data, outcomes), outcomes, output or [], format, _print_experiment)
+    deliver(build_auto_mpg_frame(data, outcomes), outcomes, output or [], format, _print_experiment)
 
 
 def _print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each setting and method, and a sentence about the advantage of attention."""
+    from attngeo.papers.wibisono2023.tables import describe_advantage, labels_of, measure_advantage, summarise_methods
+
     summary, labels = summarise_methods(frame), labels_of(frame)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in (*labels, "method", "runs", "accuracy", "paper", "mse", "paper"):
