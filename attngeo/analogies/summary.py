@@ -218,8 +218,8 @@ def published_rows() -> list[dict[str, Any]]:
         {
             "model": f"{model} ({PAPER})", "questions": "published",
             "level": "overall" if name == "overall" else "type", "name": name,
-            "asked": TABLE_3_COUNTS[name][0], "known": TABLE_3_COUNTS[name][1], "accuracy": accuracy, "mean_cosine": cosine,
-            "note": "",
+            "asked": TABLE_3_COUNTS[name][0], "known": TABLE_3_COUNTS[name][1], "accuracy": accuracy,
+            "mean_cosine": cosine, "note": "",
         }
         for model, values in TABLE_3.items()
         for name, (accuracy, cosine) in values.items()
