@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -65,6 +66,15 @@ def print_table(
         cells = [Text(printable(cell(row))) for cell in columns.values()]
         table.add_row(*cells, style="bold" if is_bold is not None and is_bold(row) else "")
     console.print(drop_columns(table, console, expendable))
+
+
+def number_columns(*names: str) -> dict[str, Callable[[Any], str]]:
+    """Columns of numbers for `print_table`: their names without underscores → the cell of a row."""
+    return {name.replace("_", " "): partial(_format_of_row, name) for name in names}
+
+
+def _format_of_row(name: str, row: Mapping[str, Any]) -> str:
+    return format_number(row[name])
 
 
 def is_missing(value: Any) -> bool:
