@@ -50,7 +50,6 @@ from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, Tab
 from attngeo.estimators.shared import takes_keywords
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import TrainingOptions
 from attngeo.training.loop import History, draw_generator, seeded, train
 from attngeo.training.state import remove_state
 
@@ -452,10 +451,9 @@ def train_model(
         for name, tensor in table.tensors():
             digest.update(name.encode() + tensor.numpy().tobytes())
     batches = [SequenceBatches(model, table, options, at > 0) for at, table in enumerate(tables)]
-    training = TrainingOptions(
-        epochs=options.max_epochs, learning_rate=options.learning_rate, weight_decay=options.weight_decay,
-        patience=options.patience or None, seed=options.random_state, precision=options.precision,
-        device=options.device,
+    training = options.training(
+        weight_decay=options.weight_decay, patience=options.patience or None, seed=options.random_state,
+        precision=options.precision,
     )  # fmt: skip
     return train(
         model, batches[0], options=training, validation=batches[1] if len(tables) > 1 else None,

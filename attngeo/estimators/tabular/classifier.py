@@ -140,7 +140,7 @@ class AttentionClassifier(
         """
         draft = self._draft()
         options = draft._check_options()
-        training = TrainingOptions(epochs=epochs, learning_rate=options.learning_rate, device=options.device)
+        training = options.training(epochs=epochs)
         if hasattr(self, "network_"):
             validate_data(draft, X, skip_check_array=True, reset=False)
             rows = read_training_rows(read_table(X), y, sample_weight, unlabelled=True)
@@ -271,10 +271,7 @@ class AttentionClassifier(
         options = self._check_options()
         rows = self._learn(X, y, sample_weight, options, None)
         self._data_sets = 1
-        training = TrainingOptions(
-            epochs=options.max_epochs, learning_rate=options.learning_rate, patience=options.patience,
-            device=options.device,
-        )  # fmt: skip
+        training = options.training(patience=options.patience)
         return self._plan(rows, options, training, self._seed, options.validation_fraction)
 
     def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
@@ -305,11 +302,7 @@ class AttentionClassifier(
                 )
             kept, out = train_test_split(np.arange(len(codes)), test_size=held_out, random_state=seed)
             other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
-        return FittingPlan(
-            layout, codes, weights, held_out=other,
-            network={"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward},
-            dropout=options.dropout, batch_size=options.batch_size, seed=seed, options=training,
-        )  # fmt: skip
+        return FittingPlan(layout, codes, weights, other, options, training, seed)
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder, which is created; `load` and `attngeo score` read it.

@@ -420,15 +420,14 @@ def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAt
     check_layers(folder, saved, _describe_layers(options))
     coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns))
     layout = CellLayout(coding.sizes, options.vocabulary == "shared")
-    sizes = {"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward}
     tensors = read_tensors(folder)
 
     def plan() -> dict[str, Tensor]:
-        weights = list_weights(layout, **sizes)
+        weights = list_weights(layout, **options.sizes)
         return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
 
     check_tensors(folder, tensors, plan)
-    network = TableAttention(layout, **sizes, generators=[torch.Generator()])
+    network = TableAttention(layout, **options.sizes, generators=[torch.Generator()])
     with torch.no_grad():
         for name, weight in NAMES.items():
             target = network.weights[weight]
