@@ -53,8 +53,6 @@ from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, seeded, train
 from attngeo.training.state import remove_state
 
-NOT_FITTED = "the model is not fitted; call fit first"
-
 
 class SampleKeywords(EfaSampleOptions):
     """The keywords of `ExponentialFamilyAttention.sample`."""
@@ -387,7 +385,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def _require_fit(self) -> None:
         """Raise UsageError if there is no model."""
         if not hasattr(self, "model_"):
-            raise UsageError(NOT_FITTED)
+            raise UsageError("the model is not fitted; call fit first")
 
     def _read(self, data: pd.DataFrame, *, fill: bool = False) -> Sequences:
         """The sequences of a table, whose values the model can have; parameters as those of `TableReader.read`."""

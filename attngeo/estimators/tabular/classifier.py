@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -15,19 +14,18 @@ import torch
 from pydantic import ConfigDict
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from attngeo.bounds import list_names
 from attngeo.devices import pick_device, usable_device
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import UsageError
 from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.tabular.coding import (
     TableCoding,
     TrainingRows,
-    is_frame,
+    hold_out,
     learn_table,
     read_classifier,
     read_labels,
@@ -185,7 +183,7 @@ class AttentionClassifier(
                 column.iloc[rows] = coding.decode(_read_cells(network, codes[rows], at)[1].argmax(1))
             columns.append(column.infer_objects())
         filled = pd.concat(columns, axis=1)
-        return filled if is_frame(X) else filled.to_numpy()
+        return filled if isinstance(X, pd.DataFrame) else filled.to_numpy()
 
     def predict_cell(self, X: Any, column: Hashable, y: Any = None) -> pd.DataFrame:  # noqa: N803
         """The probability of each value of a column given the other cells, [rows, values], one column for each value.
@@ -215,7 +213,7 @@ class AttentionClassifier(
     @property
     def classes_(self) -> np.ndarray:
         """The labels, [classes]."""
-        return self._fitted_coding().response.labels()
+        return np.array(self._fitted_coding().response.values)
 
     @property
     def columns_(self) -> list[Hashable]:
@@ -294,13 +292,7 @@ class AttentionClassifier(
         weights = torch.from_numpy(rows.weights.astype(np.float32))
         other = None
         if held_out:
-            if len(codes) - math.ceil(held_out * len(codes)) < 1:
-                raise TableError(
-                    f"{len(codes)} rows, of which a fraction of {held_out:g} cannot be held out; give more, or set "
-                    "$validation_fraction to less",
-                    "validation_fraction",
-                )
-            kept, out = train_test_split(np.arange(len(codes)), test_size=held_out, random_state=seed)
+            kept, out = hold_out(np.arange(len(codes)), held_out, seed, "validation_fraction")
             other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
         return FittingPlan(layout, codes, weights, other, options, training, seed)
 
