@@ -59,6 +59,7 @@ Keywords = ParamSpec("Keywords")
 Subject = TypeVar("Subject")
 Second = TypeVar("Second")
 Result = TypeVar("Result")
+Parts = dict[str, "type[Options]"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,11 @@ def parse_bytes(size: Any, name: str = "memory") -> Any:
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 
 
+def first_problem(error: ValidationError) -> ErrorDetails:
+    """What to say of an error of pydantic: a mistyped key, which makes the right one missing as well, or the first."""
+    return min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+
+
 class _RaisesUsageError(type(BaseModel)):  # type: ignore[misc]
     """Lets a class raise our error when it is called. In the tables of a file, pydantic's error adds the place."""
 
@@ -142,8 +148,7 @@ class _RaisesUsageError(type(BaseModel)):  # type: ignore[misc]
         try:
             return super().__call__(*args, **values)
         except ValidationError as error:
-            problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-            raise explain(cls, problem) from None
+            raise explain(cls, first_problem(error)) from None
 
 
 if TYPE_CHECKING:
@@ -197,19 +202,19 @@ class Options(_Base):
 
 
 def explain(kind: type[BaseModel], problem: ErrorDetails) -> UsageError:
-    """The error about an option that pydantic refused: name, value and what is expected."""
-    name = str(problem["loc"][0]) if problem["loc"] else ""
-    declared = options_of(kind).get(name)
+    """The error about a field that pydantic refused: name, value and what is expected."""
+    name = str(problem["loc"][0]) if problem["loc"] else "the table"
+    field, declared = kind.model_fields.get(name), options_of(kind).get(name)
     value = f"{problem['input']!r:.60}"
     match problem["type"]:
         case "value_error":
             cause = problem["ctx"]["error"].args[0]
             return cause if isinstance(cause, UsageError) else UsageError(str(cause), name)
         case "extra_forbidden":
-            return UsageError(f"there is no option {name!r}; {advise(name, kind.model_fields)}", name)
+            return UsageError(f"{name} is unknown; {advise(name, kind.model_fields)}", name)
         case "missing":
             return UsageError(f"${name} is missing", name)
-        case "literal_error":
+        case "literal_error" if field is not None:
             expected = f"one of: {', '.join(choices_of(kind, name))}"
         case "greater_than_equal" | "less_than_equal" if declared is not None:
             value, expected = f"{problem['input']:,}", describe_range(declared.least, declared.most)
@@ -249,8 +254,8 @@ def default_of(kind: type[BaseModel], name: str) -> Any:
 
 def choices_of(kind: type[BaseModel], name: str) -> tuple[str, ...]:
     """The texts that an option may be; empty if it is not a choice."""
-    declared = options_of(kind)[name]
-    if declared.choices is not None:
+    declared = options_of(kind).get(name)
+    if declared is not None and declared.choices is not None:
         return declared.choices()
     hint = kind.model_fields[name].annotation
     literal = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Literal), None)
@@ -318,17 +323,16 @@ def _options_class(hint: Any) -> type[Options] | None:
     )
 
 
-def _build_signature(function: Callable[..., Any], keywords: type[Options], parts: Iterable[str]) -> inspect.Signature:
+def _build_signature(function: Callable[..., Any], keywords: type[Options], parts: Parts) -> inspect.Signature:
     """The function's signature with the keywords in place of its options."""
     kept = [parameter for name, parameter in inspect.signature(function).parameters.items()
             if name not in keywords.model_fields]  # fmt: skip
-    inherited = (name for base in keywords.__bases__ if issubclass(base, BaseModel) for name in base.model_fields)
-    own = sorted(keywords.model_fields, key=lambda name: name in parts)
-    fields = {name: keywords.model_fields[name] for name in (*inherited, *own)}
+    options = [name for kind in parts.values() for name in options_of(kind)]
+    rest = sorted(keywords.model_fields, key=lambda name: name in parts)
     named = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
-        for name, field in fields.items()
-    ]
+        for name in dict.fromkeys((*options, *rest)) if (field := keywords.model_fields[name])
+    ]  # fmt: skip
     return inspect.Signature([*kept, *named])
 
 

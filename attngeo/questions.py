@@ -65,7 +65,9 @@ QUESTIONS = {
             "analogy", "attngeo.analogies.options:AnalogyOptions", f"{ANSWERS}:ask_analogies",
             "attngeo.analogies.summary:COLUMNS",
         ),
-        Question("pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", f"{ANSWERS}:list_curve_columns"),
+        Question(
+            "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.comparison:list_curve_columns"
+        ),
         Question(
             "theory", "attngeo.papers.statements:TheoryOptions", f"{ANSWERS}:check_all",
             "attngeo.papers.statements:COLUMNS",

@@ -13,13 +13,13 @@ from attngeo.bounds import printable
 from attngeo.errors import UsageError
 
 # How pydantic begins most messages: "Input should be a valid dictionary …".
-SHOULD_BE = re.compile(r"\w+ should (?:be|have) (?:a valid (?P<kind>\w+)|(?P<rest>.*))")
+SHOULD_BE = re.compile(r"\w+ should (?:be|have) (?:(an? )valid (\w+)|(.*))")
 # Types of pydantic's errors, and what was expected.
 EXPECTED = {
     "bool_type": "true or false", "finite_number": "a finite number", "float_type": "a finite number",
     "int_from_float": "a whole number", "int_type": "a whole number", "string_type": "a text",
+    "model_type": "a table", "dict_type": "a table",
 }  # fmt: skip
-LIMITS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
 # Characters of a message about a value, and of a key.
 LONGEST_TEXT, LONGEST_KEY = 200, 60
 
@@ -44,7 +44,6 @@ def as_value_error(function: Callable[..., Any], *args: Any, **named: Any) -> An
 
 def describe_error(problem: ErrorDetails) -> str:
     """The place of an error of pydantic, and what is wrong there: one line of bounded length."""
-    place = ".".join(str(part) for part in problem["loc"])
     match problem["type"]:
         case "extra_forbidden":
             text = "unknown key"
@@ -56,36 +55,20 @@ def describe_error(problem: ErrorDetails) -> str:
             text = str(problem["ctx"]["error"])
         case _:
             text = f"expected {expected_of(problem)}, got {problem['input']!r:.60}"
-    return f"{_shorten(place, LONGEST_KEY)}: {_shorten(text, LONGEST_TEXT)}" if place else _shorten(text, LONGEST_TEXT)
-
-
-def _shorten(text: str, most: int) -> str:
-    return printable(text if len(text) <= most else f"{text[: most - 2]} …")
+    place = ".".join(str(part) for part in problem["loc"])
+    parts = ((place, LONGEST_KEY), (text, LONGEST_TEXT))
+    return ": ".join(printable(part if len(part) <= most else f"{part[: most - 2]} …") for part, most in parts if part)
 
 
 def expected_of(problem: ErrorDetails) -> str:
     """What a value should be, by an error of pydantic about it."""
-    kind = problem["type"]
-    if kind in EXPECTED:
-        return EXPECTED[kind]
-    if kind in LIMITS:
-        name, words = LIMITS[kind]
-        return f"{words} {problem['ctx'][name]:,}"
-    return _state_expected(problem["msg"])
-
-
-def _state_expected(message: str) -> str:
-    """What pydantic says that an input should be, in our words.
-
-    >>> _state_expected("Input should be a valid dictionary or instance of Shape")
-    'a dictionary'
-    >>> _state_expected("String should have at most 200 characters")
-    'at most 200 characters'
-    """
-    match = SHOULD_BE.match(message)
-    if match is None:
-        return f"{message[0].lower()}{message[1:]}"
-    kind = match["kind"]
-    if kind is None:
-        return match["rest"]
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    details = problem.get("ctx", {})
+    match problem["type"]:
+        case "greater_than_equal":
+            return f"at least {details['ge']:,}"
+        case "less_than_equal":
+            return f"at most {details['le']:,}"
+        case kind if kind in EXPECTED:
+            return EXPECTED[kind]
+    match = SHOULD_BE.match(problem["msg"])
+    return "".join(filter(None, match.groups())) if match else problem["msg"]

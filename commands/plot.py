@@ -10,8 +10,8 @@ import typer
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import one_of
-from attngeo.figures.kinds import FIGURES
-from attngeo.figures.options import ImageSize, PlotOptions
+from attngeo.figures.kinds import FIGURES, PlotOptions
+from attngeo.figures.save import ImageSize, save_figure
 from attngeo.options import RESULTS
 
 from .declare import with_options
@@ -71,7 +71,6 @@ def plot(
     files = output or [Path(f"{kind}.html")]
     check_outputs((), files, inputs)
 
-    from attngeo.figures.save import save_figure
     from attngeo.reporting.plots import plot as draw_figure
 
     from .progress import Bar

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from attngeo.bounds import printable
@@ -27,28 +24,28 @@ from attngeo.pretrain.options import (
     resume_options,
     separate_comparison,
 )
-from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import spread_of
+from attngeo.progress import is_first_process
+from attngeo.scores.spec import SCORES, Chance, ScoreSpec
+from attngeo.scores.summary import spread_of, statistic
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import to_json
 
 from .declare import with_options
 from .outputs import FindingsFormat, Quiet, Verbose
-from .tables import Terminal, drop_columns, format_quartiles
+from .tables import Terminal, drop_columns, format_number, format_quartiles, start_table
 
 MOST_ROWS = 10
 LONGEST_NAME = 14
 # Digits of scores.
 DIGITS = 2
 QUARTILES_TITLE = "[quartiles]"
+# Two standard errors of a median of n numbers are 2·√(π/2)/√n standard deviations.
+MEDIAN = 2 * math.sqrt(math.pi / 2)
+PREDICTED = {"mlm": "predicting masked tokens", "clm": "predicting the next token", "image": "classifying images"}
 
 if TYPE_CHECKING:
     from attngeo.pretrain.comparison import Comparison
     from attngeo.pretrain.runs import Run
-
-    from .progress import Bar
-
-MakeBar = Callable[[str], "Bar"]
 
 
 @with_options
@@ -86,108 +83,73 @@ def pretrain(
         attngeo pretrain --model vit-tiny --mixup 0 --cutmix 0
         attngeo pretrain --resume -o run
     """
+    first = is_first_process()
+    comparison, rest = separate_comparison(given)
+    is_single = comparison.compare is None
+    if is_single and study != StudyOptions():
+        raise UsageError("$jobs, $cluster and $fail_fast require $compare", "jobs", "cluster", "fail_fast", "compare")
+    if is_single and resume and output is not None:
+        options = resume_options(read_settings(output), rest, output)
+    else:
+        options = make_options(**rest)
+    folder = output or Path(f"pretrain-{options.run_name}" if is_single else f"compare-{options.model_name}")
+    from attngeo.pretrain.comparison import Comparison, compare
+    from attngeo.pretrain.runs import leave_process_group, run
+
     from .progress import Bar
 
-    first = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate starts
-    make_bar = partial(Bar, quiet=quiet or not first, verbose=verbose and first)
-    comparison, rest = separate_comparison(given)
-    if comparison.compare is None:
-        if study != StudyOptions():
-            raise UsageError(
-                "$jobs, $cluster and $fail_fast require $compare", "jobs", "cluster", "fail_fast", "compare"
-            )
-        finished = _run(rest, output, make_bar, resume=resume)
-        if first and format == "json":
-            sys.stdout.write(json.dumps(finished.summary, indent=2) + "\n")
-        elif first:
-            _print_run(finished)
+    bar = Bar(str(folder), quiet=quiet or not first, verbose=verbose and first)
+    with bar as progress, leave_process_group():
+        trained = (
+            run(options, folder, resume=resume, progress=progress)
+            if is_single
+            else compare(options, folder, comparison=comparison, study=study, resume=resume, progress=progress)
+        )
+    if not first:
         return
-    compared = _compare(comparison, rest, output, make_bar, study, resume=resume)
-    if first and format == "json":
-        sys.stdout.write(to_json(compared.rows))
-    elif first:
-        _print_comparison(compared)
-
-
-def _run(given: Mapping[str, Any], output: Path | None, make_bar: MakeBar, *, resume: bool) -> Run:
-    """One run, new or resumed."""
-    from attngeo.pretrain.runs import run
-
-    if resume and output is not None:
-        options = resume_options(read_settings(output), given, output)
+    if isinstance(trained, Comparison):
+        if format == "json":
+            sys.stdout.write(to_json(trained.rows))
+        else:
+            _print_comparison(trained)
+    elif format == "json":
+        sys.stdout.write(json.dumps(trained.summary, indent=2) + "\n")
     else:
-        options = make_options(**given)
-    folder = output or Path(f"pretrain-{options.run_name}")
-    with make_bar(str(folder)) as progress:
-        return run(options, folder, resume=resume, progress=progress)
-
-
-def _compare(
-    comparison: ComparisonOptions,
-    given: Mapping[str, Any],
-    output: Path | None,
-    make_bar: MakeBar,
-    study: StudyOptions,
-    *,
-    resume: bool,
-) -> Comparison:
-    """Several runs, new or resumed."""
-    from attngeo.pretrain.comparison import compare
-
-    options = make_options(**given)
-    folder = output or Path(f"compare-{options.model_name}")
-    with make_bar(str(folder)) as progress:
-        return compare(options, folder, comparison=comparison, study=study, resume=resume, progress=progress)
+        _print_run(trained)
 
 
 def _print_run(run: Run) -> None:
     """Loss and scores at about ten steps, with the first and the last among them, and the run's folder."""
-    from attngeo.pretrain.describe import describe_run
-
     by_step = run.geometry.groupby("step")
     steps: list[int] = sorted(run.geometry["step"].unique())
     stride = -(-(len(steps) - 1) // (MOST_ROWS - 1)) or 1
     titles = [title for spec in SCORES.values() for title in (spec.label, QUARTILES_TITLE)]
-    grid = _make_grid(["step", "loss", *titles])
+    grid = start_table("step", "loss", *titles)
     for step in sorted({*steps[::stride], steps[-1]}):
         rows = by_step.get_group(step)
         spread, loss = spread_of(rows), rows["loss"].iloc[0]
         scores = [cell for score in SCORES for cell in format_quartiles(spread, score, digits=DIGITS)]
         grid.add_row(f"{step:,}", "" if loss != loss else f"{loss:.3f}", *scores)
-    console = Terminal()
-    console.print(Text(printable(_describe_run(run))), style="bold")
+    console, summary, options = Terminal(), run.summary, run.options
+    title = [options.model_name, options.objective_name, f"{options.init} init", Path(summary["data"]["name"]).name,
+             f"{summary['parameters']:,} parameters"]  # fmt: skip
+    if "tokens_per_second" in summary:
+        title.append(f"{summary['tokens_per_second']:,.0f} tokens/s")
+    console.print(Text(printable(" · ".join(title))), style="bold")
     console.print(drop_columns(grid, console, [QUARTILES_TITLE]))
     count = run.geometry["layer"].nunique()
     console.print(Text(printable(f"medians over {count} layers · {run.folder}")), style="dim")
     sys.stdout.write(printable(describe_run(run)) + "\n")
 
 
-def _describe_run(run: Run) -> str:
-    about, options = run.summary["data"], run.options
-    parts = [options.model_name, options.objective_name, f"{options.init} init", Path(about["name"]).name,
-             f"{run.summary['parameters']:,} parameters"]  # fmt: skip
-    if "tokens_per_second" in run.summary:
-        parts.append(f"{run.summary['tokens_per_second']:,.0f} tokens/s")
-    return " · ".join(parts)
-
-
-def _make_grid(columns: list[str]) -> Table:
-    grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
-        grid.add_column(Text(column), justify="right", no_wrap=True)
-    return grid
-
-
 def _print_comparison(comparison: Comparison) -> None:
     """The gain of each objective and initialisation, and the scores at the end, over the seeds."""
-    from attngeo.pretrain.describe import describe_comparison
-
     rows, spread = comparison.rows, comparison.spread
     console = Terminal()
     seeds = int(spread["seeds"].iloc[0])
     title = f"{rows['model'].iloc[0]} · {seeds} {'seed' if seeds == 1 else 'seeds'} · {comparison.folder}"
     console.print(Text(printable(title)), style="bold")
-    gains = _make_grid(["objective", "init", "final loss", "to baseline", "speed-up"])
+    gains = start_table("objective", "init", "final loss", "to baseline", "speed-up")
     for row in spread.to_dict("records"):
         gains.add_row(
             row["objective"], _shorten(row["init"]), _format_range(row, "final_loss", "{:.3f}"),
@@ -195,7 +157,7 @@ def _print_comparison(comparison: Comparison) -> None:
         )  # fmt: skip
     console.print(drop_columns(gains, console, ["to baseline", "final loss"]))
     for score, spec in SCORES.items():
-        grid = _make_grid([spec.label, "init", "layers", "heads"])
+        grid = start_table(spec.label, "init", "layers", "heads")
         for (objective, init), runs in rows.groupby(["objective", "init"], sort=False):
             means = runs.mean(numeric_only=True).to_dict()
             cells = [" ".join(format_quartiles(means, score, digits=DIGITS, heads=heads)) for heads in (False, True)]
@@ -203,8 +165,6 @@ def _print_comparison(comparison: Comparison) -> None:
         console.print(drop_columns(grid, console, ["heads"]))
     legend = "means over seeds (lowest–highest); medians [quartiles] at the end of training"
     console.print(Text(legend), style="dim")
-    for line in describe_comparison(comparison):
-        sys.stdout.write(printable(line) + "\n")
 
 
 def _shorten(init: str) -> str:
@@ -225,3 +185,40 @@ def _format_steps(row: Mapping[Any, Any]) -> str:
     if not reached:
         return "never"
     return f"{mean:,.0f}" if reached == seeds else f"{mean:,.0f} ({reached} of {seeds})"
+
+
+def describe_run(run: Run) -> str:
+    """How the loss went, and the median of each score over layers, compared with chance."""
+    start, end, layers = run.summary["start"], run.summary["end"], run.geometry["layer"].nunique()
+    moves = []
+    for name, spec in SCORES.items():
+        mean, deviation = spec.chance(run.summary["d_model"])
+        chance = Chance(mean, MEDIAN * deviation / math.sqrt(layers))
+        median = statistic(name, "median")
+        moves.append(f"The median {describe_move(spec, start[median], end[median], chance)}.")
+    what = PREDICTED[run.options.objective_name]
+    first, last = (run.summary[name] for name in ("first_loss", "final_loss"))
+    logs = run.geometry.loc[run.geometry["step"] > 0, "step"].drop_duplicates()
+    loss = f"the loss was {last:.2f} on average"
+    if len(logs) > 1:
+        loss = f"the loss went from {first:.2f} in the first {logs.iloc[0]:,} to {last:.2f} in the last"
+    steps = f"In {run.summary['settings']['steps']:,} steps of {what}"
+    return " ".join([f"{steps}, {loss}.", *moves])
+
+
+def describe_move(spec: ScoreSpec, start: float, end: float, chance: Chance) -> str:
+    """How a median over layers went, and whether chance explains it.
+
+    chance: the median of random forms, and the largest difference from it that chance explains.
+    """
+    first, last, mean = (format_number(score, "+.2f" if spec.low < 0 else ".2f") for score in (start, end, chance.mean))
+    moved = f"{spec.label} of layers went from {first} to {last}"
+    expected = f"{mean} ± {chance.deviation:.2f}"
+    if chance.deviation >= max(abs(spec.low), abs(spec.high)):
+        return f"{moved}, but at this width any value may be chance"
+    if abs(start - chance.mean) > chance.deviation:
+        return f"{moved} (chance: {expected})"
+    if abs(end - chance.mean) <= chance.deviation:
+        return f"{moved}, which may be chance ({expected})"
+    meaning = spec.positive if end > chance.mean else spec.negative
+    return f"{moved}: more {meaning} than by chance ({expected})"

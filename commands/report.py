@@ -83,15 +83,15 @@ def report(
 
     folder = output or Path(recipe.stem)
     with Bar(str(folder), quiet=quiet, verbose=verbose) as progress:
-        made = build_report(recipe, folder, hub=hub, study=study, progress=progress)
-    sys.stdout.write(f"{made.page}\n")
-    for failure in made.failures:
+        finished = build_report(recipe, folder, hub=hub, study=study, progress=progress)
+    sys.stdout.write(f"{finished.page}\n")
+    for failure in finished.failures:
         say(f"missing from the report: {failure}")
-    failed = [each for each in made.checks if each.failed]
-    for each in failed:
-        say(each.complaint)
-    if made.failures:
-        raise typer.Exit(made.failures[0].error.exit_code)
+    failed = [check for check in finished.checks if check.failed]
+    for check in failed:
+        say(check.complaint)
+    if finished.failures:
+        raise typer.Exit(finished.failures[0].error.exit_code)
     if failed:
         raise typer.Exit(CHECK_FAILED)
 

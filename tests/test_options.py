@@ -14,7 +14,8 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError
-from attngeo.figures.options import ImageSize, PlotOptions
+from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.save import ImageSize
 from attngeo.options import PANELS, Options, option, options_of, parse_bytes, takes
 from attngeo.pretrain.options import ComparisonOptions
 from attngeo.scores.options import ScoreOptions, parse_layers

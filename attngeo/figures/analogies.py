@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
-from attngeo.figures.options import PlotOptions
-from attngeo.figures.style import INTERVAL, MODELS, ROLES, SYMBOLS, escape_name, finish_figure
+from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.style import INTERVAL, MODELS, ROLES, SYMBOLS, escape_name, finish_figure, sample_colours
 
 # Which rows come first.
 LEVELS = ("overall", "type", "category")
@@ -31,7 +30,7 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     several_sets = rows["questions"].nunique() > 1
     names = [name for level in LEVELS for name in dict.fromkeys(rows.loc[rows["level"] == level, "name"])]
     groups = list(rows.groupby(["model", "questions"], sort=False))
-    colours = sample_colorscale(MODELS, [0.35 + 0.55 * i / max(len(groups) - 1, 1) for i in range(len(groups))])
+    colours = sample_colours(MODELS, len(groups), 0.35, 0.9)
     figure = go.Figure()
     for ((model, questions), own), colour in zip(groups, colours, strict=True):
         name = f"{escape_name(model)} ({escape_name(questions)} questions)" if several_sets else escape_name(model)
@@ -93,25 +92,24 @@ def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # 
     figure = make_subplots(
         rows=count, cols=PANELS_ACROSS, subplot_titles=list(TERMS.values()), shared_yaxes=True, vertical_spacing=SPACE
     )
+    panels = {term: {"row": at // PANELS_ACROSS + 1, "col": at % PANELS_ACROSS + 1} for at, term in enumerate(TERMS)}
     for number, (model, own) in enumerate(rows.groupby("model", sort=False)):
         labels = [escape_name(f"{a} : {b} = {c} : {d}") for a, b, c, d in own[["a", "b", "c", "answer"]].to_numpy()]
-        for place, term in enumerate(TERMS):
+        for at, (term, title) in enumerate(TERMS.items()):
             figure.add_scatter(
                 x=own[term], y=own["cosine_error"], mode="markers", name=escape_name(model), text=labels,
-                legendgroup=str(number), showlegend=place == 0,
+                legendgroup=str(number), showlegend=at == 0,
                 marker={"color": COLOURS[number % len(COLOURS)], "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9},
-                hovertemplate=f"{escape_name(model)}<br>%{{text}}<br>{TERMS[term]} %{{x:.3f}}<br>"
-                "cosine error %{y:.3f}<extra></extra>",
-                row=place // PANELS_ACROSS + 1, col=place % PANELS_ACROSS + 1,
+                hovertemplate=f"{escape_name(model)}<br>%{{text}}<br>{title} %{{x:.3f}}<br>"
+                "cosine error %{y:.3f}<extra></extra>", **panels[term],
             )  # fmt: skip
-    for place, term in enumerate(TERMS):
+    for term in TERMS:
         if rows[term].isna().all():
             figure.add_annotation(
                 text="not defined<br>for any question", showarrow=False, x=0.5, y=0.5, xref="x domain",
-                yref="y domain", row=place // PANELS_ACROSS + 1, col=place % PANELS_ACROSS + 1,
+                yref="y domain", **panels[term],
             )  # fmt: skip
-    for row in range(1, count + 1):
-        figure.update_yaxes(title="1 − cosine", row=row, col=1)
+    figure.update_yaxes(title="1 − cosine", col=1)
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(rangemode="tozero")
     figure.update_layout(height=PANEL_HEIGHT * count + 100)

@@ -1,54 +1,144 @@
-"""Errors of models in the experiments of exponential family attention, beside the paper's and those of baselines."""
+"""Methods of the papers' experiments beside one another and beside the published numbers: accuracies and errors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
-from attngeo.figures.options import PlotOptions
-from attngeo.figures.style import (
-    DASHES,
-    GUIDE,
-    MARKED,
-    OTHER,
-    average_runs,
-    colour_methods,
-    dodge,
-    escape_name,
-    finish_figure,
-)
+from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.style import DASHES, GUIDE, MARKED, MODELS, OTHER, escape_name, finish_figure, sample_colours
+
+# The half width of an interval in standard errors. Distance between the points of two methods, as a share of that
+# between two places of an axis.
+ERRORS, DODGE = 2.0, 0.09
+# Names of methods up to this length are written in capitals.
+LONGEST_ACRONYM = 3
+# Pixels: the height of a panel, of a single one, and the room between and around panels and for a line of the legend.
+PANEL_HEIGHT, WHOLE_HEIGHT, BETWEEN, AROUND, LEGEND_LINE = 260, 440, 90, 180, 30
+
+
+def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+    """Mean accuracy of each method against the correlation in training rows, with two standard errors; a panel for each
+    number of causes and noise.
+
+    rows: of `attngeo tabular simulate` or `auto-mpg`, where the place of the correlation is taken by the data's name.
+    Open symbols are the paper's means, unless `options.published` is false.
+    """
+    shifts = rows["corr"].map("{:g}".format) if "corr" in rows else rows["data"].map(str)
+    rows = _choose_published(rows.assign(place=shifts, value=rows["accuracy"]), "published_accuracy", options)
+    methods, rows = list(rows["method"].unique()), rows.sort_values("place", kind="stable")
+    across, down = (sorted(rows[name].unique()) if name in rows else [None] for name in ("noise", "n_c"))
+    figure = make_subplots(
+        rows=len(down), cols=len(across), shared_yaxes=True, shared_xaxes=True, vertical_spacing=0.12,
+        subplot_titles=[_name_setting(n_c, noise) for n_c in down for noise in across],
+    )  # fmt: skip
+    places = {shift: place for place, shift in enumerate(rows["place"].unique())}
+    colours, beside = _colour_methods(methods, "atn"), _dodge(methods)
+    for method in methods:
+        name = escape_name(method.upper() if len(method) <= LONGEST_ACRONYM else method)
+        look = {"name": name, "legendgroup": method, "mode": "lines+markers"}
+        own = rows[rows["method"] == method]
+        own = own.assign(x=own["place"].map(places) + beside[method])
+        for row, n_c in enumerate(down, 1):
+            for col, noise in enumerate(across, 1):
+                inside = own if n_c is None else own[(own["n_c"] == n_c) & (own["noise"] == noise)]
+                _add_points(figure, inside, look, colours[method], {"row": row, "col": col}, form=".1%")
+    figure.update_xaxes(
+        tickvals=list(places.values()), ticktext=[escape_name(place) for place in places], showticklabels=True
+    )
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_yaxes(title="accuracy", col=1)
+    if "corr" in rows:
+        figure.update_xaxes(title="correlation in training rows", row=len(down))
+    figure.update_layout(height=max(PANEL_HEIGHT * len(down), LEGEND_LINE * len(methods)) + AROUND)
+    shown = "mean ± 2 standard errors" + _explain_symbols(rows)
+    return finish_figure(figure, "accuracy on rows with another distribution", shown, top=110)
+
+
+def _name_setting(n_c: float | None, noise: float | None) -> str:
+    if n_c is None or noise is None:
+        return ""
+    return f"{n_c:g} {'cause' if n_c == 1 else 'causes'}, noise {noise:g}"
+
+
+def _choose_published(rows: pd.DataFrame, column: str, options: PlotOptions) -> pd.DataFrame:
+    """The rows with the published numbers of a column in one of this name; with none if they are not to be shown."""
+    is_shown = options.published and column in rows
+    return rows.assign(published=rows[column] if is_shown else float("nan"))
+
+
+def _explain_symbols(rows: pd.DataFrame) -> str:
+    """What open symbols are, as the end of a title, if there are any."""
+    return "; open symbols: the paper" if rows["published"].notna().any() else ""
+
+
+def _average_runs(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """The values of runs for each key: columns mean, error (two standard errors; missing for one run) and runs.
+
+    published: the paper's number for the key.
+    """
+    grouped = rows.groupby(by, sort=False)
+    values, counts = grouped["value"], grouped.size()
+    error = (ERRORS * values.std() / counts**0.5).where(counts > 1)
+    columns = {"mean": values.mean(), "error": error, "runs": counts, "published": grouped["published"].first()}
+    return pd.DataFrame(columns)
+
+
+def _colour_methods(names: Sequence[str], ours: str) -> dict[str, str]:
+    """A colour for each method that is compared: ours is marked, the others are sampled from a scale."""
+    others = [name for name in names if name != ours]
+    return dict(zip(others, sample_colours(MODELS, len(others), 0.15, 0.85), strict=True)) | {ours: MARKED}
+
+
+def _dodge(names: Sequence[str]) -> dict[str, float]:
+    """How far the points of each method are beside their place on the axis, so that none hides another."""
+    return {name: DODGE * (at - (len(names) - 1) / 2) for at, name in enumerate(names)}
+
+
+def _add_points(
+    figure: go.Figure, rows: pd.DataFrame, look: Mapping[str, Any], colour: str, panel: Mapping[str, int],
+    form: str = ".4g",
+) -> None:  # fmt: skip
+    """The means of one method with their intervals, and the paper's numbers as open symbols.
+
+    rows: with columns x, value and published. look: of its trace; the first panel that has it is in the legend.
+    """
+    if rows.empty:
+        return
+    is_new = all(trace.legendgroup != look["legendgroup"] for trace in figure.data)
+    means = _average_runs(rows, "x")
+    figure.add_scatter(
+        x=means.index, y=means["mean"], customdata=means["runs"], showlegend=is_new, **look, **panel,
+        error_y={"array": means["error"], "thickness": 1.5, "width": 3}, marker={"color": colour, "size": 9},
+        line={"color": colour, "width": 1},
+        hovertemplate=f"{look['name']}: %{{y:{form}}}, %{{customdata}} runs<extra></extra>",
+    )  # fmt: skip
+    known = means["published"].dropna()
+    if len(known):
+        figure.add_scatter(
+            x=known.index, y=known, mode="markers", showlegend=False, legendgroup=look["legendgroup"], **panel,
+            marker={"color": colour, "size": 14, "symbol": "circle-open"},
+            hovertemplate=f"{look['name']} in the paper: %{{y:{form}}}<extra></extra>",
+        )  # fmt: skip
+
 
 # What a row's metric must be to be drawn, and how the axis calls it; there is one for each experiment.
 METRICS = {"mse": "mean squared error", "loss": "loss", "cross_entropy": "cross-entropy"}
 # The models of the paper: attention and the factor model; all others are baselines without training.
 OURS, FACTORS = "efa", "fm"
 NAMES = {OURS: "EFA", FACTORS: "factor model"}
-
-
-class CountAxis(NamedTuple):
-    """An axis of numbers: its title, where a number is on it, and whether errors have a log scale beside it."""
-
-    title: str
-    place: Callable[[float], float]
-    log_errors: bool
-
-
-# Settings that are numbers, by the letter before the number.
-COUNTS = {
-    "k": CountAxis("neighbours of the factor model, k", float, True),
-    "N": CountAxis("sequences that train, N (log scale)", math.log10, False),
-}
+# Settings that are numbers, by the letter before the number. Errors over neighbours have a log scale.
+NEIGHBOURS, SEQUENCES = "k", "N"
+TITLES = {NEIGHBOURS: "neighbours of the factor model, k", SEQUENCES: "sequences that train, N (log scale)"}
 DIRECTIONS = {"bi": "bidirectional", "uni": "unidirectional"}
 # From this ratio of errors on, ticks are powers of 10, not of 2.
 WIDE = 64
-# Pixels: the height of a panel, of a single one, and the room between and around panels.
-PANEL_HEIGHT, WHOLE_HEIGHT, BETWEEN, AROUND = 230, 440, 90, 170
 
 
 def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -59,9 +149,7 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     rows: of `attngeo efa run`. Open symbols are the paper's numbers, unless `options.published` is false.
     Raises DataError if there is no error among the metrics.
     """
-    rows = _select_errors(rows)
-    if not options.published:
-        rows = rows.assign(published=float("nan"))
+    rows = _choose_published(_select_errors(rows), "published", options)
     panels = list(rows.groupby(["experiment", "family", "metric"], sort=False))
     height = PANEL_HEIGHT if len(panels) > 1 else WHOLE_HEIGHT
     inside = (height + BETWEEN) * len(panels) - BETWEEN
@@ -71,7 +159,7 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         subplot_titles=names if len(panels) > 1 else None,
     )  # fmt: skip
     dots = [own for _, own in panels if own["count"].isna().all()]
-    colours = colour_methods(_order_models(pd.concat(dots)["model"]), OURS) if dots else {}
+    colours = _colour_methods(_order_models(pd.concat(dots)["model"]), OURS) if dots else {}
     for number, (_, own) in enumerate(panels, 1):
         if own["count"].notna().any():
             _add_counts(figure, own, number)
@@ -82,8 +170,7 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_layout(height=inside + AROUND)
     title = "errors on test rows" if len(panels) > 1 else f"{names[0]}: errors on test rows"
     shown = "mean ± 2 standard errors over seeds" if "seed" not in rows or rows["seed"].nunique() > 1 else "one seed"
-    shown += "; open symbols: the paper" if _has_published(rows) else ""
-    return finish_figure(figure, title, shown).update_layout(margin={"t": 100})
+    return finish_figure(figure, title, shown + _explain_symbols(rows), top=100)
 
 
 def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -91,20 +178,14 @@ def _select_errors(rows: pd.DataFrame) -> pd.DataFrame:
 
     Losses of different families cannot be compared: the setting that names one goes to the column family.
     """
-    found = rows[rows["metric"].isin(list(METRICS)) & rows["value"].notna()]
-    if found.empty:
+    errors = rows[rows["metric"].isin(list(METRICS)) & rows["value"].notna()]
+    if errors.empty:
         raise DataError(f"no row has a value of a metric that is one of: {', '.join(METRICS)}")
-    setting = found["setting"].fillna("").map(str)
-    counts = setting.str.extract(rf"^(?P<letter>[{''.join(COUNTS)}])=(?P<count>[1-9]\d*)$")
-    published = found["published"] if "published" in found else float("nan")
-    count = counts["count"].astype("float64")
-    found = found.assign(setting=setting, count=count, letter=counts["letter"], published=published)
-    family = setting.where(found["metric"] == "loss", "")
-    return found.assign(family=family, setting=setting.where(family == "", ""))
-
-
-def _has_published(rows: pd.DataFrame) -> bool:
-    return bool(rows["published"].notna().any())
+    setting = errors["setting"].astype(object).fillna("").map(str)
+    counts = setting.str.extract(rf"^(?P<letter>[{''.join(TITLES)}])=(?P<count>[1-9]\d*)$")
+    family = setting.where(errors["metric"] == "loss", "")
+    counts = counts.astype({"count": "float64"})
+    return errors.assign(family=family, setting=setting.where(family == "", ""), **counts)
 
 
 def _order_models(models: pd.Series) -> list[str]:
@@ -112,26 +193,24 @@ def _order_models(models: pd.Series) -> list[str]:
     return sorted(dict.fromkeys(models), key=lambda name: (name != OURS, name != FACTORS))
 
 
-def _name_model(model: str) -> str:
-    return NAMES.get(model, escape_name(model))
+def _name_model(model: Hashable, setting: object = "") -> str:
+    names = [NAMES.get(str(model), escape_name(model)), escape_name(setting)]
+    return ", ".join(filter(None, names))
 
 
-def _add_settings(figure: go.Figure, own: pd.DataFrame, colours: dict[str, str], row: int) -> None:
+def _add_settings(figure: go.Figure, own: pd.DataFrame, colours: Mapping[str, str], row: int) -> None:
     """One point for each model, direction and setting."""
     models = _order_models(own["model"])
-    beside = dodge(models)
+    beside = _dodge(models)
     labels = [
-        ", ".join(part for part in (DIRECTIONS.get(direction, escape_name(direction)), escape_name(setting)) if part)
+        ", ".join(filter(None, (DIRECTIONS.get(direction, escape_name(direction)), escape_name(setting))))
         for direction, setting in zip(own["direction"], own["setting"], strict=True)
     ]
-    own = own.assign(label=labels)
     places = {label: at for at, label in enumerate(dict.fromkeys(labels))}
+    own = own.assign(x=[places[label] + beside[model] for label, model in zip(labels, own["model"], strict=True)])
     for model in models:
-        about = {
-            "name": _name_model(model), "legendgroup": model, "showlegend": _is_new(figure, model),
-            "marker": {"color": colours[model], "size": 9},
-        }  # fmt: skip
-        _add_points(figure, own[own["model"] == model], "label", places, beside[model], row, about)
+        look = {"name": _name_model(model), "legendgroup": model, "mode": "markers"}
+        _add_points(figure, own[own["model"] == model], look, colours[model], {"row": row, "col": 1})
     figure.update_xaxes(
         tickvals=list(places.values()), ticktext=list(places), range=[-0.5, len(places) - 0.5], zeroline=False, row=row
     )
@@ -139,26 +218,23 @@ def _add_settings(figure: go.Figure, own: pd.DataFrame, colours: dict[str, str],
 
 def _add_counts(figure: go.Figure, own: pd.DataFrame, row: int) -> None:
     """A line of models against the numbers of their settings, and a line across the panel for each other one."""
-    counted = own[own["count"].notna()]
-    numbers = sorted(counted["count"].unique())
-    axis = COUNTS[counted["letter"].iloc[0]]
-    places = {number: axis.place(number) for number in numbers}
+    counted = own[own["count"].notna()].sort_values("count", kind="stable")
+    letter, numbers = counted["letter"].iloc[0], counted["count"].unique()
+    places = {number: math.log10(number) if letter == SEQUENCES else number for number in numbers}
+    counted = counted.assign(x=counted["count"].map(places))
     for model, part in counted.groupby("model", sort=False):
-        colour = colour_methods([OURS, str(model)], OURS)[str(model)]
-        about = {
-            "name": _name_model(str(model)), "legendgroup": str(model), "showlegend": _is_new(figure, str(model)),
-            "mode": "lines+markers", "line": {"color": colour, "width": 1}, "marker": {"color": colour, "size": 9},
-        }  # fmt: skip
-        _add_points(figure, part.sort_values("count"), "count", places, 0, row, about)
+        colour = _colour_methods([OURS, str(model)], OURS)[str(model)]
+        look = {"name": _name_model(model), "legendgroup": str(model), "mode": "lines+markers"}
+        _add_points(figure, part, look, colour, {"row": row, "col": 1})
     first, last = places[numbers[0]], places[numbers[-1]]
     ends = (first, last) if len(numbers) > 1 else (first - 1, last + 1)
     edge = 0.04 * (ends[1] - ends[0])
     _add_lines(figure, own[own["count"].isna()], (ends[0] - edge, ends[1] + edge), row)
     figure.update_xaxes(
-        title=axis.title, tickvals=list(places.values()), ticktext=[f"{number:g}" for number in numbers], row=row,
+        title=TITLES[letter], tickvals=list(places.values()), ticktext=[f"{number:g}" for number in numbers], row=row,
         range=[ends[0] - 2 * edge, ends[1] + 2 * edge], zeroline=False,
     )  # fmt: skip
-    if axis.log_errors:
+    if letter == NEIGHBOURS:
         errors = pd.concat([own["value"], own["published"]]).dropna()
         is_wide = errors.max() > WIDE * errors.min()
         figure.update_yaxes(type="log", tick0=1, dtick=1 if is_wide else math.log10(2), tickformat=".3~g", row=row)
@@ -169,49 +245,22 @@ def _add_lines(figure: go.Figure, own: pd.DataFrame, ends: tuple[float, float], 
 
     The interval is at the left end of a line, and the paper's number at the right one.
     """
-    keys = own["model"].map(str) + "\n" + own["setting"]
-    found = average_runs(own["value"], keys).join(own.groupby(keys)[["model", "setting", "published"]].first())
-    order = {model: list(part.index) for model, part in found.groupby("model", sort=False)}
-    for key, each in found.sort_values("mean", ascending=False).iterrows():
-        ours, at = each["model"] == OURS, order[each["model"]].index(key)
-        colour = MARKED if ours else OTHER if each["model"] == FACTORS else GUIDE
-        name = ", ".join(part for part in (_name_model(each["model"]), escape_name(each["setting"])) if part)
+    own = own.assign(key=own["model"].map(str) + "\n" + own["setting"])
+    means = _average_runs(own, "key").join(own.groupby("key")[["model", "setting"]].first())
+    means["number"] = means.groupby("model", sort=False).cumcount()
+    for key, line in means.sort_values("mean", ascending=False).iterrows():
+        colour = {OURS: MARKED, FACTORS: OTHER}.get(line["model"], GUIDE)
+        name = _name_model(line["model"], line["setting"])
         about = {"legendgroup": str(key), "row": row, "col": 1}
         figure.add_scatter(
-            x=ends, y=[each["mean"]] * 2, mode="lines", name=f"{name}: {each['mean']:.3g}",
-            line={"color": colour, "width": 2, "dash": DASHES[at % len(DASHES)]},
-            error_y={"array": [each["error"], float("nan")], "thickness": 2, "width": 0},
-            hovertemplate=f"{name}: %{{y:.4g}}, {each['runs']} runs<extra></extra>", **about,
+            x=ends, y=[line["mean"]] * 2, mode="lines", name=f"{name}: {line['mean']:.3g}",
+            line={"color": colour, "width": 2, "dash": DASHES[line["number"] % len(DASHES)]},
+            error_y={"array": [line["error"], float("nan")], "thickness": 2, "width": 0},
+            hovertemplate=f"{name}: %{{y:.4g}}, {line['runs']} runs<extra></extra>", **about,
         )  # fmt: skip
-        if pd.notna(each["published"]):
+        if pd.notna(line["published"]):
             figure.add_scatter(
-                x=ends[1:], y=[each["published"]], mode="markers", showlegend=False,
+                x=ends[1:], y=[line["published"]], mode="markers", showlegend=False,
                 marker={"color": colour, "size": 11, "symbol": "circle-open"},
                 hovertemplate=f"{name} in the paper: %{{y:.4g}}<extra></extra>", **about,
             )  # fmt: skip
-
-
-def _add_points(
-    figure: go.Figure, own: pd.DataFrame, by: str, places: Mapping[Any, float], offset: float, row: int,
-    about: dict[str, Any],
-) -> None:  # fmt: skip
-    """The means of one model with their intervals, and the paper's numbers; about: how its trace is drawn."""
-    found = average_runs(own["value"], own[by])
-    figure.add_scatter(
-        x=[places[key] + offset for key in found.index], y=found["mean"], customdata=found["runs"],
-        error_y={"array": found["error"], "thickness": 1.5, "width": 3}, row=row, col=1,
-        hovertemplate=f"{about['name']}: %{{y:.4g}}, %{{customdata}} runs<extra></extra>",
-        **{"mode": "markers"} | about,
-    )  # fmt: skip
-    known = own.groupby(by, sort=False)["published"].first().dropna()
-    if len(known):
-        figure.add_scatter(
-            x=[places[key] + offset for key in known.index], y=known, mode="markers", showlegend=False, row=row, col=1,
-            legendgroup=about["legendgroup"], marker=about["marker"] | {"size": 14, "symbol": "circle-open"},
-            hovertemplate=f"{about['name']} in the paper: %{{y:.4g}}<extra></extra>",
-        )  # fmt: skip
-
-
-def _is_new(figure: go.Figure, group: str) -> bool:
-    """Whether no panel before has this model, so that the legend needs it."""
-    return all(trace.legendgroup != group for trace in figure.data)

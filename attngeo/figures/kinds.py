@@ -1,4 +1,4 @@
-"""The kinds of figures as data: the one table that `attngeo.plot`, its command and recipes read.
+"""The kinds of figures as data, and their options: the one table that `attngeo.plot`, its command and recipes read.
 
 A new kind is a function, DataFrames and options → Figure, and one more entry of `FIGURES`. The table imports neither
 pandas nor plotly: a function is imported when it is first called.
@@ -7,16 +7,79 @@ pandas nor plotly: a function is imported when it is first called.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import UsageError
-from attngeo.figures.options import LOSS, PlotOptions
+from attngeo.options import DRAWING, Options, option
 from attngeo.scores.spec import score_names
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+# Not a score, but drawn like one by the kinds that show training.
+LOSS = "loss"
+
+
+def drawable_scores() -> tuple[str, ...]:
+    """What the option `score` may name: every score, and the loss."""
+    return (*score_names(), LOSS)
+
+
+def parse_where(texts: Any) -> Mapping[str, Any]:
+    """Column → its values, of texts such as "layer=2"; a mapping stays as it is. Raises UsageError.
+
+    >>> parse_where(["layer=2", "note=a=b", "layer=3"])
+    {'layer': ['2', '3'], 'note': ['a=b']}
+    """
+    if isinstance(texts, Mapping):
+        return texts
+    if not isinstance(texts, list | tuple):
+        raise UsageError(f"$where is {texts!r:.60}, expected a column and its value, such as {{'layer': 2}}", "where")
+    values: dict[str, list[str]] = {}
+    for text in texts:
+        column, equals, value = text.partition("=")
+        if not (column and equals and value):
+            raise UsageError(f"$where is {text!r}, expected COLUMN=VALUE", "where")
+        values.setdefault(column, []).append(value)
+    return values
+
+
+class PlotOptions(Options):
+    """What a figure shows of its inputs. Raises UsageError for a value that is no choice or outside its limits."""
+
+    score: str = option(
+        "symmetry", "Score to draw; the kind training also draws loss", panel=DRAWING,
+        choices=drawable_scores,
+    )  # fmt: skip
+    layer: int = option(0, "Layer of the matrix", panel=DRAWING, metavar="N", least=0)
+    head: int | None = option(
+        None, "Head of the matrix", panel=DRAWING, metavar="N", shown_default="the whole layer", least=0
+    )
+    stack: str | None = option(
+        None, "Draw only this stack: encoder, decoder, cross, vision …", panel=DRAWING, metavar="NAME"
+    )
+    where: Mapping[str, object] | None = option(
+        None, "Draw only the rows with this value; may be repeated, for another column or value", panel=DRAWING,
+        metavar="COLUMN=VALUE", parse=parse_where, repeated=True,
+    )  # fmt: skip
+    published: bool = option(
+        True, "Show published numbers: the 223 models (kind size), those of experiments (shift, test-errors)",
+        panel=DRAWING, shown_default="published",
+    )  # fmt: skip
+
+
+# What makes the rows of a figure → the command that writes files of them.
+SOURCES = {
+    "score": "attngeo score -o FILE", "matrix": "attngeo score", "pretrain": "attngeo pretrain",
+    "analogy": "attngeo analogy -o FILE", "explain": "attngeo analogy --explain CORPUS -o FILE",
+    "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
+    "encodings": "attngeo tabular fit --encodings-output FILE, or a folder of --save",
+    "efa": "attngeo efa run -o FILE", "weights": "attngeo efa attention -o FILE",
+    "vectors": "attngeo.estimators.efa.prediction.tabulate_vectors, or a folder of efa fit --save",
+    "places": "attngeo efa attention --places-output FILE",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +87,7 @@ class FigureSpec:
     """One kind of figure.
 
     description: what it shows, as a noun phrase; {score} stands for the score. source: what makes its rows, a key of
-    `attngeo.reporting.plots.SOURCES`. columns: those that rows must have, besides the score's own; none if it is drawn
+    `SOURCES`. columns: those that rows must have, besides the score's own; none if it is drawn
     from a model. options: the fields of PlotOptions that it uses. draw: a function, or the name "module:function" of
     one in `attngeo.figures`, which is called as draw(*tables, options=options). draws_loss: whether `score` may be
     "loss". most_models: a report draws more models than this one by one, with a menu; None draws them all at once.
@@ -48,6 +111,11 @@ class FigureSpec:
     def describe(self, score: str = "score") -> str:
         """What it shows, in words, with the name of a score in it."""
         return self.description.format(score=score)
+
+    @property
+    def from_saved(self) -> bool:
+        """Whether it may be drawn from the folder of a saved model, too."""
+        return self.source in ("vectors", "encodings")
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -120,7 +188,7 @@ FIGURES: dict[str, FigureSpec] = {
             description="paraphrase errors of word analogies against their cosine errors (analogy --explain)",
         ),
         FigureSpec(
-            name="shift", draw="estimators:draw_shift", source="simulate", columns=("method", "seed", "accuracy"),
+            name="shift", draw="experiments:draw_shift", source="simulate", columns=("method", "seed", "accuracy"),
             description="accuracy of methods on tables against the shift of the test rows, with intervals",
             options=("where", "published"),
         ),
@@ -150,7 +218,7 @@ FIGURES: dict[str, FigureSpec] = {
             description="queries, keys and values of items in each head of the first layer",
         ),
         FigureSpec(
-            name="place-attention", draw="places:draw_place_attention", source="places", options=WHERE,
+            name="place-attention", draw="estimators:draw_place_attention", source="places", options=WHERE,
             columns=("place", "other", "latitude", "longitude", "layer", "weight"),
             description="attention of one place on others, on a map of longitude and latitude",
         ),

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.errors import OutputError, first_line
-from attngeo.figures.options import ImageSize
-from attngeo.options import takes_after_two
+from attngeo.options import DRAWING, Options, option, takes_after_two
 from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -18,6 +17,21 @@ IMAGES = (".png", ".svg", ".pdf")
 SUFFIXES = (".html", ".json", *IMAGES)
 # Pixels of an image if the figure does not say; images are drawn at twice the size, for sharp screens and print.
 WIDTH, HEIGHT, SCALE = 1000, 600, 2
+# Pixels of a side of an image; a smaller one has no room for titles.
+SMALLEST, LARGEST = 300, 10_000
+
+
+class ImageSize(Options):
+    """Pixels of an image. Raises UsageError for a value outside its limits."""
+
+    width: int | None = option(
+        None, "Width of an image, which is drawn with twice as many pixels", panel=DRAWING, metavar="PIXELS",
+        shown_default="that of the figure, else 1000", least=SMALLEST, most=LARGEST,
+    )  # fmt: skip
+    height: int | None = option(
+        None, "Height of an image", panel=DRAWING, metavar="PIXELS", shown_default="that of the figure, else 600",
+        least=SMALLEST, most=LARGEST,
+    )  # fmt: skip
 
 
 def check_figure(path: Path) -> None:

@@ -6,7 +6,6 @@ Functions take rows of `attngeo.score(model, per_head=True)`, of one model or of
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import (
     DASHES,
     GUIDE,
@@ -27,25 +26,25 @@ from attngeo.figures.style import (
     ROLES,
     SIGNED,
     SYMBOLS,
+    Panel,
+    add_band,
     add_chance_line,
     axis_title_of,
     chance_of,
     choose_ticks,
     compose_title,
     escape_name,
-    fade,
     finish_figure,
     label_of,
-    name_panels,
     number_format_of,
-    quartile_shares,
+    quartiles_by,
     role_of,
     split_panels,
     tell_apart,
 )
 from attngeo.papers.saponati2025.published import published_scores
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import statistic, summarise
+from attngeo.scores.summary import QUARTILES, statistic, summarise
 
 # Pixels: the height of a cell, the least height of a panel, and the room between panels and around them.
 CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
@@ -60,17 +59,16 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
 
     White is the chance level; the colours end at the value that is furthest from it. Missing scores are grey.
     """
-    score, names = options.score, name_panels(rows)
-    panels = list(split_panels(rows))
-    heights = [max(own["layer"].nunique() * CELL_HEIGHT, LEAST_HEIGHT) for _, _, own in panels]
+    score, panels = options.score, split_panels(rows)
+    heights = [max(panel.rows["layer"].nunique() * CELL_HEIGHT, LEAST_HEIGHT) for panel in panels]
     figure = make_subplots(
         rows=len(panels), cols=2, column_widths=[0.06, 0.94], horizontal_spacing=0.012,
         vertical_spacing=min(0.9 / max(len(panels) - 1, 1), 90 / (sum(heights) + AROUND)),
         row_heights=heights, shared_yaxes=True,
-        subplot_titles=[part for name in names.values() for part in ("", name)],
+        subplot_titles=[title for panel in panels for title in ("", panel.name)],
     )  # fmt: skip
-    for row, (model, stack, own) in enumerate(panels, 1):
-        _add_map(figure, own, score, row, f"{escape_name(model)}<br>{escape_name(stack)}")
+    for row, panel in enumerate(panels, 1):
+        _add_map(figure, panel, score, row)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     middle, reach = chance_of(score), _furthest(rows[score], chance_of(score))
     figure.update_layout(
@@ -83,9 +81,9 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     return finish_figure(figure, compose_title(rows, f"{label_of(score)} of W_qk"))
 
 
-def _add_map(figure: go.Figure, own: pd.DataFrame, score: str, row: int, name: str) -> None:
+def _add_map(figure: go.Figure, panel: Panel, score: str, row: int) -> None:
     """The whole layers of one stack in the first column of subplots, its heads in the second."""
-    table = own.assign(head=own["head"].astype("Float64").fillna(WHOLE)).pivot_table(
+    table = panel.rows.assign(head=panel.rows["head"].astype("Float64").fillna(WHOLE)).pivot_table(
         index="layer", columns="head", values=score, aggfunc="first", dropna=False
     )
     is_layer = table.columns == WHOLE
@@ -98,8 +96,8 @@ def _add_map(figure: go.Figure, own: pd.DataFrame, score: str, row: int, name: s
             z=part.to_numpy(dtype="float32", na_value=np.nan), y=[int(layer) for layer in part.index],
             x=["all"] if column == 1 else [int(head) for head in part.columns],
             coloraxis="coloraxis", hoverongaps=False, row=row, col=column,
-            hovertemplate=f"{name}, layer %{{y}}, {hovered}<br>{label_of(score)} %{{z:{number_format_of(score)}}}"
-            "<extra></extra>",
+            hovertemplate=f"{panel.hover}, layer %{{y}}, {hovered}<br>{label_of(score)} "
+            f"%{{z:{number_format_of(score)}}}<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(showgrid=False, tickvals=["all"], row=row, col=1)
     if not heads.empty:
@@ -115,22 +113,19 @@ def _furthest(values: pd.Series, middle: float) -> float:
 
 def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """One score against the layer: a line for the whole layers of each stack, a band for the quartiles of its heads."""
-    score, names = options.score, name_panels(rows)
-    figure = go.Figure()
-    used: Counter[str] = Counter()
-    for model, stack, own in split_panels(rows):
-        colour, dash = tell_apart(stack, used[role_of(stack)], DASHES)
-        used[role_of(stack)] += 1
-        name = names[model, stack] or escape_name(stack)
-        heads = _head_quartiles(own, score)
-        _add_head_band(figure, heads, colour, name)
+    score, number, figure = options.score, number_format_of(options.score), go.Figure()
+    for panel in split_panels(rows):
+        colour, dash = tell_apart(panel, DASHES)
+        own, name = panel.rows, panel.name or escape_name(panel.stack)
+        heads = quartiles_by(own[own["head"].notna()], "layer", score).astype("float32")
+        if not heads.empty:
+            add_band(figure, heads["lower"], heads["upper"], colour, name)
         layers = own[own["head"].isna()].set_index("layer")[score].astype("float32")
-        number = number_format_of(score)
         figure.add_scatter(
             x=layers.index, y=layers, name=name, legendgroup=name, mode="lines+markers",
             line={"color": colour, "width": 2.5, "dash": dash}, marker={"size": 6},
             customdata=heads.reindex(layers.index).to_numpy(dtype="float32", na_value=np.nan),
-            hovertemplate=f"{escape_name(model)}<br>{escape_name(stack)}, layer %{{x}}<br>"
+            hovertemplate=f"{panel.hover}, layer %{{x}}<br>"
             f"{label_of(score)} %{{y:{number}}}<br>its heads: median %{{customdata[1]:{number}}}, "
             f"quartiles %{{customdata[0]:{number}}} to %{{customdata[2]:{number}}}<extra></extra>",
         )  # fmt: skip
@@ -141,40 +136,22 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     return finish_figure(figure, compose_title(rows, f"{label_of(score)} of each layer, with quartiles over its heads"))
 
 
-def _head_quartiles(own: pd.DataFrame, score: str) -> pd.DataFrame:
-    """The quartiles over the heads of each layer: columns lower, median and upper; empty without heads."""
-    by_layer = own[own["head"].notna()].groupby("layer")[score]
-    return pd.DataFrame({place: by_layer.quantile(share) for place, share in quartile_shares().items()}).astype(
-        "float32"
-    )
-
-
-def _add_head_band(figure: go.Figure, heads: pd.DataFrame, colour: str, group: str) -> None:
-    if heads.empty:
-        return
-    edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group}
-    figure.add_scatter(x=heads.index, y=heads["upper"], **edge)
-    figure.add_scatter(x=heads.index, y=heads["lower"], fill="tonexty", fillcolor=fade(colour), **edge)
-
-
 def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
     """One point for each head: its directionality against its symmetry. Raises DataError if there are no heads."""
     heads = rows[rows["head"].notna()]
     if heads.empty:
         raise DataError("the rows of heads are missing; write them with attngeo score --per-head")
-    names = name_panels(rows)
     figure = go.Figure()
-    used: Counter[str] = Counter()
     trace = go.Scattergl if len(heads) > MANY_POINTS else go.Scatter
-    for model, stack, own in split_panels(heads):
-        colour, symbol = tell_apart(stack, used[role_of(stack)], SYMBOLS)
-        used[role_of(stack)] += 1
+    for panel in split_panels(heads):
+        colour, symbol = tell_apart(panel, SYMBOLS)
+        own = panel.rows
         figure.add_trace(trace(
             x=own["symmetry"].astype("float32"), y=own["directionality"].astype("float32"), mode="markers",
-            name=names[model, stack] or escape_name(stack),
+            name=panel.name or escape_name(panel.stack),
             marker={"color": colour, "symbol": symbol, "size": 7, "opacity": 0.65},
             customdata=own[["layer", "head"]].to_numpy(dtype="int32"),
-            hovertemplate=f"{escape_name(model)}<br>{escape_name(stack)}, layer %{{customdata[0]}}, "
+            hovertemplate=f"{panel.hover}, layer %{{customdata[0]}}, "
             "head %{customdata[1]}<br>symmetry %{x:+.3f}<br>directionality %{y:+.3f}<extra></extra>",
         ))  # fmt: skip
     add_chance_line(figure, "directionality")
@@ -238,7 +215,7 @@ def _add_measured(figure: go.Figure, sized: pd.DataFrame, score: str) -> None:
     """The median of each stack with a bar from quartile to quartile; named if there are few."""
     named = len(sized) <= MOST_NAMED
     for role, own in sized.groupby(sized["stack"].map(role_of), sort=False):
-        lower, middle, upper = (own[statistic(score, place)].astype("float32") for place in quartile_shares())
+        lower, middle, upper = (own[statistic(score, place)].astype("float32") for place in QUARTILES)
         figure.add_scatter(
             x=own["parameters"].astype("int64"), y=middle, mode="markers+text" if named else "markers",
             text=[escape_name(row.model, NAME_LENGTH) for row in own.itertuples()] if named else None,

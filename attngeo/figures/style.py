@@ -8,14 +8,16 @@ https://personal.sron.nl/~pault/.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from attngeo.bounds import printable
-from attngeo.figures.options import LOSS
+from attngeo.figures.kinds import LOSS
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUANTILES, QUARTILES
 
@@ -26,11 +28,6 @@ TICK_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 # Chance levels of forms as wide as this are their limits, to the digits that a figure shows.
 WIDE = 2**20
 DIGITS = 3
-# The half width of an interval in standard errors. Distance between the points of two methods, as a share of that
-# between two places of an axis.
-ERRORS, DODGE = 2.0, 0.09
-# The format of shares on a colour bar: as many digits as its ticks need.
-SHARE = ".3~%"
 
 
 def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
@@ -45,21 +42,33 @@ def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
     return html.escape(printable(name), quote=False).replace("{", "&#123;")
 
 
-def split_panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Model, stack and rows of every stack of every model, in the order of the rows."""
-    for (model, stack), own in rows.groupby(["model", "stack"], sort=False):
-        yield str(model), str(stack), own
+class Panel(NamedTuple):
+    """One stack of one model. name: what tells it from the others, "" for a single one. number: among its role's."""
+
+    model: str
+    stack: str
+    name: str
+    number: int
+    rows: pd.DataFrame
+
+    @property
+    def hover(self) -> str:
+        """The model and the stack, as hovers begin."""
+        return f"{escape_name(self.model)}<br>{escape_name(self.stack)}"
 
 
-def name_panels(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """(model, stack) → what tells this panel from the others: the stack, the model, or both; "" for a single panel."""
-    pairs = [(model, stack) for model, stack, _ in split_panels(rows)]
-    models, stacks = {model for model, _ in pairs}, {stack for _, stack in pairs}
-    if len(models) == 1:
-        return {(model, stack): escape_name(stack) if len(stacks) > 1 else "" for model, stack in pairs}
-    if len(models) == len(pairs):
-        return {(model, stack): escape_name(model) for model, stack in pairs}
-    return {(model, stack): f"{escape_name(model)} · {escape_name(stack)}" for model, stack in pairs}
+def split_panels(rows: pd.DataFrame) -> list[Panel]:
+    """Every stack of every model, in the order of the rows; its name has the model, the stack, or both."""
+    groups, models = list(rows.groupby(["model", "stack"], sort=False)), rows["model"].nunique()
+    panels, roles = [], Counter[str]()
+    for (model, stack), own in groups:
+        names = [escape_name(model)] if models > 1 else []
+        if len(groups) > models:
+            names.append(escape_name(stack))
+        role = role_of(str(stack))
+        panels.append(Panel(str(model), str(stack), " · ".join(names), roles[role], own))
+        roles[role] += 1
+    return panels
 
 
 def compose_title(rows: pd.DataFrame, shown: str) -> str:
@@ -68,12 +77,15 @@ def compose_title(rows: pd.DataFrame, shown: str) -> str:
     return f"{escape_name(models[0])}: {shown}" if len(models) == 1 else shown
 
 
-def finish_figure(figure: go.Figure, title: str, details: str = "") -> go.Figure:
-    """The figure with a title, details in smaller type below it, and a legend if there are traces to tell apart."""
+def finish_figure(figure: go.Figure, title: str, details: str = "", top: int = 70) -> go.Figure:
+    """The figure with a title, details in smaller type below it, and a legend if there are traces to tell apart.
+
+    top: pixels above the panels, which may have titles of their own.
+    """
     text = f"{title}<br><sup>{details}</sup>" if details else title
     named = sum(trace.showlegend is not False and bool(trace.name) for trace in figure.data)
     return figure.update_layout(
-        title=text, template="plotly_white", showlegend=named > 1, margin={"t": 70, "r": 30},
+        title=text, template="plotly_white", showlegend=named > 1, margin={"t": top, "r": 30},
         hoverlabel={"align": "left"},
     )  # fmt: skip
 
@@ -117,29 +129,22 @@ def add_chance_line(figure: go.Figure, score: str, axis: str = "y") -> None:
         figure.add_vline(x=chance_of(score), line=line)
 
 
-def quartile_shares() -> dict[str, float]:
-    """lower, median, upper → the quantile that each is."""
-    return {place: QUANTILES[place] for place in QUARTILES}
+def quartiles_by(rows: pd.DataFrame, key: str, score: str) -> pd.DataFrame:
+    """The quartiles of a score for each value of a column: columns lower, median and upper."""
+    grouped = rows.groupby(key)[score]
+    return pd.DataFrame({place: grouped.quantile(QUANTILES[place]) for place in QUARTILES})
 
 
-def average_runs(values: pd.Series, by: pd.Series) -> pd.DataFrame:
-    """The values of runs for each key: columns mean, error (two standard errors; missing for one run) and runs."""
-    grouped = values.groupby(by, sort=False)
-    counts = grouped.size()
-    error = (ERRORS * grouped.std() / counts**0.5).where(counts > 1)
-    return pd.DataFrame({"mean": grouped.mean(), "error": error, "runs": counts})
+def add_band(figure: go.Figure, lower: pd.Series, upper: pd.Series, colour: str, group: str) -> None:
+    """Add a band from one line to another, which a click on the group's name in the legend hides."""
+    edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group}
+    figure.add_scatter(x=upper.index, y=upper, **edge)
+    figure.add_scatter(x=lower.index, y=lower, fill="tonexty", fillcolor=_fade(colour), **edge)
 
 
-def colour_methods(names: Sequence[str], ours: str) -> dict[str, str]:
-    """A colour for each method that is compared: ours is marked, the others are sampled from a scale."""
-    others = [name for name in names if name != ours]
-    scale = sample_colorscale(MODELS, [0.15 + 0.7 * at / max(len(others) - 1, 1) for at in range(len(others))])
-    return dict(zip(others, scale, strict=True)) | {ours: MARKED}
-
-
-def dodge(names: Sequence[str]) -> dict[str, float]:
-    """How far the points of each method are beside their place on the axis, so that none hides another."""
-    return {name: DODGE * (at - (len(names) - 1) / 2) for at, name in enumerate(names)}
+def sample_colours(scale: str, count: int, first: float, last: float) -> list[str]:
+    """Colours of a scale, from the share `first` of it to the share `last`."""
+    return list(sample_colorscale(scale, [first + (last - first) * at / max(count - 1, 1) for at in range(count)]))
 
 
 ROLES = {
@@ -178,21 +183,14 @@ def role_of(stack: str) -> str:
     return next((role for role in ROLES if name.startswith(role)), name)
 
 
-def colour_of(stack: str) -> str:
-    """The colour of a stack of attention."""
-    return ROLES.get(role_of(stack), OTHER)
-
-
-def tell_apart(stack: str, number: int, styles: Sequence[str]) -> tuple[str, str]:
-    """The colour and the dash or symbol of one of several models, by its number among those of the same role.
+def tell_apart(panel: Panel, styles: Sequence[str]) -> tuple[str, str]:
+    """The colour of a panel's role, and the dash or symbol that tells it from others of the same role.
 
     The colour is lighter in each round of the styles, twice at most.
-
-    >>> tell_apart("encoder", 1, DASHES), tell_apart("encoder", 6, DASHES)
-    (('#0072B2', 'dash'), ('#8cc0dc', 'solid'))
     """
-    rounds, at = divmod(number, len(styles))
-    return _lighten(colour_of(stack), LIGHTER[min(rounds, len(LIGHTER) - 1)]), styles[at]
+    rounds, at = divmod(panel.number, len(styles))
+    colour = ROLES.get(role_of(panel.stack), OTHER)
+    return _lighten(colour, LIGHTER[min(rounds, len(LIGHTER) - 1)]), styles[at]
 
 
 def _lighten(colour: str, share: float) -> str:
@@ -201,7 +199,7 @@ def _lighten(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts) if share else colour
 
 
-def fade(colour: str, opacity: float = 0.2) -> str:
+def _fade(colour: str, opacity: float = 0.2) -> str:
     """The colour of a band around a line of this colour."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"

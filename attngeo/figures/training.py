@@ -7,16 +7,14 @@ layer), a column for each score, and loss.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from attngeo.errors import UsageError
-from attngeo.figures.options import LOSS, PlotOptions
+from attngeo.figures.kinds import LOSS, PlotOptions
 from attngeo.figures.style import (
     DASHES,
     INITIALISATIONS,
@@ -24,21 +22,23 @@ from attngeo.figures.style import (
     OBJECTIVE_NAMES,
     OBJECTIVES,
     OTHER,
+    add_band,
     add_chance_line,
     axis_title_of,
     escape_name,
-    fade,
     finish_figure,
     label_of,
-    quartile_shares,
+    quartiles_by,
+    sample_colours,
 )
 
 # The end of the colour scale of layers: what follows is a yellow that white paper swallows.
 LAST_COLOUR = 0.85
+# What tells groups of runs apart.
+KEYS = ("objective", "init")
 
 
-@dataclass(frozen=True)
-class _RunGroup:
+class _RunGroup(NamedTuple):
     """The runs of one objective and initialisation, over seeds. name: what tells them from the other groups."""
 
     name: str
@@ -58,17 +58,15 @@ def draw_training(curves: pd.DataFrame, options: PlotOptions) -> go.Figure:
 
 def _draw_scores(curves: pd.DataFrame, score: str) -> go.Figure:
     layers = curves[curves["head"].isna()]
+    groups, common = _group_runs(layers)
     figure = go.Figure(layout={"xaxis_title": "step", "yaxis_title": axis_title_of(score)})
-    for group in _group_runs(layers):
-        by_step = group.rows.groupby("step")[score]
-        _add_band(
-            figure, pd.DataFrame({name: by_step.quantile(share) for name, share in quartile_shares().items()}), group
-        )
+    for group in groups:
+        _add_line(figure, quartiles_by(group.rows, "step", score), group)
     add_chance_line(figure, score)
     over = f"median and quartiles over {layers['layer'].nunique()} layers"
     if layers["seed"].nunique() > 1:
         over += f" and {_count_seeds(layers)}"
-    return finish_figure(figure, f"{label_of(score)} of W_qk", ", ".join([*_common_names(layers), over]))
+    return finish_figure(figure, f"{label_of(score)} of W_qk", ", ".join([*common, over]))
 
 
 def _draw_losses(curves: pd.DataFrame) -> go.Figure:
@@ -79,11 +77,12 @@ def _draw_losses(curves: pd.DataFrame) -> go.Figure:
             "with where, such as objective=mlm"
         )
     losses = curves[["objective", "init", "seed", "step", LOSS]].dropna().drop_duplicates()
+    groups, common = _group_runs(losses)
     figure = go.Figure(layout={"xaxis_title": "step", "yaxis_title": axis_title_of(LOSS)})
-    for group in _group_runs(losses):
-        _add_band(figure, group.rows.groupby("step")[LOSS].agg(["min", "mean", "max"]), group)
+    for group in groups:
+        _add_line(figure, group.rows.groupby("step")[LOSS].agg(["min", "mean", "max"]), group)
     over = [f"mean and range over {_count_seeds(losses)}"] if losses["seed"].nunique() > 1 else []
-    return finish_figure(figure, "training loss", ", ".join([*_common_names(losses), *over]))
+    return finish_figure(figure, "training loss", ", ".join([*common, *over]))
 
 
 def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -93,7 +92,7 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
     """
     score = options.score
     layers = curves[curves["head"].isna()]
-    groups = list(_group_runs(layers))
+    groups, common = _group_runs(layers)
     several = len(groups) > 1
     figure = make_subplots(
         cols=len(groups), shared_yaxes=True, x_title="step",
@@ -104,13 +103,13 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
         _add_layers(figure, group, sorted(layers["layer"].unique()), score, column)
     figure.update_yaxes(title=axis_title_of(score), col=1)
     over = [f"median over {_count_seeds(layers)}"] if layers["seed"].nunique() > 1 else []
-    finish_figure(figure, f"{label_of(score)} of W_qk, layer by layer", ", ".join([*_common_names(layers), *over]))
-    return figure.update_layout(margin_t=120 if several else 70)  # panel titles are below the title
+    title, details = f"{label_of(score)} of W_qk, layer by layer", ", ".join([*common, *over])
+    return finish_figure(figure, title, details, top=120 if several else 70)
 
 
 def _add_layers(figure: go.Figure, group: _RunGroup, layers: list[int], score: str, column: int) -> None:
     """A line for each layer of a group of runs; the first panel has the legend of all."""
-    colours = sample_colorscale(LAYERS, [LAST_COLOUR * i / max(len(layers) - 1, 1) for i in range(len(layers))])
+    colours = sample_colours(LAYERS, len(layers), 0, LAST_COLOUR)
     for layer, colour in zip(layers, colours, strict=True):
         line = group.rows[group.rows["layer"] == layer].groupby("step")[score].median()
         figure.add_scatter(
@@ -121,50 +120,35 @@ def _add_layers(figure: go.Figure, group: _RunGroup, layers: list[int], score: s
         )  # fmt: skip
 
 
-def _group_runs(rows: pd.DataFrame) -> Iterator[_RunGroup]:
-    """Colours tell objectives apart, or initialisations of one objective; dashes groups of one colour."""
-    several = {name: rows[name].nunique() > 1 for name in ("objective", "init")}
-    seen: Counter[str] = Counter()
-    for (objective, init), own in rows.groupby(["objective", "init"], sort=False):
-        names = []
-        if several["objective"] or not several["init"]:
-            names.append(_name_objective(objective))
-        if several["init"]:
-            names.append(_name_init(init))
-        if several["init"] and not several["objective"]:
-            colour = INITIALISATIONS.get(str(init), OTHER)
-        else:
-            colour = OBJECTIVES.get(str(objective), OTHER)
-        dash = DASHES[seen[colour] % len(DASHES)]
+def _group_runs(rows: pd.DataFrame) -> tuple[list[_RunGroup], list[str]]:
+    """The runs of each objective and initialisation, and the names of what all of them have in common.
+
+    Colours tell objectives apart, or initialisations of one objective; dashes groups of one colour.
+    """
+    several = [key for key in KEYS if rows[key].nunique() > 1]
+    groups, seen = [], Counter[str]()
+    for values, own in rows.groupby(list(KEYS), sort=False):
+        about = dict(zip(KEYS, map(str, values), strict=True))
+        name = ", ".join(_name(key, about[key]) for key in several or ["objective"])
+        by_init = several == ["init"]
+        colour = INITIALISATIONS.get(about["init"], OTHER) if by_init else OBJECTIVES.get(about["objective"], OTHER)
+        groups.append(_RunGroup(name, colour, DASHES[seen[colour] % len(DASHES)], own))
         seen[colour] += 1
-        yield _RunGroup(", ".join(names), colour, dash, own)
+    return groups, [_name(key, str(rows[key].iloc[0])) for key in KEYS if key not in several]
 
 
-def _name_objective(objective: object) -> str:
-    return escape_name(OBJECTIVE_NAMES.get(str(objective), objective))
-
-
-def _name_init(init: object) -> str:
-    return f"{escape_name(init)} init"
-
-
-def _common_names(rows: pd.DataFrame) -> list[str]:
-    """The objective and the initialisation that all lines have in common, as far as they have."""
-    objectives, inits = rows["objective"].unique(), rows["init"].unique()
-    names = [_name_objective(objectives[0])] if len(objectives) == 1 else []
-    return [*names, _name_init(inits[0])] if len(inits) == 1 else names
+def _name(key: str, value: str) -> str:
+    return f"{escape_name(value)} init" if key == "init" else escape_name(OBJECTIVE_NAMES.get(value, value))
 
 
 def _count_seeds(rows: pd.DataFrame) -> str:
     return f"{rows['seed'].nunique()} seeds"
 
 
-def _add_band(figure: go.Figure, spread: pd.DataFrame, group: _RunGroup) -> None:
+def _add_line(figure: go.Figure, spread: pd.DataFrame, group: _RunGroup) -> None:
     """A line of the middle column, in a band from the first column to the last."""
     lower, middle, upper = (spread[column] for column in spread.columns)
-    edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group.name}
-    figure.add_scatter(x=spread.index, y=upper, **edge)
-    figure.add_scatter(x=spread.index, y=lower, fill="tonexty", fillcolor=fade(group.colour), **edge)
+    add_band(figure, lower, upper, group.colour, group.name)
     figure.add_scatter(
         x=spread.index, y=middle, name=group.name, legendgroup=group.name,
         line={"color": group.colour, "width": 2.5, "dash": group.dash}, customdata=pd.concat([lower, upper], axis=1),

@@ -81,7 +81,13 @@ class AttentionGeometryCallback(TrainerCallback):
     ) -> None:
         """Find the attention of the model, read the rows of an earlier session, and score before the first update."""
         model: PreTrainedModel = kwargs["model"]
-        self._sites = _find_sites(model, self._stack)
+        store = ModuleStore(model)
+        if any(getattr(parameter, "ds_id", None) is not None for parameter in model.parameters()):
+            raise UnsupportedModelError(
+                f"{store.ref}: DeepSpeed ZeRO-3 has no whole weights to score during training; use FSDP, or score the "
+                "checkpoints that it saves"
+            )
+        self._sites = select(sites_of(store)[0], self._stack, None, store.ref)
         self._rows, self._trackers = _read_rows(self._path(args), state.global_step), None
         if state.global_step == 0:
             self._record(args, state, control, model, loss=math.nan)
@@ -97,7 +103,7 @@ class AttentionGeometryCallback(TrainerCallback):
     ) -> None:
         """End the trackers' runs that this callback began."""
         for tracker in self._trackers or ():
-            if not isinstance(tracker, _Joined):
+            if type(tracker).__name__ not in ONE_RUN:
                 tracker.on_train_end(args, state, control, model=kwargs["model"])
         self._trackers = None
 
@@ -107,10 +113,13 @@ class AttentionGeometryCallback(TrainerCallback):
     def _record(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, loss: float
     ) -> None:
-        weights = _gather_weights(model, self._sites)
+        weights = model.state_dict()
+        gathered = [
+            {name: _gather(weights[name])[rows] for name, rows in site.reads.items()} for site in self._sites
+        ]  # all processes take part
         if not state.is_world_process_zero:
             return
-        scores = [row for site, tensors in weights for row in _score(site, tensors)]
+        scores = [row for site, tensors in zip(self._sites, gathered, strict=True) for row in _score(site, tensors)]
         self._rows += [{"step": state.global_step, "loss": loss} | row for row in scores]
         path = self._path(args)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,44 +134,20 @@ class AttentionGeometryCallback(TrainerCallback):
         """Log by further trackers: the Trainer calls its own before this callback, which cannot add to their logs."""
         if self._trackers is None:
             kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
-            joined = [type(kind.__name__, (_Joined, kind), {}) if kind.__name__ in ONE_RUN else kind for kind in kinds]
-            self._trackers = [kind() for kind in joined]
+            self._trackers = [kind() for kind in kinds]
             for tracker in self._trackers:
-                if not isinstance(tracker, _Joined):
+                if type(tracker).__name__ in ONE_RUN:
+                    tracker.setup = lambda *_, **__: None  # which begins a run
+                else:
                     tracker.on_train_begin(args, state, control, model=model)
         for tracker in self._trackers:
             tracker.on_log(args, state, control, model=model, logs=dict(self.medians))
 
 
-class _Joined:
-    """A tracker that logs to the run that another instance began: `setup`, which begins one, does nothing."""
-
-    def setup(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
-
-
-def _find_sites(model: PreTrainedModel, stack: str | None) -> list[AttentionSite]:
-    store = ModuleStore(model)
-    if any(getattr(parameter, "ds_id", None) is not None for parameter in model.parameters()):
-        raise UnsupportedModelError(
-            f"{store.ref}: DeepSpeed ZeRO-3 has no whole weights to score during training; use FSDP, or score the "
-            "checkpoints that it saves"
-        )
-    sites, _ = sites_of(store)
-    return select(sites, stack, None, store.ref)
-
-
-def _gather_weights(
-    model: PreTrainedModel, sites: list[AttentionSite]
-) -> list[tuple[AttentionSite, dict[str, Tensor]]]:
-    """The tensors of every site, on their devices; all processes take part in gathering sharded ones."""
-    state = model.state_dict()
-
-    def gather(tensor: Any) -> Tensor:
-        values: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # a DTensor, as FSDP has
-        return values.detach()
-
-    return [(site, {name: gather(state[name])[rows] for name, rows in site.reads.items()}) for site in sites]
+def _gather(tensor: Any) -> Tensor:
+    """The whole tensor; one that is sharded, as by FSDP, is a DTensor."""
+    values: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return values.detach()
 
 
 def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:

@@ -19,16 +19,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import ViTImageProcessorPil
 
-from attngeo.checkpoints.reference import is_path, local_path
-from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, first_line
-from attngeo.pretrain.formats import list_names
+from attngeo.checkpoints.reference import is_path
+from attngeo.errors import DataError, first_line
 from attngeo.pretrain.hub_data import explain_errors, open_builder
-from attngeo.pretrain.sources import HUB_REFERENCE
+from attngeo.pretrain.sources import HUB_REFERENCE, explain_no_path, list_names, resolve_path
 
-# Short names of data sets of the Hub.
-NAMED: Mapping[str, str] = {"cifar10": "uoft-cs/cifar10"}
+CIFAR10 = "uoft-cs/cifar10"
 # Names of the split to test on, in the order in which they are tried.
 TEST_SPLITS = ("test", "validation")
+EXPECTED = "a folder with a sub-folder of images for each label, org/name of the Hub, digits or cifar10"
 HELD_OUT = 0.1
 DIGITS_TRAINED_ON = 0.8
 
@@ -37,15 +36,14 @@ DIGITS_TRAINED_ON = 0.8
 class ImageData:
     """Labelled images to train and to test on, as tables of `datasets`.
 
-    image, label: the names of the columns. labels: names of the labels, in the order of their numbers. numbers: from
-    values of the label column to numbers. channels: 1 for grey images, 3 for RGB.
+    Their columns are "image" and "label", which was called `column`. labels: names of the labels, in the order of their
+    numbers. numbers: from values of the label column to numbers. channels: 1 for grey images, 3 for RGB.
     """
 
     name: str
     train: datasets.Dataset
     test: datasets.Dataset
-    image: str
-    label: str
+    column: str
     labels: list[str]
     numbers: Mapping[Any, int]
     channels: int
@@ -61,26 +59,16 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
     """
     if reference == "digits":
         return _build_data(reference, _make_digits(), channels=1, seed=seed)
-    name = NAMED.get(reference, reference)
-    hub, path = HUB_REFERENCE.fullmatch(name), None if reference in NAMED else _find_existing(reference)
+    name = CIFAR10 if reference == "cifar10" else reference
+    path, hub = resolve_path(name, EXPECTED), HUB_REFERENCE.fullmatch(name)
     with explain_errors(reference):
-        if path is not None:
+        if name and reference == name and path.exists():
             splits = _open_folder(reference, path)
         elif hub and not is_path(hub["name"]):
             splits = _open_hub(name)
         else:
-            raise DataUnavailableError(
-                f"{reference or repr(reference)}: no such folder; give one, org/name of the Hub, digits or cifar10"
-            )
+            raise explain_no_path(reference, EXPECTED)
         return _build_data(reference, splits, channels=3, seed=seed)
-
-
-def _find_existing(reference: str) -> Path | None:
-    try:
-        path = local_path(reference)
-    except ModelNotFoundError:
-        return None
-    return path if reference and path.exists() else None
 
 
 def _make_digits() -> dict[str, datasets.Dataset]:
@@ -100,8 +88,7 @@ def _open_folder(reference: str, path: Path) -> dict[str, datasets.Dataset]:
     endings = Image.registered_extensions()
     if not any(file.suffix.lower() in endings for file in path.rglob("*")):
         raise DataError(f"{reference} holds no images, expected a sub-folder of them for each label")
-    splits: dict[str, datasets.Dataset] = datasets.load_dataset("imagefolder", data_dir=str(path.absolute()))
-    return splits
+    return dict(datasets.load_dataset("imagefolder", data_dir=str(path.absolute())))
 
 
 def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
@@ -137,8 +124,10 @@ def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, chann
         raise DataError(f"{reference}: all images have the label {labels[0]!r}, expected at least two labels")
     if test is None:
         train, test = _hold_out(train, seed)
-    train, test = (rows.select_columns([image, label]) for rows in (train, test))
-    return ImageData(reference, train, test, image, label, labels, numbers, channels)
+    train, test = (
+        rows.select_columns([image, label]).rename_columns({image: "image", label: "label"}) for rows in (train, test)
+    )
+    return ImageData(reference, train, test, label, labels, numbers, channels)
 
 
 def _image_column(reference: str, features: Mapping[str, Any]) -> str:
@@ -217,25 +206,20 @@ class ImageSplit(Dataset[tuple[Tensor, int]]):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Tensor, int]]:
         """Several images; data loaders request whole batches by this name, which takes half the time for small ones."""
-        if outside := [number for number in numbers if not 0 <= number < len(self)]:
-            raise IndexError(outside[0])
+        _check_numbers(numbers, len(self))
         try:
             rows = self._rows[[int(number) for number in numbers]]
-            images = [convert_mode(image, self._data.channels) for image in rows[self._data.image]]
+            images = [convert_mode(image, self._data.channels) for image in rows["image"]]
             pixels = self._processor(images, return_tensors="pt")["pixel_values"]
         except Exception as error:
             if len(numbers) > 1:
                 return [self[number] for number in numbers]  # raises for the broken one alone
+            encoded = self._rows.cast_column("image", datasets.Image(decode=False))[int(numbers[0])]["image"]
+            place = (encoded and encoded["path"]) or f"{self._split} image {numbers[0]}"
             raise DataError(
-                f"{self._data.name}: {self._place(numbers[0])} cannot be decoded ({first_line(error)}); replace it, or "
-                "leave it out"
+                f"{self._data.name}: {place} cannot be decoded ({first_line(error)}); replace it, or leave it out"
             ) from error
-        labels = [self._data.numbers[label] for label in rows[self._data.label]]
-        return list(zip(pixels, labels, strict=True))
-
-    def _place(self, number: int) -> str:
-        encoded = self._rows.cast_column(self._data.image, datasets.Image(decode=False))[int(number)][self._data.image]
-        return (encoded and encoded["path"]) or f"{self._split} image {number}"
+        return list(zip(pixels, [self._data.numbers[label] for label in rows["label"]], strict=True))
 
 
 class ShuffledImages(Dataset[dict[str, Any]]):
@@ -256,18 +240,18 @@ class ShuffledImages(Dataset[dict[str, Any]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several images; see `ImageSplit`."""
-        if outside := [index for index in indices if not 0 <= index < self._count]:
-            raise IndexError(outside[0])
-        images = self._split.__getitems__([self._number(index) for index in indices])
+        _check_numbers(indices, self._count)
+        places = [divmod(index, len(self._split)) for index in indices]
+        numbers = [int(_shuffle(self._seed, epoch, len(self._split))[place]) for epoch, place in places]
         return [
             {"pixel_values": pixels, "label": label, "index": index}
-            for index, (pixels, label) in zip(indices, images, strict=True)
+            for index, (pixels, label) in zip(indices, self._split.__getitems__(numbers), strict=True)
         ]
 
-    def _number(self, index: int) -> int:
-        """Which image of the split comes at this place."""
-        epoch, place = divmod(index, len(self._split))
-        return int(_shuffle(self._seed, epoch, len(self._split))[place])
+
+def _check_numbers(numbers: Sequence[int], count: int) -> None:
+    if outside := [number for number in numbers if not 0 <= number < count]:
+        raise IndexError(outside[0])
 
 
 @lru_cache(maxsize=2)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from transformers import (
 from attngeo.errors import DataError, UsageError
 from attngeo.pretrain.image_data import ImageSplit, ShuffledImages, make_processor, open_images, unwrap_worker_errors
 from attngeo.pretrain.initialisation import check_init, initialise
-from attngeo.pretrain.models import build_classifier, configure_images
+from attngeo.pretrain.models import build_model, configure_images, read_config
 from attngeo.pretrain.options import ImagePretrainOptions
 from attngeo.pretrain.trainer import RunTrainer, TrainingTask
 
@@ -55,7 +55,7 @@ STREAM = 1
 
 def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTask:
     """Everything that a run on images needs. Raises UsageError, DataUnavailableError and DataError."""
-    size = read_image_size(configure_images(options, [], channels=3), options.model)
+    size = read_image_size(read_config(options.model, options.objective_name), options.model)
     check_init(options.init)
     data = open_images(options.data, seed=options.seed)
     processor = make_processor(size, data.channels)
@@ -71,14 +71,15 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     updates_per_epoch = math.ceil(len(train) / images_per_update)
     steps, warmup = _count_steps(options, updates_per_epoch)
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
-    model = build_classifier(configure_images(options, data.labels, data.channels))
+    model = build_model(configure_images(options, data.labels, data.channels), options.objective_name)
     changed = initialise(model, options.init, seed=options.seed)
-    average = ModelEMA(model, adapt_decay(options.ema_decay, images_per_update, steps / updates_per_epoch))
+    decay = adapt_decay(options.ema_decay, images_per_update, steps / updates_per_epoch)
+    average = start_average(model, decay)
     smoothing = options.label_smoothing
     about = {
         "name": data.name, "images": len(train), "test_images": len(test), "labels": len(data.labels),
-        "label_column": data.label, "epochs": round(steps * images_per_update / len(train), 3),
-        "channels": data.channels, "image_size": size, "ema_decay": average.decay,
+        "label_column": data.column, "epochs": round(steps * images_per_update / len(train), 3),
+        "channels": data.channels, "image_size": size, "ema_decay": decay,
     }  # fmt: skip
     return TrainingTask(
         model=model,
@@ -94,7 +95,7 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
             "images": images,
             "images_per_second": round(images / max(seconds, 1e-9), 1),
         },
-        others={"model-ema": lambda: average.model},
+        others={"model-ema": lambda: cast("PreTrainedModel", average.module)},
         evaluate=partial(evaluate, test, average, smoothing),
     )
 
@@ -116,33 +117,26 @@ def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple
 def read_image_size(config: PreTrainedConfig, name: str) -> int:
     """Height and width of a model's images. Raises UsageError if they differ, or if patches do not divide them."""
     config = getattr(config, "vision_config", config)
-    sizes, patches = (_read_pair(getattr(config, key, None)) for key in ("image_size", "patch_size"))
-    height, width = sizes or (IMAGE_SIZE, IMAGE_SIZE)
-    if height != width:
-        raise UsageError(f"{name}: image_size is {height} × {width}, expected a square; set one number")
-    for patch in patches or ():
-        if height % patch:
+    sizes, patches = (np.atleast_1d(getattr(config, key, None) or default).tolist()
+                      for key, default in (("image_size", IMAGE_SIZE), ("patch_size", 1)))  # fmt: skip
+    if len({*sizes}) > 1:
+        raise UsageError(f"{name}: image_size is {' × '.join(map(str, sizes))}, expected a square; set one number")
+    for patch in patches:
+        if sizes[0] % patch:
             raise UsageError(
-                f"{name}: patch_size {patch} does not divide image_size {height}; make image_size a multiple of it"
+                f"{name}: patch_size {patch} does not divide image_size {sizes[0]}; make image_size a multiple of it"
             )
-    return height
-
-
-def _read_pair(size: Any) -> tuple[int, int] | None:
-    """Height and width of a size that is one number, or two, or missing."""
-    if isinstance(size, int):
-        return size, size
-    return (int(size[0]), int(size[-1])) if size else None
+    return int(sizes[0])
 
 
 @unwrap_worker_errors()
 @torch.inference_mode()
-def evaluate(split: ImageSplit, average: ModelEMA, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
+def evaluate(split: ImageSplit, average: AveragedModel, smoothing: float, trainer: RunTrainer) -> Mapping[str, float]:
     """Mean loss, with the smoothing of training, and accuracy, of the model ("eval") and of the average ("ema")."""
     args = trainer.args
     share = Subset(split, range(args.process_index, len(split), args.world_size))
     batches = DataLoader(share, args.per_device_train_batch_size, num_workers=args.dataloader_num_workers)
-    models = {"eval": cast("PreTrainedModel", trainer.model), "ema": average.model}
+    models = {"eval": cast("PreTrainedModel", trainer.model), "ema": cast("PreTrainedModel", average.module)}
     for model in models.values():
         model.train(mode=False)
     sums = torch.zeros(len(models), 2, device=args.device)
@@ -188,7 +182,7 @@ class ImageTrainer(RunTrainer):
     average: of the model's weights; it is saved in checkpoints and restored from them. smoothing: of labels.
     """
 
-    def __init__(self, *args: Any, average: ModelEMA, smoothing: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, average: AveragedModel, smoothing: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # All batches have one size, so the mean over accumulated batches is the mean of their means.
         self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = False
@@ -231,17 +225,9 @@ class ImageTrainer(RunTrainer):
             super().resume(checkpoint)
 
 
-class ModelEMA(AveragedModel):
-    """The exponential moving average of a model's weights: decay · average + (1 − decay) · weights."""
-
-    def __init__(self, model: PreTrainedModel, decay: float) -> None:
-        super().__init__(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)  # type: ignore[no-untyped-call]
-        self.decay = decay
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """A model with the averaged weights."""
-        return cast("PreTrainedModel", self.module)
+def start_average(model: PreTrainedModel, decay: float) -> AveragedModel:
+    """The exponential moving average of a model's weights, `module`: decay · average + (1 − decay) · weights."""
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)  # type: ignore[no-untyped-call]
 
 
 def adapt_decay(decay: float, images: int, epochs: float) -> float:
@@ -257,7 +243,7 @@ def adapt_decay(decay: float, images: int, epochs: float) -> float:
 class UpdateEMA(TrainerCallback):
     """Updates the average at steps 1, 33, 65 …; until the warm-up ends, it becomes a copy of the model."""
 
-    def __init__(self, average: ModelEMA, warmup: float) -> None:
+    def __init__(self, average: AveragedModel, warmup: float) -> None:
         self._average, self._warmup = average, warmup
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:  # noqa: ARG002
@@ -266,15 +252,6 @@ class UpdateEMA(TrainerCallback):
             self._average.update_parameters(given["model"])
             if state.global_step <= self._warmup:
                 self._average.n_averaged.zero_()
-
-
-class Box(NamedTuple):
-    """Part of an image; bottom and right are the first row and column outside it."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
 
 
 @dataclass(frozen=True)
@@ -299,20 +276,18 @@ class MixupCutmixCollator:
         images = torch.stack([example["pixel_values"] for example in examples])
         numbers = torch.tensor([example["label"] for example in examples])
         targets = F.one_hot(numbers, self.labels).to(images.dtype)
-        images, targets = self._mix(images, targets, int(examples[0]["index"]))
-        return {"pixel_values": images, "targets": targets}
-
-    def _mix(self, images: Tensor, targets: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        random = np.random.default_rng((self.seed, first, STREAM))
+        random = np.random.default_rng((self.seed, int(examples[0]["index"]), STREAM))
         alphas = {"mixup": self.mixup, "cutmix": self.cutmix}
         ways = [way for way, alpha in alphas.items() if alpha > 0]
-        if not ways:
-            return images, targets
-        way = ways[random.integers(len(ways))]
-        share = float(random.beta(alphas[way], alphas[way]))
-        if way == "mixup":
-            return mixup(images, targets, share)
-        return cutmix(images, targets, draw_box(share, images.shape[-2], images.shape[-1], random))
+        if ways:
+            way = ways[random.integers(len(ways))]
+            share = float(random.beta(alphas[way], alphas[way]))
+            if way == "mixup":
+                images, targets = mixup(images, targets, share)
+            else:
+                rows, columns = draw_box(share, images.shape[-2], images.shape[-1], random)
+                images, targets = cutmix(images, targets, rows, columns)
+        return {"pixel_values": images, "targets": targets}
 
 
 def mixup(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -320,20 +295,20 @@ def mixup(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor
     return torch.lerp(images.roll(1, 0), images, share), torch.lerp(targets.roll(1, 0), targets, share)
 
 
-def cutmix(images: Tensor, targets: Tensor, box: Box) -> tuple[Tensor, Tensor]:
+def cutmix(images: Tensor, targets: Tensor, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
     """Each image with a box of the one before it, and the same share of that one's target."""
-    top, bottom, left, right = box
     mixed = images.clone()
-    mixed[..., top:bottom, left:right] = images.roll(1, 0)[..., top:bottom, left:right]
-    share = 1 - (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
+    mixed[..., rows, columns] = images.roll(1, 0)[..., rows, columns]
+    area = (rows.stop - rows.start) * (columns.stop - columns.start)
+    share = 1 - area / (images.shape[-2] * images.shape[-1])
     return mixed, torch.lerp(targets.roll(1, 0), targets, share)
 
 
-def draw_box(share: float, height: int, width: int, random: np.random.Generator) -> Box:
-    """A box of about 1 − share of an image, around a random point of it, cut off at the image's edges."""
+def draw_box(share: float, height: int, width: int, random: np.random.Generator) -> tuple[slice, slice]:
+    """Rows and columns of about 1 − share of an image, around a random point of it, cut off at the image's edges."""
     half = 0.5 * math.sqrt(1 - share)
     edges = []
     for length in (height, width):
         centre, reach = int(random.integers(length)), int(half * length)
-        edges += [max(centre - reach, 0), min(centre + reach, length)]
-    return Box(*edges)
+        edges.append(slice(max(centre - reach, 0), min(centre + reach, length)))
+    return edges[0], edges[1]

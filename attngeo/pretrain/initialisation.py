@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,17 @@ from attngeo.scores.weights import key_heads_of, read, select, sites_of
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
 ALPHA = BETA = 0.7
+# Tensors by name or by role.
+Tensors = dict[str, Tensor]
+
+
+class Change(NamedTuple):
+    """New values of some rows of a parameter, along an axis."""
+
+    name: str
+    rows: Tensor
+    values: Tensor
+    axis: int = 0
 
 
 def initialise(
@@ -66,25 +78,38 @@ def initialise(
     """
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model is a {type(model).__name__}, expected a transformers model in memory")
-    named = isinstance(init, str) and init in INITS
-    if named and init == "default":
+    if isinstance(init, str) and init == "default":
         return []
     with ExitStack() as opened, torch.no_grad():
         store = opened.enter_context(closing(open_store(model)))
-        live = LiveParameters(model, store)
         sites = select(sites_of(store)[0], stack, layers, store.ref)
-        start: SymmetricStart | IdentityStart | CopiedStart
-        if named:
+        make: Callable[[AttentionSite, Tensors], Iterator[Change]]
+        if isinstance(init, str) and init in INITS:
             sites = [site for site in sites if site.d_model == site.key_width]
-            start = SymmetricStart(live) if init == "symmetric" else IdentityStart(live, _make_generator(seed))
+            make = partial(_make_symmetric, store.ref)
+            if init == "identity":
+                make = partial(_make_identity, store.ref, _make_generator(seed))
         else:
-            start = CopiedStart(live, opened.enter_context(closing(open_store(_parse_checkpoint(init)))))
+            source = opened.enter_context(closing(open_store(_parse_checkpoint(init))))
+            matches = {(site.stack, site.layer): site for site in sites_of(source)[0]}
+            make = partial(_make_copies, store.ref, source, matches)
+        parameters: Tensors = dict(model.named_parameters(remove_duplicate=False))
         for site in sites:
-            live.check(site)
-            start.check(site)
-        for site in sites:
-            start.write(site)
-    return live.written
+            for name in site.tensors.values():
+                if name not in parameters:
+                    raise UnsupportedModelError(f"{store.ref}: {name} is not a parameter, expected one to write to")
+                store.read(name, slice(0, 0))  # no rows; the store refuses a tensor without values
+        changes = [
+            (parameters[change.name], change)
+            for site in sites
+            for change in make(site, {role: parameters[name] for role, name in site.tensors.items()})
+        ]
+        for parameter, change in changes:
+            # A copy, because the values may be a view of the memory that is written to.
+            values = change.values.to(parameter, copy=True)
+            parameter.index_copy_(change.axis, change.rows.flatten().to(parameter.device), values)
+    written = {id(parameter) for parameter, _ in changes}
+    return [name for name, parameter in model.named_parameters() if id(parameter) in written]
 
 
 def check_init(init: str) -> None:
@@ -117,99 +142,52 @@ def _make_generator(seed: int | torch.Generator | None) -> torch.Generator | Non
     return torch.Generator().manual_seed(seed)
 
 
-class LiveParameters:
-    """The parameters of a model in memory by name, and which of them were written to."""
-
-    def __init__(self, model: torch.nn.Module, store: TensorStore) -> None:
-        self.ref, self._model, self._store = store.ref, model, store
-        self._parameters: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
-        self._written: set[int] = set()
-
-    @property
-    def written(self) -> list[str]:
-        """The parameters that were written to, in the model's order; a shared one once."""
-        return [name for name, parameter in self._model.named_parameters() if id(parameter) in self._written]
-
-    def check(self, site: AttentionSite) -> None:
-        """Raise CheckpointError if a tensor of the site cannot be written to."""
-        for name in site.tensors.values():
-            if name not in self._parameters:
-                raise UnsupportedModelError(
-                    f"{self.ref}: {name} is not a parameter, expected one that can be written to"
-                )
-            self._store.read(name, slice(0, 0))  # no rows; the store refuses a tensor without values
-
-    def tensors(self, site: AttentionSite) -> dict[str, Tensor]:
-        """The parameters of a site by role."""
-        return {role: self._parameters[name] for role, name in site.tensors.items()}
-
-    def outputs(self, site: AttentionSite) -> dict[Letter, Part]:
-        """The numbers of the outputs that are queries [heads, head_dim] and keys [key_heads, head_dim]; the gains."""
-        return number_outputs(site, {name: self._parameters[name] for name in site.tensors.values()})
-
-    def write(self, name: str, rows: Tensor, values: Tensor, axis: int = 0) -> None:
-        """Write `values` to some rows in place: the parameter stays the same object, on its device and in its dtype."""
-        parameter = self._parameters[name]
-        # A copy, because the values may be a view of the memory that is written to.
-        parameter.index_copy_(axis, rows.flatten().to(parameter.device), values.to(parameter, copy=True))
-        self._written.add(id(parameter))
-
-    def write_heads(self, site: AttentionSite, q: Tensor, k: Tensor) -> None:
-        """Write queries [heads, head_dim, d_model] and keys [key_heads, head_dim, d_model] into their tensors."""
-        outputs = self.outputs(site)
-        for letter, heads in (("q", q), ("k", k)):
-            axis = output_axis(site, letter)
-            self.write(site.tensors[letter], outputs[letter].weight, heads.flatten(0, 1).movedim(0, axis), axis)
+def _number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Part]:
+    """The numbers of the outputs that are queries [heads, head_dim] and keys [key_heads, head_dim]; the gains."""
+    return number_outputs(site, {name: tensors[role] for role, name in site.tensors.items()})
 
 
-class SymmetricStart:
-    """Wk := Wq, or Wq_h := Wk_g(h) if there are fewer key heads."""
-
-    def __init__(self, live: LiveParameters) -> None:
-        self._live = live
-
-    def check(self, site: AttentionSite) -> None:
-        """Raise UnsupportedModelError if the site cannot be initialised in this way."""
-        tensors, ref = self._live.tensors(site), self._live.ref
-        if "q_a" not in tensors:
-            return
-        rank, rotary = len(tensors["q_a"]), len(tensors["kv_a"]) - len(tensors["kv_norm"])
-        if rank < rotary:
-            raise UnsupportedModelError(
-                f"{ref}: {site.tensors['q_a']} has rank {rank}, expected at least the {rotary} of the rotary key"
-            )
-        if not tensors["q_norm"].all():
-            raise UnsupportedModelError(f"{ref}: {site.tensors['q_norm']} has a gain of 0, which no weight can undo")
-
-    def write(self, site: AttentionSite) -> None:
-        """Set the queries and keys of the site."""
-        tensors, live = self._live.tensors(site), self._live
-        if isinstance(site.layout, LatentLayout):
-            exact = {role: _to_exact(tensor) for role, tensor in tensors.items()}
-            for role, values in _build_latent_queries(site, exact):
-                live.write(site.tensors[role], torch.arange(len(values)), values)
-            return
-        rows = {letter: part.weight for letter, part in live.outputs(site).items()}
-        source, target = ("k", "q") if site.key_heads < site.heads else ("q", "k")
-        read_rows = rows["k"][key_heads_of(site, "corrected")] if source == "k" else rows["q"]
-        values = tensors[source].index_select(output_axis(site, source), read_rows.flatten().to(tensors[source].device))
-        live.write(site.tensors[target], rows[target], values, output_axis(site, target))
+def _write_heads(site: AttentionSite, tensors: Tensors, q: Tensor, k: Tensor) -> Iterator[Change]:
+    """The changes that set queries [heads, head_dim, d_model] and keys [key_heads, head_dim, d_model]."""
+    outputs = _number_outputs(site, tensors)
+    for letter, heads in (("q", q), ("k", k)):
+        axis = output_axis(site, letter)
+        values = heads.flatten(0, 1).movedim(0, axis).to(tensors[letter])
+        yield Change(site.tensors[letter], outputs[letter].weight, values, axis)
 
 
-def _build_latent_queries(site: AttentionSite, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _make_symmetric(ref: str, site: AttentionSite, tensors: Tensors) -> Iterator[Change]:
+    """Wk := Wq, or Wq_h := Wk_g(h) if there are fewer key heads. Raises UnsupportedModelError."""
+    if isinstance(site.layout, LatentLayout):
+        exact = {role: _to_exact(tensor) for role, tensor in tensors.items()}
+        for role, values in _build_latent_queries(ref, site, exact):
+            yield Change(site.tensors[role], torch.arange(len(values)), values)
+        return
+    rows = {letter: part.weight for letter, part in _number_outputs(site, tensors).items()}
+    source, target = ("k", "q") if site.key_heads < site.heads else ("q", "k")
+    read_rows = rows["k"][key_heads_of(site, "corrected")] if source == "k" else rows["q"]
+    values = tensors[source].index_select(output_axis(site, source), read_rows.flatten().to(tensors[source].device))
+    yield Change(site.tensors[target], rows[target], values, output_axis(site, target))
+
+
+def _build_latent_queries(ref: str, site: AttentionSite, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
     """Roles, and new first rows of their tensors, so that each head's Wq is its Wk.
 
     With a query latent: q_a := kv_a, q_b := [kv_b·diag(γ_kv), 0; 0, I]·diag(1/γ_q). It holds the rotary key, and the
     part of the key latent that it has room for; the keys stop reading the rest.
     """
     if "q" in tensors:
-        yield (
-            "q",
-            assemble(site, {site.tensors[role]: tensor for role, tensor in tensors.items()})["k"].weight.flatten(0, 1),
-        )
+        parts = assemble(site, {site.tensors[role]: tensor for role, tensor in tensors.items()})
+        yield "q", parts["k"].weight.flatten(0, 1)
         return
     kv_a, kv_b, kv_norm, q_norm = (tensors[role] for role in ("kv_a", "kv_b", "kv_norm", "q_norm"))
     rank, rotary = len(kv_norm), len(kv_a) - len(kv_norm)
+    if len(q_norm) < rotary:
+        raise UnsupportedModelError(
+            f"{ref}: {site.tensors['q_a']} has rank {len(q_norm)}, expected at least the {rotary} of the rotary key"
+        )
+    if not q_norm.all():
+        raise UnsupportedModelError(f"{ref}: {site.tensors['q_norm']} has a gain of 0, which no weight can undo")
     nope, held = site.head_dim - rotary, min(rank, len(q_norm) - rotary)
     up = kv_b.reshape(site.heads, -1, rank)  # for each head, rows of keys, then of values
     if held < rank:
@@ -223,45 +201,39 @@ def _build_latent_queries(site: AttentionSite, tensors: dict[str, Tensor]) -> It
     yield "q_b", (q_b / q_norm).flatten(0, 1)
 
 
-class IdentityStart:
-    """M := the nearest matrix of rank head_dim to α·Z + β·I."""
+def _make_identity(
+    ref: str, generator: torch.Generator | None, site: AttentionSite, tensors: Tensors
+) -> Iterator[Change]:
+    """M := the nearest matrix of rank head_dim to α·Z + β·I. Raises UnsupportedModelError."""
+    where = f"{ref}: {site.module}"
+    if isinstance(site.layout, LatentLayout):
+        raise UnsupportedModelError(f"{where} makes the keys of all heads from one latent, expected init symmetric")
+    basis, between = _read_head_norm(site, _number_outputs(site, tensors))
+    if not between.isfinite().all() or (torch.linalg.matrix_rank(between) < between.shape[-1]).any():
+        raise UnsupportedModelError(f"{where} has a query or key gain of 0 or NaN, which no weight can undo")
+    device = tensors["q"].device if tensors["q"].is_cuda else torch.device("cpu")  # not every device has float64
+    factors = [_draw_factors(generator, site.d_model, basis.shape[1], device) for _ in range(site.key_heads)]
+    q, k = (torch.stack(heads) for heads in zip(*factors, strict=True))
+    q = torch.linalg.solve(between.to(q), q[key_heads_of(site, "corrected")])
+    yield from _write_heads(site, tensors, basis.to(q) @ q, basis.to(k) @ k)
 
-    def __init__(self, live: LiveParameters, generator: torch.Generator | None) -> None:
-        self._live, self._generator = live, generator
 
-    def check(self, site: AttentionSite) -> None:
-        """Raise UnsupportedModelError if the site cannot be initialised in this way."""
-        where = f"{self._live.ref}: {site.module}"
-        if isinstance(site.layout, LatentLayout):
-            raise UnsupportedModelError(f"{where} makes the keys of all heads from one latent, expected init symmetric")
-        _, between = _read_head_norm(site, self._live.outputs(site))
-        if not between.isfinite().all() or (torch.linalg.matrix_rank(between) < between.shape[-1]).any():
-            raise UnsupportedModelError(f"{where} has a query or key gain of 0 or NaN, which no weight can undo")
+def _draw_factors(
+    generator: torch.Generator | None, width: int, rank: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """q, k [rank, width] whose qᵀk is nearest to α·Z + β·I; rows beyond the width are 0.
 
-    def write(self, site: AttentionSite) -> None:
-        """Set the queries and keys of the site."""
-        basis, between = _read_head_norm(site, self._live.outputs(site))
-        device = self._live.tensors(site)["q"].device
-        device = device if device.type == "cuda" else torch.device("cpu")  # not every device has float64
-        factors = [self._draw_factors(site.d_model, basis.shape[1], device) for _ in range(site.key_heads)]
-        q, k = (torch.stack(heads) for heads in zip(*factors, strict=True))
-        q = torch.linalg.solve(between.to(q), q[key_heads_of(site, "corrected")])
-        self._live.write_heads(site, basis.to(q) @ q, basis.to(k) @ k)
-
-    def _draw_factors(self, width: int, rank: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """q, k [rank, width] whose qᵀk is nearest to α·Z + β·I; rows beyond the width are 0.
-
-        Uses the eigenvectors of the Gram matrix: much faster than an SVD, and as exact for the largest values.
-        """
-        source = self._generator.device if self._generator else torch.device("cpu")
-        z = torch.randn(width, width, generator=self._generator, device=source, dtype=torch.float64).to(device)
-        m = ALPHA / math.sqrt(width) * z + BETA * torch.eye(width).to(z)
-        squares, v = torch.linalg.eigh(m.T @ m)
-        top = min(rank, width)
-        v, root = v[:, -top:], squares[-top:].clamp_min(torch.finfo(z.dtype).tiny) ** 0.25
-        q, k = z.new_zeros(2, rank, width)
-        q[:top], k[:top] = (m @ v / root).T, (v * root).T
-        return q, k
+    Uses the eigenvectors of the Gram matrix: much faster than an SVD, and as exact for the largest values.
+    """
+    source = generator.device if generator else torch.device("cpu")
+    z = torch.randn(width, width, generator=generator, device=source, dtype=torch.float64).to(device)
+    m = ALPHA / math.sqrt(width) * z + BETA * torch.eye(width).to(z)
+    squares, v = torch.linalg.eigh(m.T @ m)
+    top = min(rank, width)
+    v, root = v[:, -top:], squares[-top:].clamp_min(torch.finfo(z.dtype).tiny) ** 0.25
+    q, k = z.new_zeros(2, rank, width)
+    q[:top], k[:top] = (m @ v / root).T, (v * root).T
+    return q, k
 
 
 def _read_head_norm(site: AttentionSite, parts: dict[Letter, Part]) -> tuple[Tensor, Tensor]:
@@ -281,31 +253,24 @@ def _read_head_norm(site: AttentionSite, parts: dict[Letter, Part]) -> tuple[Ten
     return basis, basis.T @ (gain.unsqueeze(-1) * basis)
 
 
-class CopiedStart:
-    """Wq and Wk of the same stack and layer of another checkpoint."""
-
-    def __init__(self, live: LiveParameters, source: TensorStore) -> None:
-        self._live, self._source = live, source
-        self._sites = {(site.stack, site.layer): site for site in sites_of(source)[0]}
-
-    def check(self, site: AttentionSite) -> None:
-        """Raise UsageError, ShapeError or UnsupportedModelError if the checkpoint does not fit the site."""
-        where = f"{site.module} of {self._live.ref}"
-        if isinstance(site.layout, LatentLayout):
-            raise UnsupportedModelError(f"{where} makes keys and values from one latent, expected init symmetric")
-        source = self._sites.get((site.stack, site.layer))
-        if source is None:
-            raise UsageError(f"{self._source.ref} has no {site.stack} layer {site.layer}, expected one for {where}")
-        if (got := _describe_sizes(source)) != (want := _describe_sizes(site)):
-            raise ShapeError(f"{self._source.ref}: {source.module} has {got}, expected {want} as {where} has")
-        for name in source.tensors.values():
-            self._source.read(name, slice(0, 0))
-
-    def write(self, site: AttentionSite) -> None:
-        """Set the queries and keys of the site."""
-        source = self._sites[site.stack, site.layer]
-        parts = assemble(source, {name: _to_exact(tensor) for name, tensor in read(self._source, source).items()})
-        self._live.write_heads(site, parts["q"].weight, parts["k"].weight)
+def _make_copies(
+    ref: str,
+    source: TensorStore,
+    matches: Mapping[tuple[str, int], AttentionSite],
+    site: AttentionSite,
+    tensors: Tensors,
+) -> Iterator[Change]:
+    """Wq and Wk of the same stack and layer of a checkpoint. Raises UsageError, ShapeError, UnsupportedModelError."""
+    where = f"{site.module} of {ref}"
+    if isinstance(site.layout, LatentLayout):
+        raise UnsupportedModelError(f"{where} makes keys and values from one latent, expected init symmetric")
+    match = matches.get((site.stack, site.layer))
+    if match is None:
+        raise UsageError(f"{source.ref} has no {site.stack} layer {site.layer}, expected one for {where}")
+    if (got := _describe_sizes(match)) != (want := _describe_sizes(site)):
+        raise ShapeError(f"{source.ref}: {match.module} has {got}, expected {want} as {where} has")
+    parts = assemble(match, {name: _to_exact(tensor) for name, tensor in read(source, match).items()})
+    yield from _write_heads(site, tensors, parts["q"].weight, parts["k"].weight)
 
 
 def _describe_sizes(site: AttentionSite) -> str:

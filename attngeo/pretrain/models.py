@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
@@ -22,22 +24,27 @@ from transformers import (
 )
 
 from attngeo.bounds import read_small_text
-from attngeo.choices import Objective
 from attngeo.errors import UsageError, first_line
-from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
-from attngeo.pretrain.presets import PRESETS
+from attngeo.pretrain.options import PRESETS, ImagePretrainOptions, TextPretrainOptions
 
-HEADS = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
-MAPPINGS = {"mlm": MODEL_FOR_MASKED_LM_MAPPING, "clm": MODEL_FOR_CAUSAL_LM_MAPPING}
+# Of each objective: the class that makes its models, and the configurations that this takes.
+HEADS: Mapping[str, tuple[Any, Any]] = {
+    "mlm": (AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING),
+    "clm": (AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING),
+    "image": (AutoModelForImageClassification, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING),
+}
 
 
-def read_config(model: str, objective: Objective) -> PreTrainedConfig:
-    """The configuration of a text model. Raises UsageError if it cannot be read, or has no head for the objective."""
-    config = load_config(model)
-    if type(config) in MAPPINGS[objective]:
+def read_config(model: str, objective: str) -> PreTrainedConfig:
+    """The configuration of a preset or a config.json. objective: mlm, clm or image.
+
+    Raises UsageError if it cannot be read, or if its family has no head for the objective.
+    """
+    config = _load_config(model)
+    if type(config) in HEADS[objective][1]:
         return config
-    other: Objective = "clm" if objective == "mlm" else "mlm"
-    hint = f"; train it with --objective {other}" if type(config) in MAPPINGS[other] else ""
+    other = {"mlm": "clm", "clm": "mlm"}.get(objective)
+    hint = f"; train it with --objective {other}" if other and type(config) in HEADS[other][1] else ""
     raise UsageError(f"transformers has no head of model type {config.model_type!r} to train on {objective}{hint}")
 
 
@@ -58,9 +65,23 @@ def configure_text(options: TextPretrainOptions, tokeniser: PreTrainedTokenizerB
     return config
 
 
-def build_text_model(config: PreTrainedConfig, objective: Objective) -> PreTrainedModel:
-    """A new text model with random weights. Raises UsageError if its family has no head for the objective."""
-    return _build(HEADS[objective], config, f"to train on {objective}")
+def configure_images(options: ImagePretrainOptions, labels: list[str], channels: int) -> PreTrainedConfig:
+    """The configuration of an image classifier with these labels. Raises UsageError."""
+    config = read_config(options.model, options.objective_name)
+    config.num_channels = channels
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: number for number, label in enumerate(labels)}
+    return config
+
+
+def build_model(config: PreTrainedConfig, objective: str) -> PreTrainedModel:
+    """A new model with random weights. Raises UsageError for a configuration with impossible values."""
+    config.architectures = config.architectures or []  # transformers iterates over it if a type has several heads
+    try:
+        model: PreTrainedModel = HEADS[objective][0].from_config(config)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"the configuration builds no model ({first_line(error)})") from error
+    return model
 
 
 def check_length(model: PreTrainedModel, length: int) -> None:
@@ -84,33 +105,7 @@ def check_length(model: PreTrainedModel, length: int) -> None:
         model.train(training)
 
 
-def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
-    """A new image classifier with random weights. Raises UsageError if its family has no such head."""
-    return _build(AutoModelForImageClassification, config, "to classify images")
-
-
-def _build(head: Any, config: PreTrainedConfig, purpose: str) -> PreTrainedModel:
-    config.architectures = config.architectures or []  # transformers iterates over it if a type has several heads
-    try:
-        model: PreTrainedModel = head.from_config(config)
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        if "Unrecognized configuration class" in str(error):
-            raise UsageError(f"transformers has no head of model type {config.model_type!r} {purpose}") from None
-        raise UsageError(f"the configuration builds no model ({first_line(error)})") from error
-    return model
-
-
-def configure_images(options: ImagePretrainOptions, labels: list[str], channels: int) -> PreTrainedConfig:
-    """The configuration of an image classifier with these labels."""
-    config = load_config(options.model)
-    config.num_channels = channels
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: number for number, label in enumerate(labels)}
-    return config
-
-
-def load_config(model: str) -> PreTrainedConfig:
-    """The configuration of a preset, or in a config.json. Raises UsageError if it cannot be read."""
+def _load_config(model: str) -> PreTrainedConfig:
     if model in PRESETS:
         preset = PRESETS[model]
         return AutoConfig.for_model(preset.model_type, **preset.config)

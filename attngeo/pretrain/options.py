@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -29,9 +30,86 @@ from attngeo.options import (
     option,
     options_of,
 )
-from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, PRESETS, TEXT_DATA
 from attngeo.tables.files import atomic_write
 
+
+@dataclass(frozen=True)
+class Preset:
+    """A model's configuration, as transformers' class of `model_type` takes it, and the options it is trained with."""
+
+    task: Task
+    model_type: str
+    config: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+# S2.3: 200,000 updates of 32 × 8 sequences. The section gives no sequence length; 512 is the longest that the models
+# of Table S1 take.
+S2: dict[str, Any] = {
+    "data": "austen", "steps": 200_000, "batch_size": 32, "grad_accum": 8, "lr": 5e-5, "warmup": 200,
+    "weight_decay": 0.01, "seq_len": 512, "mlm_probability": 0.15, "vocab_size": 30_522, "log_every": 200,
+    "save_every": 5_000,
+}  # fmt: skip
+# Two minutes on a laptop.
+SMALL: dict[str, Any] = S2 | {
+    "steps": 1_200, "batch_size": 128, "grad_accum": 1, "lr": 2e-3, "warmup": 60, "seq_len": 16, "vocab_size": 1024,
+    "log_every": 50, "save_every": 200,
+}  # fmt: skip
+# S3. It does not give weight decay and gradient clipping. They are those of torchvision's ViT-B/16 recipe
+# (references/classification in github.com/pytorch/vision), whose other numbers are those of S3.
+S3: dict[str, Any] = {
+    "data": "cifar10", "epochs": 500, "batch_size": 128, "grad_accum": 1, "lr": 3e-3, "warmup_epochs": 30,
+    "weight_decay": 0.3, "label_smoothing": 0.01, "mixup": 0.2, "cutmix": 1.0, "ema_decay": 0.99998, "log_every": 200,
+    "save_every": 5_000,
+}  # fmt: skip
+
+
+def _bert(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    """Table S1; its other values are the defaults of transformers' BertConfig."""
+    return {
+        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden, "max_position_embeddings": 512, "layer_norm_eps": 1e-12,
+        "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", **more,
+    }  # fmt: skip
+
+
+def _vit(hidden: int, layers: int, heads: int, patch: int, image: int, **more: Any) -> dict[str, Any]:
+    """Table S2; no dropout, biases in the projections."""
+    return {
+        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden, "patch_size": patch, "image_size": image, "layer_norm_eps": 1e-6,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "qkv_bias": True, "encoder_stride": 16, **more,
+    }  # fmt: skip
+
+
+PRESETS: Mapping[str, Preset] = {
+    # No dropout, weights of 1/√d_model, and short sequences: with 64 positions or more, a BERT of this width predicts
+    # from token frequencies alone for thousands of steps.
+    "tiny": Preset(
+        "text", "bert", _bert(128, 3, 4, max_position_embeddings=128, initializer_range=0.088, hidden_dropout_prob=0.0,
+                              attention_probs_dropout_prob=0.0), SMALL,
+    ),
+    "bert-mini": Preset("text", "bert", _bert(256, 4, 4), S2),
+    "bert": Preset("text", "bert", _bert(768, 12, 12), S2),
+    "bert-large": Preset("text", "bert", _bert(1024, 24, 16), S2),
+    "vit-tiny": Preset(
+        "image", "vit", _vit(64, 3, 4, patch=2, image=8),
+        S3 | {"data": "digits", "epochs": 40, "lr": 1e-3, "warmup_epochs": 4, "ema_decay": 0.998, "log_every": 20,
+                  "save_every": 200},
+    ),
+    "vit-6": Preset("image", "vit", _vit(512, 6, 8, patch=4, image=32), S3),
+    "vit-12": Preset(
+        "image", "vit", _vit(768, 12, 12, patch=16, image=224),
+        S3 | {"epochs": 200, "batch_size": 256, "grad_accum": 2, "label_smoothing": 0.11},
+    ),
+}  # fmt: skip
+
+# What a model of the user's own is trained with, and the model that is trained if none is named.
+DEFAULTS: Mapping[Task, Mapping[str, Any]] = {"text": S2, "image": S3}
+DEFAULT_MODELS: Mapping[Task, str] = {"text": "tiny", "image": "vit-tiny"}
+# The names of data sets of texts and of images.
+TEXT_DATA = ("austen", "wikipedia", "redpajama")
+IMAGE_DATA = ("digits", "cifar10")
 # The default of an option that each model has its own value for; `of` fills it in.
 BY_MODEL: Any = ...
 # Named initialisations; any other is a reference to a checkpoint.
@@ -55,17 +133,14 @@ def show_presets(name: str) -> str:
     >>> show_presets("data")
     'austen for texts; digits for vit-tiny; cifar10 for vit-6, vit-12'
     """
-    models: dict[Any, list[str]] = {}
-    for model, preset in PRESETS.items():
-        if name in preset.options:
-            models.setdefault(preset.options[name], []).append(model)
     shown = []
-    for value, some in models.items():
-        task = PRESETS[some[0]].task
-        named = (
-            f"{task}s" if all(model in some or PRESETS[model].task != task for model in PRESETS) else ", ".join(some)
-        )
-        shown.append(f"{value} for {named}")
+    for task in DEFAULTS:
+        models: dict[Any, list[str]] = {}
+        for model, preset in PRESETS.items():
+            if preset.task == task and name in preset.options:
+                models.setdefault(preset.options[name], []).append(model)
+        for value, names in models.items():
+            shown.append(f"{value} for {', '.join(names) if len(models) > 1 else f'{task}s'}")
     return "; ".join(shown)
 
 
@@ -147,21 +222,17 @@ class PretrainOptions(Options):
             names = ", ".join(name for name, other in PRESETS.items() if other.task == cls.TASK)
             raise UsageError(f"model {model} is trained on {preset.task}s, not {cls.TASK}s; expected one of: {names}")
         chosen = {name: value for name, value in given.items() if value is not None}
-        cls._refuse_unknown(chosen)
+        for name in chosen.keys() - options_of(cls).keys():
+            for other in KINDS.values():
+                if name in options_of(other):
+                    raise UsageError(f"${name} is for {other.TASK}s, but this run has {cls.TASK}s; leave it out", name)
+            raise UsageError(f"there is no option {name!r}")
         if chosen.get("objective") == "clm":
             refuse_masking(chosen)
         defaults = preset.options if preset else DEFAULTS[cls.TASK]
         chosen |= {name: make_absolute(name, chosen[name]) for name in PATHS if name in chosen}
         filled = {**_adapt(defaults, chosen), **chosen}
         return cls(model=make_absolute("model", model), task=cls.TASK, **filled)
-
-    @classmethod
-    def _refuse_unknown(cls, chosen: Mapping[str, Any]) -> None:
-        for name in chosen.keys() - options_of(cls).keys():
-            for other in (TextPretrainOptions, ImagePretrainOptions):
-                if name in options_of(other):
-                    raise UsageError(f"${name} is for {other.TASK}s, but this run has {cls.TASK}s; leave it out", name)
-            raise UsageError(f"there is no option {name!r}")
 
     @property
     def model_name(self) -> str:
@@ -200,8 +271,7 @@ class TextPretrainOptions(PretrainOptions):
     vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
     pack: bool = option(
         True, "Join documents and cut them into full sequences; otherwise pad each document",
-        advanced=True, panel=INPUT,
-        shown_default="pack",
+        advanced=True, panel=INPUT, shown_default="pack",
     )  # fmt: skip
     space_characters: bool = option(
         False, "Join the characters with spaces, as the paper's published code did", advanced=True, panel=INPUT
@@ -242,12 +312,9 @@ class ImagePretrainOptions(PretrainOptions):
         "label_smoothing", "Label smoothing", advanced=True, panel=OPTIMISATION, least=0
     )
     ema_decay: float = preset_option(
-        "ema_decay",
-        "Decay of the moving average of the weights; it is adapted to the batch size and the number of epochs",
-        advanced=True,
-        panel=OPTIMISATION,
-        least=0,
-    )
+        "ema_decay", "Decay of the moving average of the weights; adapted to the batch size and the number of epochs",
+        advanced=True, panel=OPTIMISATION, least=0,
+    )  # fmt: skip
 
     def _check(self) -> None:
         if not self.steps and not self.epochs:
@@ -283,13 +350,9 @@ class ComparisonOptions(Options):
         parse=parse_names,
     )  # fmt: skip
     objectives: Sequence[str] | None = option(
-        None,
-        "Objectives to train with (with --compare)",
-        advanced=True,
-        panel=COMPARISON,
-        metavar="mlm,clm",
+        None, "Objectives to train with (with --compare)", advanced=True, panel=COMPARISON, metavar="mlm,clm",
         parse=parse_names,
-    )
+    )  # fmt: skip
     seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1)
 
     def _check(self) -> None:
@@ -394,24 +457,15 @@ def read_settings(folder: Path) -> RunOptions:
         kind = KINDS[stored["task"]]
         return kind(**stored)
     except FileNotFoundError:
-        raise explain_missing(folder) from None
+        advice = f"no run to resume: there is no {SETTINGS}; start the run without --resume"
+        if any(folder.glob(f"*/{SETTINGS}")):
+            advice = "several runs; give the folder of one, or repeat the whole command of the comparison with --resume"
+        raise DataUnavailableError(f"{folder} holds {advice}") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
         raise TrainingError(
             f"{path} cannot be read ({type(error).__name__}: {first_line(error)}); start the run again in another "
             "folder"
         ) from None
-
-
-def explain_missing(folder: Path) -> DataUnavailableError:
-    """The error for a folder that holds no run to resume."""
-    if not folder.exists():
-        return DataUnavailableError(f"there is no folder {folder} to resume; start the run without --resume")
-    if any(folder.glob(f"*/{SETTINGS}")):
-        return DataUnavailableError(
-            f"{folder} holds several runs; give the folder of one run, or repeat the whole command of the comparison "
-            "with --resume"
-        )
-    return DataUnavailableError(f"{folder} holds no run to resume: there is no {SETTINGS}; start it without --resume")
 
 
 def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind:

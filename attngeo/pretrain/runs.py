@@ -6,7 +6,8 @@ import json
 import logging
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -32,10 +33,10 @@ from attngeo.errors import (
 )
 from attngeo.pretrain.callback import FILE as GEOMETRY, KEYS as GEOMETRY_KEYS, AttentionGeometryCallback
 from attngeo.pretrain.options import (
+    SETTINGS,
     ImagePretrainOptions,
     PretrainOptions,
     RunOptions,
-    explain_missing,
     read_settings,
     resume_options,
     write_settings,
@@ -53,13 +54,13 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import spread_of, statistic
+from attngeo.studies.engine import STOPPING, catch_signals
 from attngeo.tables.files import atomic_write, lock_folder, remove_unfinished
 from attngeo.tables.read import read_results
 
 log = logging.getLogger(__name__)
 
 MODEL, SUMMARY = "model", "summary.json"
-STOPPING = "stopping after this step; press Ctrl-C again to stop now"
 # Digits of the statistics in a summary.
 DIGITS = 6
 # Checkpoints that are kept; one more exists while it is written.
@@ -72,24 +73,16 @@ SMALLER = "lower --batch-size (and raise --grad-accum as much), or lower --seq-l
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, its options, `summary.json` as a dict, and the rows of `geometry.parquet`.
-
-    stopped: a signal arrived after the last step, too late to interrupt this run.
-    """
+    """A finished run: its folder, its options, `summary.json` as a dict, and the rows of `geometry.parquet`."""
 
     folder: Path
     options: RunOptions
     summary: dict[str, Any]
     geometry: pd.DataFrame
-    stopped: bool = False
 
 
 def run(
-    options: RunOptions,
-    folder: str | Path,
-    *,
-    resume: bool = False,
-    progress: ProgressCallback | None = None,
+    options: RunOptions, folder: str | Path, *, resume: bool = False, progress: ProgressCallback | None = None
 ) -> Run:
     """Train a model and write to `folder`: `model/`, `geometry.parquet`, `summary.json`, `settings.json`, checkpoints.
 
@@ -100,26 +93,12 @@ def run(
     DataError before training starts, TrainingError if the loss is not a number, OutputError if a file cannot be
     written, and FolderInUseError if another process trains in `folder`.
     """
-    folder = Path(folder)
-    if resume and not folder.exists():
-        raise explain_missing(folder)
-    with lock_folder(folder):
-        return run_locked(options, folder, resume=resume, report=progress or ignore_progress)
-
-
-def run_locked(
-    options: RunOptions,
-    folder: Path,
-    *,
-    resume: bool,
-    report: ProgressCallback,
-) -> Run:
-    """Do what `run` does in a folder that the caller has locked."""
-    refuse_other_runs(folder, resume=resume)
-    if resume:
-        options = resume_options(read_settings(folder), dict(options), folder)
+    folder, report = Path(folder), progress or ignore_progress
     stop = StopOnSignal(lambda: report(Progress("train", STOPPING)))
-    with silence_transformers(), stop.listening():
+    with lock_folder(folder), silence_transformers(), catch_signals(stop.request):
+        refuse_other_runs(folder, resume=resume)
+        if resume:
+            options = resume_options(read_settings(folder), dict(options), folder)
         arguments = build_arguments(options, folder)
         if resume and arguments.process_index == 0:
             remove_broken(folder)
@@ -128,18 +107,24 @@ def run_locked(
         task = prepare_task(options, arguments.world_size, checkpoint)
         _check_room(folder, task)
         if arguments.process_index == 0:
-            try:
-                write_settings(options, folder)
-                if not resume:
-                    (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
-            except OSError as error:
-                raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
+            write_settings(options, folder)
+            if not resume:
+                (folder / GEOMETRY).unlink(missing_ok=True)  # of a run that saved no checkpoint
         start = f"from step {0 if checkpoint is None else step_of(checkpoint):,}"
         if resume and checkpoint is None:
             start = f"no checkpoint to resume: {start}"
         log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, dict(options))
         report(Progress("train", f"training {start} of {task.steps:,}, to {folder}"))
         return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
+
+
+def run_or_read(options: RunOptions, folder: Path, *, progress: ProgressCallback | None = None) -> Run:
+    """The run in `folder`: read if it is finished, resumed if it was started, else new. Raises as `run` does."""
+    finished = load_run(folder)
+    if finished is None:
+        return run(options, folder, resume=(folder / SETTINGS).is_file(), progress=progress)
+    resume_options(finished.options, dict(options), folder)  # raises if they differ
+    return finished
 
 
 def prepare_task(options: RunOptions, processes: int, checkpoint: Path | None = None) -> TrainingTask:
@@ -183,6 +168,23 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
     if options.precision == "fp32":
         arguments.mixed_precision = "no"  # overrides accelerate's own configuration
     return arguments
+
+
+@contextmanager
+def leave_process_group() -> Iterator[None]:
+    """Leave the process group of `accelerate launch` after the block; otherwise gloo may abort a process at its exit.
+
+    After an error the others may still wait for this process, so it ends without.
+    """
+    interrupt = None
+    try:
+        yield
+    except InterruptedTrainingError as error:  # of all processes, at the same step
+        interrupt = error
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    if interrupt is not None:
+        raise interrupt
 
 
 def load_run(folder: Path) -> Run | None:
@@ -240,7 +242,9 @@ def _train(
     measured = task.evaluate(trainer)
     summary |= measured if first else {}
     _save(trainer, task, folder, summary)
-    return Run(folder, options, summary, geometry.frame, stop.requested)
+    if stop.requested:
+        raise InterruptedTrainingError(f"stopped at step {step}, the last one", f"the run in {folder} is finished")
+    return Run(folder, options, summary, geometry.frame)
 
 
 def summarise_run(

@@ -1,16 +1,26 @@
 """Text to train on: the embedded novels, a file or folder, a Hub data set, or a data set by name.
 
-Only data sets of the Hub require the library `datasets`.
+A document is a line of a text file, or a row of a table. Each file format is an entry in the table `READERS`. Only data
+sets of the Hub require the library `datasets`. Its file builders do not replace the readers (checked with version 5.2):
+"json" turns strings that look like dates into dates, and fails if a field is new or has another type after the first
+10 MB; "csv" accepts rows of a wrong length, as pandas does; "text" loses text, without an error, if a connection
+breaks. All of them take file names as patterns, as fsspec does.
 """
 
 from __future__ import annotations
 
+import bz2
+import csv
 import dataclasses
+import gzip
+import io
+import json
 import logging
+import lzma
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +28,18 @@ from http.client import HTTPException
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import huggingface_hub
+import pyarrow  # type: ignore[import-untyped]
+from pyarrow import parquet
 
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
-from attngeo.pretrain.formats import READERS, Row, choose_text_column, get_ending, list_names, read_rows
-from attngeo.pretrain.presets import TEXT_DATA
+from attngeo.pretrain.options import TEXT_DATA
 
 HUB_REFERENCE = re.compile(
     r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[^@#]+))?(?:@(?P<revision>[^#]+))?(?:#(?P<split>.+))?", re.ASCII
@@ -54,6 +65,17 @@ TIMEOUT, WAITS = 60, (1, 5, 30)
 # What urllib and the decompressors raise if a connection fails.
 CONNECTION_ERRORS = (OSError, EOFError, HTTPException)
 FIRST_SERVER_ERROR = 500
+# One row of a table: column name → value.
+Row = Mapping[str, Any]
+# Reads the rows of an open file. The text is the name of the only column that is needed, or empty if all are.
+Reader = Callable[[IO[bytes], str], Iterator[Row]]
+# Rows of a Parquet file that are decoded at once.
+PARQUET_ROWS = 100
+# Names that a message lists.
+MOST_NAMES = 20
+# The kinds of a value. A column has the highest of those that occur in it: no strings, numbers as strings, or text.
+OTHER, NUMBERS, TEXT = range(3)
+NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
 # A file of this machine or of the package, or the address of one.
 Place = Path | Traversable | str
 
@@ -121,7 +143,10 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
             documents = partial(read_table, name, table, column or "text")
             source = TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENISER)
         case "redpajama":
-            addresses = [f"{REDPAJAMA}/documents/{shard}.json.gz" for shard in _list_redpajama()]
+            listing = f"{REDPAJAMA}/{REDPAJAMA_FILES}"
+            with _explain_unreadable(listing), _open_address(listing) as file:
+                shards = file.read().decode("utf-8").split()
+            addresses = [f"{REDPAJAMA}/documents/{shard}.json.gz" for shard in shards]
             documents = partial(read_files, addresses, column or "raw_content")
             source = TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENISER)
         case "jigsaw":
@@ -129,7 +154,7 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
         case _:
             hub = HUB_REFERENCE.fullmatch(reference)
             is_local = hub is None or is_path(hub["name"]) or get_ending(reference) in READERS
-            is_local = is_local or _resolve_path(reference).exists()
+            is_local = is_local or resolve_path(reference, EXPECTED).exists()
             source = open_path(reference, column) if is_local else open_hub(reference, column)
     return dataclasses.replace(source, name=reference, space_characters=space_characters)
 
@@ -140,28 +165,36 @@ def open_path(reference: str, column: str = "") -> TextSource:
     column: the column that holds the text of a table; see `choose_text_column`. Raises DataUnavailableError if there is
     no such path, DataError if it holds no text or files of several formats.
     """
-    path = _resolve_path(reference)
+    path = resolve_path(reference, EXPECTED)
     if not reference or not path.exists():
-        raise DataUnavailableError(f"{reference or repr(reference)}: no such file or folder; expected {EXPECTED}")
+        raise explain_no_path(reference, EXPECTED)
     places = sorted(file for file in _list_files(path) if get_ending(file.name) in READERS) if path.is_dir() else [path]
     endings = {READERS.get(get_ending(place.name)): get_ending(place.name) for place in places}
     if len(endings) != 1 or None in endings:
         got = " ".join(sorted(endings.values())) or "none"
         raise DataError(f"{reference}: expected files of one format, ending in one of {' '.join(READERS)}; got {got}")
-    sample = next(filter(None, map(_read_sample, places)), None)
-    if sample is None:
+    sample: list[Row] = []
+    for place in places:
+        with _explain_unreadable(place):
+            sample = sample or list(islice(_read_rows(place), TABLE_ROWS))
+    if not sample:
         raise DataError(f"{reference} is empty, expected text; give another as $data", "data")
     chosen = choose_text_column(reference, sample, column)
     size = sum(place.stat().st_size for place in places)
     return TextSource(reference, partial(read_files, places, chosen), streaming=size > LARGEST_IN_MEMORY)
 
 
-def _resolve_path(text: str) -> Path:
+def resolve_path(text: str, expected: str) -> Path:
     """The path that a reference names; it may be missing. Raises DataUnavailableError if the text can be no path."""
     try:
         return local_path(text)
     except ModelNotFoundError:
-        raise DataUnavailableError(f"{text[:80]}: no such file or folder; expected {EXPECTED}") from None
+        raise explain_no_path(text, expected) from None
+
+
+def explain_no_path(text: str, expected: str) -> DataUnavailableError:
+    """The error for a reference that names nothing."""
+    return DataUnavailableError(f"{text[:80] or repr(text)}: no such file or folder; expected {expected}")
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
@@ -170,11 +203,6 @@ def _list_files(folder: Path) -> Iterator[Path]:
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
         if not hidden and path.name.lower() != "readme.md" and path.is_file():
             yield path
-
-
-def _read_sample(place: Path) -> list[Row]:
-    with _explain_unreadable(place):
-        return list(islice(_read_rows(place), TABLE_ROWS))
 
 
 def open_hub(reference: str, column: str = "") -> TextSource:
@@ -214,27 +242,22 @@ def read_table(reference: str, table: Any, column: str) -> Iterator[str]:
 
 
 def read_files(places: Sequence[Place], column: str) -> Iterator[str]:
-    """The documents in a column of one file after the other. Each file is opened or requested in its turn.
+    """The strings in a column of one file after the other. Each file is opened or requested in its turn.
 
     Raises DataUnavailableError if a file cannot be opened or reached, DataError if it cannot be read or lacks the
     column.
     """
     for place in places:
+        first: Row | None = None
+        has_column = False
         with _explain_unreadable(place):
-            yield from _select_texts(str(place), _read_rows(place, column), column)
-
-
-def _select_texts(name: str, rows: Iterable[Row], column: str) -> Iterator[str]:
-    """The strings in a column of the rows; other values are left out. Raises DataError if no row had the column."""
-    first: Row | None = None
-    has_column = False
-    for row in rows:
-        first = first or row
-        has_column = has_column or column in row
-        if isinstance(text := row.get(column), str):
-            yield text
-    if first is not None and not has_column:
-        raise DataError(f"{name} has no column {column!r}; its columns are {list_names(first)}")
+            for row in _read_rows(place, column):
+                first = first or row
+                has_column = has_column or column in row
+                if isinstance(text := row.get(column), str):
+                    yield text
+            if first is not None and not has_column:
+                raise DataError(f"{place} has no column {column!r}; its columns are {list_names(first)}")
 
 
 def _read_rows(place: Place, column: str = "") -> Iterator[Row]:
@@ -256,12 +279,6 @@ def _read_rows(place: Place, column: str = "") -> Iterator[Row]:
             if wait is None or refused:
                 raise
             time.sleep(wait)
-
-
-def _list_redpajama() -> list[str]:
-    address = f"{REDPAJAMA}/{REDPAJAMA_FILES}"
-    with _explain_unreadable(address), _open_address(address) as file:
-        return file.read().decode("utf-8").split()
 
 
 def _open_address(address: str) -> IO[bytes]:
@@ -312,3 +329,126 @@ def silence_libraries() -> Iterator[None]:
             library.enable_progress_bars()
         for log, level in levels:
             log.set_verbosity(level)
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names in one line: the first twenty, and the number of the others."""
+    listed = list(names)
+    others = len(listed) - MOST_NAMES
+    line = ", ".join(listed[:MOST_NAMES])
+    return f"{line} and {others} others" if others > 0 else line
+
+
+def _read_lines(file: IO[bytes], _column: str) -> Iterator[Row]:
+    with io.TextIOWrapper(file, "utf-8-sig") as text:
+        for number, line in enumerate(text, 1):
+            if "\0" in line:
+                raise ValueError(f"line {number} has a NUL character, expected text")
+            yield {"text": line.rstrip("\n")}
+
+
+def _read_json(file: Any, _column: str) -> Iterator[Row]:
+    """One object or string on each line, or one list of them in the whole file."""
+    is_list = file.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    with io.TextIOWrapper(file, "utf-8-sig") as text:
+        if is_list:
+            values, where = json.load(text), "item"
+        else:
+            values, where = (_parse_line(number, line) for number, line in enumerate(text, 1)), "line"
+        for number, value in enumerate(values, 1):
+            if isinstance(value, str):
+                yield {"text": value}
+            elif isinstance(value, dict):
+                yield value
+            else:
+                raise ValueError(f"{where} {number}: expected an object or a string, got a {type(value).__name__}")
+
+
+def _parse_line(number: int, line: str) -> Any:
+    if not line.strip():
+        return {}
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        problem = str(error).rpartition(": line ")[0] or error
+        raise ValueError(f"line {number}: {problem}; expected an object on each line") from None
+
+
+def _read_csv(file: IO[bytes], _column: str, delimiter: str = ",") -> Iterator[Row]:
+    csv.field_size_limit(2**31 - 1)  # a document may be longer than the default limit of 128 kB
+    with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        lines = csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            header = next(lines, [])
+            for values in filter(None, lines):
+                if len(values) != len(header):
+                    raise csv.Error(f"expected {len(header)} fields as in the first line, got {len(values)}")
+                yield dict(zip(header, values, strict=True))
+        except csv.Error as error:
+            raise ValueError(f"line {lines.line_num}: {error}") from None
+
+
+def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
+    for batch in parquet.ParquetFile(file).iter_batches(PARQUET_ROWS, columns=[column] if column else None):
+        yield from batch.to_pylist()
+
+
+# The end of a file's name → its reader. The name of a compressed file has one more ending.
+READERS: Mapping[str, Reader] = {
+    ".txt": _read_lines, ".text": _read_lines, ".md": _read_lines, ".json": _read_json, ".jsonl": _read_json,
+    ".csv": _read_csv, ".tsv": partial(_read_csv, delimiter="\t"), ".parquet": _read_parquet,
+}  # fmt: skip
+DECOMPRESSORS: Mapping[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open,
+    ".zst": lambda file: io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd")),
+}  # fmt: skip
+
+
+def get_ending(name: str) -> str:
+    """The end of a file's name that tells its format.
+
+    >>> get_ending("a.TXT"), get_ending("a.json.gz")
+    ('.txt', '.json')
+    """
+    path = PurePath(name.lower())
+    return path.with_suffix("").suffix if path.suffix in DECOMPRESSORS else path.suffix
+
+
+def read_rows(file: IO[bytes], name: str, column: str = "") -> Iterator[Row]:
+    """The rows of an open file, decompressed if its name says so.
+
+    column: the only column that is needed, which makes Parquet faster. Raises ValueError, OSError or another error of
+    the format's library, with the line if it is known; KeyError for a name of an unknown format.
+    """
+    decompress = DECOMPRESSORS.get(PurePath(name.lower()).suffix)
+    with file if decompress is None else decompress(file) as content:
+        yield from READERS[get_ending(name)](content, column)
+
+
+def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") -> str:
+    """The column to train on: `column` if given, else "text", else the only column whose strings are not all numbers.
+
+    reference: names the data set in messages. rows: the first rows of the table. Raises DataError if the column that
+    was asked for does not exist or holds no strings, or if none was asked for and several or none could be meant.
+    """
+    kinds: dict[str, int] = {}
+    for row in rows:
+        for name, value in row.items():
+            kinds[name] = max(_classify(value), kinds.get(name, OTHER))
+    texts = [name for name, kind in kinds.items() if kind == TEXT]
+    wanted = column or "text"
+    if kinds.get(wanted, OTHER) != OTHER:
+        return wanted
+    if column:
+        problem = f"column {column!r} holds no text" if column in kinds else f"there is no column {column!r}"
+    elif len(texts) == 1:
+        return texts[0]
+    else:
+        problem = "several columns hold text" if texts else "no column holds text"
+    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; set $text_column", "text_column")
+
+
+def _classify(value: Any) -> int:
+    if not isinstance(value, str) or not value.strip():
+        return OTHER
+    return NUMBERS if NUMBER.fullmatch(value) else TEXT

@@ -6,14 +6,10 @@ import json
 import math
 import re
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,7 +18,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerContr
 
 from attngeo.bounds import read_small_text
 from attngeo.errors import OutputError, TrainingError, first_line
-from attngeo.tables.files import SIGNALS, atomic_write, remove_unfinished
+from attngeo.tables.files import atomic_write, remove_unfinished
 
 # Written into a checkpoint's folder last: a checkpoint without it is broken.
 MARK = "attngeo.json"
@@ -176,57 +172,28 @@ class _CompleteRun(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """Saves and stops at the end of the step in which Ctrl-C or SIGTERM arrives; calls `tell` when it arrives.
+    """Saves and stops at the end of the step in which a signal calls `request`; `tell` is called when it does."""
 
-    A second signal, and one while there is nothing to save, goes to the handler that was there before, or raises
-    KeyboardInterrupt if there was none. A process of a study ignores Ctrl-C by default, and here a second one: the
-    process that started it passes the signal on, and ends it if there is another.
-    """
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self.requested, self._can_save, self._tell = False, False, tell
 
-    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
-        self.requested, self._can_save = False, False
-        self._tell = tell
-        self._before: dict[int, Any] = {}
+    def request(self) -> bool:
+        """Save and stop after this step. Returns False if there is nothing to save."""
+        self.requested = True
+        if self._can_save:
+            self._tell()
+        return self._can_save
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handle the signals inside the block. Only the main thread can; in another, nothing changes."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
-        try:
-            for number in SIGNALS:
-                signal.signal(number, self._on_signal)
-            yield
-        finally:
-            for before, handler in self._before.items():
-                signal.signal(before, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        before, again, self.requested = self._before[number], self.requested, True
-        if again and before is signal.SIG_IGN:
-            return
-        if again or not self._can_save:
-            if callable(before):
-                before(number, frame)
-            raise KeyboardInterrupt
-        self._tell()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
         """From now on there is something to save."""
         self._can_save = True
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         """From now on a signal stops at once."""
         self._can_save = False
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,  # noqa: ARG002 - the Trainer's signature
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         """Ask the Trainer to save and stop. All processes stop at the same step, or the others would wait for ever."""
         if args.world_size > 1:

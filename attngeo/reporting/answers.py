@@ -8,10 +8,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Optional
 
+import pandas as pd
 from pydantic import AfterValidator, Field, create_model
 
+import attngeo
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.access import HubAccess
@@ -22,7 +24,8 @@ from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFound
 from attngeo.options import Options, option, options_of
 from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
-from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions
+from attngeo.papers.wibisono2023.tables import compare_on_auto_mpg, compare_on_simulation
+from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions, compare_models
 from attngeo.pretrain.options import (
     PATHS,
     ComparisonOptions,
@@ -34,13 +37,11 @@ from attngeo.pretrain.options import (
 from attngeo.progress import ProgressCallback
 from attngeo.schemas import as_value_error
 from attngeo.scores.options import ResultOptions, ScoreOptions
+from attngeo.scores.score import score_models
 from attngeo.scores.spec import number_columns
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # What may stand before a path: the text of CBOW vectors, and a table of Jigsaw's comments.
 PREFIXES = (CBOW, "jigsaw:")
@@ -104,18 +105,12 @@ class _OfRuns(Options):
         make_options(**separate_comparison(self.given)[1])
 
 
-def _merge_options(*kinds: type[Options]) -> dict[str, Any]:
-    """The options of classes, each of which may be left out."""
-    return {
-        name: (kind.model_fields[name].annotation | None, option(None, **vars(declared)))  # type: ignore[operator]
-        for kind in kinds
-        for name, declared in options_of(kind).items()
-    }
-
-
-PretrainTable = create_model(
-    "PretrainTable", __base__=_OfRuns, **_merge_options(TextPretrainOptions, ImagePretrainOptions, ComparisonOptions)
-)
+_RUN_OPTIONS: dict[str, Any] = {
+    name: (Optional[kind.model_fields[name].annotation], option(None, **vars(declared)))  # noqa: UP045 - a value
+    for kind in (TextPretrainOptions, ImagePretrainOptions, ComparisonOptions)
+    for name, declared in options_of(kind).items()
+}
+PretrainTable = create_model("PretrainTable", __base__=_OfRuns, **_RUN_OPTIONS)
 
 
 class EfaTable(RunOptions):
@@ -126,10 +121,6 @@ class EfaTable(RunOptions):
 
 def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
     """Scores of every layer and head of some models. A model that fails costs only its rows."""
-    import pandas as pd
-
-    from attngeo.scores.score import score_models
-
     names, failures = dict[str, str](), []
     for model in models:
         try:
@@ -152,13 +143,11 @@ def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Res
 
 def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
     """Word analogies in the embeddings of some models, on the questions that all of them know."""
-    from attngeo.analogies.analogy import analogy
-
     names = {resolve_reference(model, place.base): model for model in models}
     questions = options.given.get("questions", GOOGLE)
     if isinstance(questions, str) and questions != GOOGLE:
         options = options.replace(questions=str(place.base / local_path(questions)))
-    rows = analogy(list(names), options=options, hub=place.hub, progress=place.progress).scores
+    rows = attngeo.analogy(list(names), options=options, hub=place.hub, progress=place.progress).scores
     return ResultsAnswer.of(_rename_models(rows, names))
 
 
@@ -169,23 +158,17 @@ def check_all(options: TheoryOptions, place: Workplace, *, statements: Statement
 
 def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on simulated tables, whose test rows have another distribution."""
-    from attngeo.papers.wibisono2023.tables import compare_on_simulation
-
     return ResultsAnswer.of(compare_on_simulation(options, study=place.study, progress=place.progress))
 
 
 def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on the auto-mpg data."""
-    from attngeo.papers.wibisono2023.tables import compare_on_auto_mpg
-
-    options = _find_data(options, place)
-    return ResultsAnswer.of(compare_on_auto_mpg(options, study=place.study, progress=place.progress))
+    chosen = _find_data(options, place)
+    return ResultsAnswer.of(compare_on_auto_mpg(chosen, study=place.study, progress=place.progress))
 
 
 def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
     """Errors of models in an experiment of exponential family attention, beside baselines."""
-    from attngeo.papers.wibisono2025.experiments import compare_models
-
     chosen = RunOptions(**_find_data(options, place).given)
     return ResultsAnswer.of(compare_models(experiment, chosen, study=place.study, progress=place.progress))
 
@@ -199,27 +182,24 @@ def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(
     return ResultsAnswer.of(rows)
 
 
-def list_curve_columns() -> tuple[str, ...]:
-    """The columns of the curves of runs."""
-    from attngeo.pretrain.callback import geometry_columns
-    from attngeo.pretrain.comparison import RUN_COLUMNS
-
-    return (*RUN_COLUMNS, *geometry_columns())
-
-
 def train(options: Options, place: Workplace) -> ResultsAnswer:
     """Scores and loss of a training run, or of a comparison of runs, at every log. Runs are kept beside the report."""
-    written, found = options.given, dict(options.given)
-    for name in [name for name, names in PATHS.items() if name in found and found[name] not in names]:
-        found[name] = resolve_reference(found[name], place.base)
-    compared = found.get("compare") or ()
-    found |= {"compare": [
-        init if init in PATHS["init"] else resolve_reference(init, place.base) for init in compared
-    ]} if compared else {}  # fmt: skip
-    inits = {found.get("init"): written.get("init"), **dict(zip(found.get("compare", ()), compared, strict=True))}
+
+    def resolve(name: str, value: str) -> str:
+        return value if value in PATHS[name] else resolve_reference(value, place.base)
+
+    written = options.given
+    resolved = written | {name: resolve(name, written[name]) for name in PATHS if name in written}
+    inits = {resolved.get("init"): written.get("init")}
+    if "compare" in written:
+        resolved["compare"] = [resolve("init", init) for init in written["compare"]]
+        inits |= dict(zip(resolved["compare"], written["compare"], strict=True))
     folder = place.folder / RUNS / place.name
     _check_inputs(folder, place.inputs)
-    rows = _train_or_resume(found, folder, place)
+    try:
+        rows = _train_or_resume(resolved, folder, place)
+    except InterruptedTrainingError as error:
+        raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
     rows["init"] = rows["init"].replace(inits)
     rows.attrs.update(written)  # paths as the recipe writes them
     return ResultsAnswer.of(rows)
@@ -228,24 +208,16 @@ def train(options: Options, place: Workplace) -> ResultsAnswer:
 def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
     """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
     from attngeo.pretrain.comparison import build_curves, compare
-    from attngeo.pretrain.options import SETTINGS as SETTINGS_FILE, resume_options
-    from attngeo.pretrain.runs import load_run, run
+    from attngeo.pretrain.runs import run_or_read
 
-    comparison, given = separate_comparison(options)
-    training = make_options(**given)
-    try:
-        if comparison.compare is not None:
-            curves = compare(
-                training, folder, comparison=comparison, study=place.study, resume=True, progress=place.progress
-            ).curves
-        else:
-            finished = load_run(folder)
-            if finished is not None:
-                resume_options(finished.options, dict(training), folder)  # raises if they differ
-            started = (folder / SETTINGS_FILE).is_file()
-            curves = build_curves([finished or run(training, folder, resume=started, progress=place.progress)])
-    except InterruptedTrainingError as error:
-        raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
+    comparison, rest = separate_comparison(options)
+    training = make_options(**rest)
+    if comparison.compare is not None:
+        curves = compare(
+            training, folder, comparison=comparison, study=place.study, resume=True, progress=place.progress
+        ).curves
+    else:
+        curves = build_curves([run_or_read(training, folder, progress=place.progress)])
     curves.attrs.update(dict(training) | dict(comparison))
     return curves
 

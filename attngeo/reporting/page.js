@@ -8,13 +8,6 @@
 
   // Figures: plotly's JSON, one a line. Each is parsed whenever it is drawn, because drawing changes what it gets.
   let figures;
-  const parseFigure = (number) => {
-    const figure = JSON.parse(figures[number]);
-    for (const trace of figure.data) {
-      if (trace.meta?.thousandths) trace.z = trace.z.map((row) => row.map((score) => (score === null ? null : score / 1000)));
-    }
-    return figure;
-  };
 
   // Width of a sheet of A4 between its margins, in pixels.
   const SHEET = 690;
@@ -41,7 +34,7 @@
     const number = Number(chart.dataset.figure);
     if (drawn.get(chart) === number) return;
     drawn.set(chart, number);
-    const { data, layout } = parseFigure(number);
+    const { data, layout } = JSON.parse(figures[number]);
     const narrow = chart.clientWidth < 600;
     // Faint points would be invisible on black.
     const dark = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim() !== "#fff";

@@ -9,37 +9,103 @@ from __future__ import annotations
 import hashlib
 import inspect
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
+import pandas as pd
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
-from pydantic_core import ErrorDetails
 
 from attngeo.bounds import read_small_bytes
 from attngeo.choices import one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
-from attngeo.figures.kinds import FIGURES, FigureSpec
-from attngeo.figures.options import PlotOptions
-from attngeo.options import Options, advise, explain, options_of
+from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
+from attngeo.options import Options, explain, first_problem
+from attngeo.papers.saponati2025.published import published_of, published_scores
+from attngeo.papers.wibisono2023.tables import (
+    ADVANTAGE_COLUMNS,
+    LABELS,
+    METHOD_COLUMNS,
+    measure_advantage,
+    summarise_methods,
+)
 from attngeo.questions import QUESTIONS, Question
 from attngeo.reporting.answers import Models
-from attngeo.schemas import Table, as_value_error, expected_of
+from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Condition
+from attngeo.scores.spec import score_names
+from attngeo.scores.summary import QUARTILES, statistic, summarise
 from attngeo.tables.read import explain_unknown_column
 
 Place = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
-# The columns that rows must have so that a table can show something else than the rows, or a check be evaluated.
+# The columns that the rows of scores have.
 SCORES = ("model", "stack", "layer", "head")
-SHOWN = {
-    "rows": (), "summary": SCORES, "published": SCORES, "methods": ("method", "accuracy"),
-    "advantage": ("method", "accuracy"),
+
+
+class View(NamedTuple):
+    """What a table may show of results.
+
+    needs: columns that the results must have. columns: of what is shown, from those of the results; None for both if
+    they are known only when the results are read. make: from the rows of the results.
+    """
+
+    caption: str
+    needs: tuple[str, ...]
+    columns: Callable[[Collection[str] | None], Collection[str] | None]
+    make: Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def summary_columns() -> tuple[str, ...]:
+    """The columns of a summary that a page has room for."""
+    spread = (statistic(score, place) for score in score_names() for place in QUARTILES)
+    return ("model", "stack", "parameters", "layers", "heads", *spread)
+
+
+def published_columns() -> tuple[str, ...]:
+    """The columns of `compare_with_published`, in their order."""
+    scores = [score for score in score_names() if score in published_scores()]
+    beside = (f"{score}_{what}" for score in scores for what in ("median", "published", "difference"))
+    return ("model", "stack", *beside, "erratum")
+
+
+def compare_with_published(rows: pd.DataFrame) -> pd.DataFrame:
+    """For each stack of each model: the median of each published score, its published value, and the difference.
+
+    The last column is the known mistake in the published values, empty if there is none.
+    """
+    table = summarise(rows)
+    known = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
+    for score in [score for score in score_names() if score in published_scores()]:
+        table[f"{score}_published"] = [float(row.get(score, "nan")) for row in known]
+        table[f"{score}_difference"] = table[statistic(score, "median")] - table[f"{score}_published"]
+    return table.assign(erratum=[row.get("erratum", "") for row in known])[list(published_columns())]
+
+
+def _with_labels(columns: Iterable[str]) -> Callable[[Collection[str] | None], tuple[str, ...]]:
+    """The columns of a table of methods: the labels of settings that the results have, and these."""
+    return lambda known: (*(name for name in LABELS if known is None or name in known), *columns)
+
+
+VIEWS = {
+    "rows": View("all rows", (), lambda known: known, lambda rows: rows),
+    "summary": View(
+        "median and quartiles over layers", SCORES, lambda _: summary_columns(),
+        lambda rows: summarise(rows)[list(summary_columns())],
+    ),
+    "published": View(
+        "medians over layers, measured and published", SCORES, lambda _: published_columns(), compare_with_published
+    ),
+    "methods": View(
+        "mean and standard deviation of each method, and the published mean", ("method", "accuracy"),
+        _with_labels(METHOD_COLUMNS), summarise_methods,
+    ),
+    "advantage": View(
+        "accuracy of attention above that of the best of the other methods, with the standard error",
+        ("method", "accuracy"), _with_labels(ADVANTAGE_COLUMNS), measure_advantage,
+    ),
 }  # fmt: skip
-# What makes the rows of figures that may be drawn from the folder of a saved model, too; a figure of no columns is
-# drawn from a model only.
-SAVED_MODELS = ("vectors", "encodings")
 
 
 def _check_values(wanted: object) -> object:
@@ -113,11 +179,7 @@ class FigureBlock(PlotOptions):
 
 
 class TableBlock(Table):
-    """A table of results.
-
-    show: all rows, a summary of scores, medians beside the published ones, means of methods on tables, or the advantage
-    of attention over the best of the other methods.
-    """
+    """A table of results. show: a key of `VIEWS`."""
 
     of: str
     show: Literal["rows", "summary", "published", "methods", "advantage"] = "rows"
@@ -163,24 +225,24 @@ class Recipe(Table):
         return next((request for request in self.results if request.name == name), None)
 
 
+TABLES: dict[str, type[BaseModel]] = {
+    "section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check,
+}  # fmt: skip
+
+
 def recipe_class() -> type[Recipe]:
     """The class of recipes that may ask every question of the table."""
-    return _make_recipe_class(tuple(QUESTIONS.values()))
-
-
-@cache
-def _make_recipe_class(questions: tuple[Question, ...]) -> type[Recipe]:
-    requests: Any = Union[tuple(make_request_class(question) for question in questions)]  # noqa: UP007 - a value
+    requests: Any = Union[tuple(map(make_request_class, QUESTIONS.values()))]  # noqa: UP007 - a value
     results = list[Annotated[requests, Field(discriminator="command")]]
     return create_model("Recipe", __base__=Recipe, __doc__=Recipe.__doc__, results=(results, Field(default=[])))
 
 
-class RecipeFile:
+class RecipeFile(NamedTuple):
     """A recipe, the path it was read from, and the SHA-256 of the file."""
 
-    def __init__(self, path: Path, content: bytes, recipe: Recipe) -> None:
-        self.path, self.recipe = path, recipe
-        self.sha256 = hashlib.sha256(content).hexdigest()
+    path: Path
+    recipe: Recipe
+    sha256: str
 
 
 def read_recipe(path: str | Path) -> RecipeFile:
@@ -190,43 +252,29 @@ def read_recipe(path: str | Path) -> RecipeFile:
     was expected, if the recipe cannot be used.
     """
     path = Path(path).expanduser()
-    content = _read_file(path)
-    fields = _parse_toml(path, content.decode())
+    content, fields = _read_toml(path)
     try:
         recipe = recipe_class().model_validate(fields)
+        problems = _find_contradictions(recipe)
     except ValidationError as error:
-        place, problem = _describe_problem(error)
-    else:
-        contradiction = next(_find_contradictions(recipe), None)
-        if contradiction is None:
-            return RecipeFile(path, content, recipe)
-        place, problem = contradiction
-    raise UsageError(f"{path}: {name_place(place, fields)}: {problem}")
+        problems = iter([_describe_problem(error)])
+    for place, problem in problems:
+        raise UsageError(f"{path}: {name_place(place, fields)}: {problem}")
+    return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
 
 
-def _read_file(path: Path) -> bytes:
+def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
     try:
         content = read_small_bytes(path)
-        content.decode()
+        return content, tomllib.loads(content.decode())
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder, expected a .toml file") from None
     except FileNotFoundError:
         raise DataUnavailableError(
             f"{path}: no such file; attngeo report --init writes a recipe to start from"
         ) from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read ({first_line(error)})") from None
-    return content
-
-
-def _parse_toml(path: Path, text: str) -> dict[str, object]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        reason = str(error).replace(" (at ", ", (").replace("(line", "line").rstrip(")")
-        raise UsageError(f"{path}: not TOML: {reason}") from None
-    except (ValueError, RecursionError) as error:  # a number or a nesting that is too large
-        raise UsageError(f"{path}: not TOML: {first_line(error)}") from None
+    except (OSError, ValueError, RecursionError) as error:  # also a number or a nesting that is too large
+        raise UsageError(f"{path} cannot be read as TOML ({first_line(error)})") from None
 
 
 def name_place(place: Place, fields: Mapping[str, Any]) -> str:
@@ -237,8 +285,10 @@ def name_place(place: Place, fields: Mapping[str, Any]) -> str:
     """
     text, table = "", fields
     for part in place:
-        known = isinstance(table, Mapping | list) and (part in table if isinstance(table, Mapping) else True)
-        table = table[part] if known else {}  # type: ignore[index]
+        try:
+            table = table[part]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):  # what is missing has a place, too
+            table = {}
         label = (table.get("name") or table.get("title")) if isinstance(table, Mapping) else None
         if not isinstance(part, int):
             text += f".{part}"
@@ -265,7 +315,7 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
 def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
     spec, options = figure.spec, figure.shown
     keys = (("of",) if spec.columns else ("model",)) + (("models",) if "model" in spec.columns else ())
-    known = (*spec.options, *keys, *(("model",) if spec.source in SAVED_MODELS else ()))
+    known = (*spec.options, *keys, *(("model",) if spec.from_saved else ()))
     for name in type(figure).model_fields:
         if name in figure.model_fields_set and name not in ("kind", "caption", *known):
             yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(known)}"
@@ -276,34 +326,27 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
     elif figure.model is None and not spec.columns:
         yield (*place, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
     elif figure.model is None and figure.of is None:
-        other = "; or model, the folder of one" if spec.source in SAVED_MODELS else ""
+        other = "; or model, the folder of one" if spec.from_saved else ""
         yield (*place, "of"), f"is missing, expected the name of a [[results]] table{other}"
     elif figure.of is not None:
-        yield from _check_reference(recipe, place, figure.of, spec.required_columns(options), figure.models)
-        yield from _check_where(recipe, place, figure.of, options.where or {})
+        needs, where = spec.required_columns(options), options.where or {}
+        yield from _check_reference(recipe, place, figure.of, needs, figure.models, where)
 
 
 def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tuple[Place, str]]:
-    from attngeo.reporting.blocks import list_shown_columns
-
-    yield from _check_reference(recipe, place, table.of, SHOWN[table.show])
-    yield from _check_where(recipe, place, table.of, table.where)
-    known = list_shown_columns(table.show, _columns_of(recipe, table.of))
+    view, request = VIEWS[table.show], recipe.find_request(table.of)
+    yield from _check_reference(recipe, place, table.of, view.needs, where=table.where)
+    known = view.columns(None if request is None else request.question.list_columns())
     for column in table.columns or ():
         if known is not None and column not in known:
             yield (*place, "columns"), explain_unknown_column(column, known)
 
 
-def _columns_of(recipe: Recipe, name: str | None) -> tuple[str, ...] | None:
-    """The columns of some results; None if they are known only when they are read."""
-    request = recipe.find_request(name)
-    return None if request is None else request.question.list_columns()
-
-
 def _check_reference(
-    recipe: Recipe, place: Place, name: str, columns: Collection[str], models: Iterable[str] | None = None
-) -> Iterator[tuple[Place, str]]:
-    """Whether there are results of that name, with these columns and these models."""
+    recipe: Recipe, place: Place, name: str, columns: Collection[str], models: Iterable[str] | None = None,
+    where: Iterable[str] = (),
+) -> Iterator[tuple[Place, str]]:  # fmt: skip
+    """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
     request = recipe.find_request(name)
     if request is None:
         known = ", ".join(request.name for request in recipe.results) or "(none)"
@@ -312,73 +355,35 @@ def _check_reference(
     known_columns = request.question.list_columns()
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
     if missing:
-        able = {name: {*(question.list_columns() or columns)} for name, question in QUESTIONS.items()}
-        fit = [name for name, known in able.items() if known >= {*columns}]
-        yield (
-            (*place, "of"),
-            f"{name!r} are results of {request.command}, which have no column {missing[0]!r}; expected those of "
-            f"{' or '.join(fit)}",
-        )
+        fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
+        problem = f"are results of {request.command}, which have no column {missing[0]!r}"
+        yield (*place, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
     for model in models or ():
         if request.model_names and model not in request.model_names:
-            yield (
-                (*place, "models"),
-                f"{name!r} has no model {model!r}, expected one of: {', '.join(request.model_names)}",
-            )
-
-
-def _check_where(recipe: Recipe, place: Place, name: str, where: Iterable[str]) -> Iterator[tuple[Place, str]]:
-    known = _columns_of(recipe, name)
+            known = ", ".join(request.model_names)
+            yield (*place, "models"), f"{name!r} has no model {model!r}, expected one of: {known}"
     for column in where:
-        if known is not None and column not in known:
-            yield (*place, "where", column), explain_unknown_column(column, known)
+        if known_columns is not None and column not in known_columns:
+            yield (*place, "where", column), explain_unknown_column(column, known_columns)
 
 
 def _describe_problem(error: ValidationError) -> tuple[Place, str]:
-    """The place and the description of what pydantic found first.
-
-    A mistyped key makes the right one missing as well; the mistyped one says more.
-    """
-    problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    details, place = problem.get("ctx", {}), problem["loc"]
+    """The place and the description of what pydantic found first."""
+    problem = first_problem(error)
+    place, within = problem["loc"], problem["loc"]
     kind: type[BaseModel] = recipe_class()
-    if place[:1] == ("results",) and len(place) > 2 and place[2] in QUESTIONS:
-        kind = make_request_class(QUESTIONS[str(place[2])])  # pydantic names the member of a union
-        place = (*place[:2], *place[3:])
-    if "where" in place:
-        place = place[: place.index("where") + 2]
+    if place[0] == "results" and len(place) > 2:  # pydantic names the member of a union
+        kind, within = make_request_class(QUESTIONS[str(place[2])]), place[3:]
+        place = (*place[:2], *within)
+        if within[:1] == ("options",) and len(within) > 1:
+            kind, within = kind.model_fields["options"].annotation, within[1:]  # type: ignore[assignment]
+    for at, part in enumerate(place):
+        if part in TABLES and len(place) > at + 2:
+            kind, within = TABLES[str(part)], place[at + 2 :]
     match problem["type"]:
-        case "extra_forbidden":
-            known = _list_keys(place, kind)
-            return place, f"unknown key; {advise(str(place[-1]), known)}"
         case "union_tag_not_found" | "union_tag_invalid":
-            got = f", got {details['tag']!r}" if "tag" in details else ""
+            got = f", got {problem['ctx']['tag']!r}" if "tag" in problem["ctx"] else ""
             return (*place, "command"), f"expected one of: {', '.join(QUESTIONS)}{got}"
-        case "too_short":
-            return place, f"expected at least {details['min_length']}"
         case "string_pattern_mismatch":
             return place, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
-        case "model_type" | "dict_type":
-            return place, f"expected a table, got {problem['input']!r:.60}"
-        case "missing":
-            return place, "is missing"
-        case "value_error":
-            return place, str(details["error"])
-    return place, _describe_value(problem, place, kind)
-
-
-def _describe_value(problem: ErrorDetails, place: Place, kind: type[BaseModel]) -> str:
-    """What is wrong with a value, as the options class of its key says it."""
-    options: Any = kind.model_fields["options"].annotation if "options" in place else FigureBlock
-    if place[-1] in options_of(options):
-        return str(explain(options, problem | {"loc": (place[-1],)}))
-    return f"expected {expected_of(problem)}, got {problem['input']!r:.60}"
-
-
-def _list_keys(place: Place, kind: type[BaseModel]) -> list[str]:
-    """The keys that the table around a place may have. kind: the class of the results that it belongs to."""
-    name = next((part for part in reversed(place[:-1]) if isinstance(part, str)), "")
-    tables: dict[str, Any] = {"section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check}
-    if name == "options":
-        return list(kind.model_fields["options"].annotation.model_fields)  # type: ignore[union-attr]
-    return list(tables.get(name, kind).model_fields)
+    return place, str(explain(kind, problem | {"loc": within}))

@@ -1,28 +1,38 @@
-"""The results that a recipe requests, one request after the other. Each is kept until the report is finished."""
+"""The results that a recipe requests, kept until the report is finished, and their figures, tables and checks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import re
 import shutil
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError, UnexpectedError
+import pandas as pd
+
+from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
 from attngeo.provenance import digest_code, software
-from attngeo.reporting.answers import ResultsAnswer, Workplace, describe_inputs
-from attngeo.reporting.recipe import RecipeFile, Request
+from attngeo.reporting.answers import ResultsAnswer, Workplace, describe_inputs, resolve_reference
+from attngeo.reporting.plots import plot, read_tables
+from attngeo.reporting.recipe import VIEWS, Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
+from attngeo.scores.conditions import Condition, Outcome
+from attngeo.scores.spec import SCORES
+from attngeo.scores.summary import summarise
 from attngeo.tables.files import atomic_write
-from attngeo.tables.read import read_parquet
+from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from plotly.graph_objects import Figure
 
 log = logging.getLogger(__name__)
 
 PARTS = ".parts"
+# Names of the files of tables: what is allowed, and the characters of a name before its number.
+FILE_NAME, LONGEST_NAME = r"\w[\w.-]{0,120}", 100
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,12 @@ class CollectedResults:
     rows: dict[str, pd.DataFrame] = field(default_factory=dict)
     made: list[dict[str, Any]] = field(default_factory=list)
     failures: list[ReportFailure] = field(default_factory=list)
+
+    def find(self, name: str) -> pd.DataFrame:
+        """The rows of the results of that name. Raises DataError if all of them are missing."""
+        if name not in self.rows:
+            raise DataError(f"the results {name} are missing: all of their parts failed")
+        return self.rows[name]
 
 
 def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
@@ -119,3 +135,101 @@ def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
 def remove_parts(folder: Path) -> None:
     """Remove the kept answers of a report that is finished."""
     shutil.rmtree(folder / PARTS, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure of a report.
+
+    label: what it shows, for readers who do not see it. source: the name of its results, None for a model. variants:
+    the name of each model that a reader may choose, and its figure; a single one has the name "".
+    """
+
+    label: str
+    caption: str
+    source: str | None
+    variants: list[tuple[str, Figure]]
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table of a report. name: that of its files."""
+
+    name: str
+    caption: str
+    rows: pd.DataFrame
+
+
+def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace) -> ReportFigure:
+    """The figure of a block. Raises what reading a model raises, and DataError or UsageError if the results lack what
+    is shown.
+    """
+    score = SCORES[block.score].label if block.score in SCORES else block.score
+    label = block.spec.describe(score)
+    label = label[0].upper() + label[1:]
+    if block.model is None:
+        return ReportFigure(label, block.caption, block.of, _draw_variants(block, _select_rows(block, results)))
+    # The model is named as in the recipe instead of by its path on this machine.
+    source = resolve_reference(block.model, place.base)
+    tables = read_tables(block.spec, [source], block.shown, hub=place.hub, progress=place.progress)
+    for table in tables:
+        table.attrs = {**table.attrs, "model": block.model}
+    figure = block.spec.make(*tables, options=block.shown)
+    return ReportFigure(f"{label} ({block.model})", block.caption, None, [("", figure)])
+
+
+def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
+    """One figure of all models, or one for each if its kind shows no more at once."""
+    most, options = block.spec.most_models, block.shown.replace(where=None)  # `rows` are selected already
+    models = list(rows["model"].unique()) if "model" in rows else []
+    if most is None or len(models) <= most:
+        return [("", plot(block.kind, rows, options=options))]
+    return [(model, plot(block.kind, rows[rows["model"] == model], options=options)) for model in models]
+
+
+def _select_rows(block: FigureBlock, results: CollectedResults) -> pd.DataFrame:
+    """The rows that a figure shows: those of its models that `where` selects."""
+    name = str(block.of)
+    rows = filter_rows(results.find(name), block.shown.where or {}, name)
+    if block.models is None:
+        return rows
+    rows = require_columns(rows, ("model",), name, "attngeo.score")
+    rows = rows[rows["model"].isin(block.models)]
+    if rows.empty:
+        raise UsageError(f"{name} has no rows of {', '.join(block.models)}")
+    return rows
+
+
+def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, pd.DataFrame]) -> ReportTable:
+    """The table of a block. Raises DataError, and UsageError for a column or a value that the results lack.
+
+    taken: the tables so far, by the names of their files; the new one is added under a name of its own.
+    """
+    rows = VIEWS[block.show].make(filter_rows(results.find(block.of), block.where, block.of))
+    if block.columns is not None:
+        missing = [column for column in block.columns if column not in rows]
+        if missing:
+            raise UsageError(f"{block.of}: {explain_unknown_column(missing[0], list(rows.columns))}")
+        rows = rows[block.columns]
+    values = [value for wanted in block.where.values() for value in list_values(wanted)]
+    kinds = [block.of, *([] if block.show == "rows" else [block.show]), *values]
+    name = "-".join(re.sub(r"[^\w.-]+", "-", kind, flags=re.ASCII).strip("-.") for kind in kinds)[:LONGEST_NAME]
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    # The same rows share a name.
+    name = next(free for free in names if free not in taken or taken[free].equals(rows))
+    taken[name] = rows
+    return ReportTable(name, block.caption or VIEWS[block.show].caption, rows)
+
+
+def run_check(check: Check, recipe: Recipe, results: CollectedResults) -> list[Outcome]:
+    """The outcome of a check for every stack of its models; a model that is missing fails."""
+    request = recipe.find_request(check.of)
+    wanted = check.models or ([] if request is None else request.model_names)
+    rows = results.rows.get(check.of)
+    present = set() if rows is None else {*require_columns(rows, ("model",), check.of, "attngeo.score")["model"]}
+    missing = [Outcome(check.fail_if, model, "", None, {}) for model in wanted if model not in present]
+    if rows is not None and check.models is not None:
+        rows = rows[rows["model"].isin(check.models)]
+    if rows is None or rows.empty:
+        return missing
+    return [*missing, *Condition(check.fail_if).outcomes(summarise(rows))]

@@ -14,9 +14,9 @@ from attngeo.options import default_of, options_of, takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_code, software
 from attngeo.scores.options import ResultOptions, ScoreOptions
-from attngeo.scores.spec import number_columns, score_names, z_columns
+from attngeo.scores.spec import score_names, z_columns
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
-from attngeo.studies.results import Kept, KeptResult, ResultStore
+from attngeo.studies.results import Kept, KeptResult, find_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,12 +35,6 @@ def score_columns() -> tuple[str, ...]:
         "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
         *score_names(), "frobenius_norm", *z_columns(), "note",
     )  # fmt: skip
-
-
-def score_types() -> dict[str, type]:
-    """The type of each column: int, float or str."""
-    floats = (*number_columns(), "frobenius_norm")
-    return {name: int if name in INTEGERS else float if name in floats else str for name in score_columns()}
 
 
 class ScoreKeywords(ScoreOptions, HubAccess, ResultOptions):
@@ -113,12 +107,9 @@ def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
 
 def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None:
     """Where the scores of this content with these options are kept; None if nothing is to be kept."""
-    store = ResultStore.open("scores", score_types())
-    if store is None:
-        return None
     content = {"content": identity.content, "version": VERSION}
     chosen = dict(options.replace(memory=None))  # no number depends on it
-    return store.record(content | {"options": chosen}, is_current=identity.is_current, about=content)
+    return find_record("scores", content | {"options": chosen}, is_current=identity.is_current, about=content)
 
 
 def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:

@@ -22,12 +22,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import attngeo
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError, UsageError
 from attngeo.options import RUNNING, Options, option
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.tables.files import SIGNALS
 
 Setting = TypeVar("Setting")
 Result = TypeVar("Result")
@@ -42,6 +44,7 @@ MOST_NAMES = 3
 POLL, GRACE = 1, 60
 # What joblib warns of: a process whose memory grew is replaced, and a study ended before all runs were finished.
 JOBLIB_WARNINGS = ("A worker stopped while some jobs were given", ".*(have been cancelled|successfully executed)")
+STOPPING = "stopping after this step; press Ctrl-C again to stop now"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 # Runs in threads of one process would share its folder, its GPU and its random numbers.
 _alone = threading.Lock()
@@ -120,14 +123,15 @@ def run_study(
     options: StudyOptions = StudyOptions(),
     progress: ProgressCallback = ignore_progress,
     on_outcome: Callable[[RunOutcome[Result]], None] = lambda _: None,
-    is_stopped: Callable[[], bool] = lambda: False,
+    saves: bool = False,
 ) -> list[RunOutcome[Result]]:
     """Call `function(setting, progress)` for each setting. Returns the outcomes in the order of the settings.
 
     names: of each setting, for people. options: in how many processes, or on which cluster. progress: called as a run
     proceeds; for runs in other processes, when one ends. on_outcome: called in this process with each outcome as it
-    arrives, in any order. is_stopped: once it is true, no further run begins in a process of this machine, and the runs
-    that have begun are waited for.
+    arrives, in any order. saves: whether a run saves its state and ends at Ctrl-C: then Ctrl-C and SIGTERM reach the
+    runs in other processes of this machine, no further run begins, and the outcomes are waited for. A second one ends
+    all processes.
 
     A run that fails does not stop the others, unless `options.fail_fast`: then the runs that are not finished end at
     once, and are missing from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C, also if a
@@ -138,13 +142,30 @@ def run_study(
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
     options = options.replace(jobs=max(1, min(options.jobs, len(tasks))))
     arrived: dict[int, RunOutcome[Result]] = {}
+
+    def report_several() -> None:
+        """How many runs are finished, and which are in work: in their order, as many as there are processes."""
+        left = [task.name for task in tasks if task.number not in arrived]
+        working = left[: options.jobs]
+        more = f" and {len(working) - MOST_NAMES} more" if len(working) > MOST_NAMES else ""
+        what = f"on {options.cluster}" if options.cluster is not None else ", ".join(working[:MOST_NAMES]) + more
+        progress(Progress("study", what, len(arrived), len(tasks), "steps"))
+
     if options.elsewhere:
-        _report_several(tasks, arrived, options, progress)
-    with closing(_start(function, tasks, options, progress, is_stopped)) as outcomes:
+        report_several()
+    if options.cluster is not None:
+        from attngeo.studies.cluster import run_on_cluster
+
+        running = run_on_cluster(function, tasks, options.cluster)
+    elif options.jobs > 1:
+        running = run_in_processes(function, tasks, options.jobs, progress, saves=saves)
+    else:
+        running = _run_here(function, tasks, progress)
+    with closing(running) as outcomes:
         for outcome in outcomes:
             arrived[outcome.number] = outcome
             if options.elsewhere:
-                _report_several(tasks, arrived, options, progress)
+                report_several()
             on_outcome(outcome)
             if isinstance(outcome.failure, InterruptedTrainingError) and not options.elsewhere:
                 raise outcome.failure  # the user stopped the study, not only this run
@@ -153,21 +174,36 @@ def run_study(
     return [arrived[number] for number in sorted(arrived)]
 
 
-def _start(
-    function: Function[Any, Any],
-    tasks: Sequence[StudyTask[Any]],
-    options: StudyOptions,
-    progress: ProgressCallback,
-    is_stopped: Callable[[], bool],
-) -> Generator[RunOutcome[Any], None, None]:
-    """The outcomes as they arrive, by the means that the options name."""
-    if options.cluster is not None:
-        from attngeo.studies.cluster import run_on_cluster
+@contextlib.contextmanager
+def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
+    """Call `handle` at the first Ctrl-C or SIGTERM inside the block. Only the main thread can; another changes nothing.
 
-        return run_on_cluster(function, tasks, options.cluster)
-    if options.jobs > 1:
-        return run_in_processes(function, tasks, options.jobs, is_stopped)
-    return _run_here(function, tasks, progress)
+    A second signal, and one for which `handle` returns False, goes to the handler that was there before, or raises
+    KeyboardInterrupt if there was none. A process of a study ignores a second Ctrl-C: the process that started it
+    passes the signal on, and ends it if there is another.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        again, handler = bool(arrived), before[number]
+        arrived.append(number)
+        if (again and handler is signal.SIG_IGN) or (not again and handle()):
+            return
+        if callable(handler):
+            handler(number, frame)
+        raise KeyboardInterrupt
+
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        for number in SIGNALS:
+            signal.signal(number, on_signal)
+        yield
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 def _run_here(
@@ -181,20 +217,6 @@ def _run_here(
             progress(dataclasses.replace(step, what=f"{label}{step.what}"))
 
         yield run_task(function, task, report)
-
-
-def _report_several(
-    tasks: Sequence[StudyTask[Any]],
-    arrived: dict[int, RunOutcome[Any]],
-    options: StudyOptions,
-    progress: ProgressCallback,
-) -> None:
-    """Report how many runs are finished, and which are in work: in their order, as many as there are processes."""
-    left = [task.name for task in tasks if task.number not in arrived]
-    working = left[: options.jobs]
-    more = f" and {len(working) - MOST_NAMES} more" if len(working) > MOST_NAMES else ""
-    what = f"on {options.cluster}" if options.cluster is not None else ", ".join(working[:MOST_NAMES]) + more
-    progress(Progress("study", what, len(arrived), len(tasks), "steps"))
 
 
 def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: ProgressCallback) -> RunOutcome[Any]:
@@ -218,51 +240,59 @@ def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: Progr
 
 
 def run_in_processes(
-    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], jobs: int, is_stopped: Callable[[], bool]
+    function: Function[Any, Any],
+    tasks: Sequence[StudyTask[Any]],
+    jobs: int,
+    progress: ProgressCallback,
+    *,
+    saves: bool,
 ) -> Generator[RunOutcome[Any], None, None]:
     """The outcome of each run as it arrives. Closing the iterator ends all processes at once.
 
     If a process is killed, for example because memory ran out, joblib ends the others, too. The runs that were lost
-    fail; those that had not begun are done by new processes.
+    fail; those that had not begun are done by new processes. saves: see `run_study`.
     """
     from concurrent.futures.process import BrokenProcessPool
 
     environment, left = StudyEnvironment(), {task.number: task for task in tasks}
-    while left and not is_stopped():
-        started: dict[int, StudyTask[Any]] = {}
-        try:
-            pool = _run_pool(function, list(left.values()), jobs, environment, started, is_stopped)
-            with closing(pool) as outcomes:
-                for outcome in outcomes:
-                    del started[outcome.number], left[outcome.number]
-                    yield outcome
-        except BrokenProcessPool:
-            for task in list(started.values() or left.values()):
-                del left[task.number]
-                failure = StudyError(
-                    f"{task.name}: its process was killed, or ended with one that was, perhaps because memory ran out; "
-                    "repeat the command with fewer processes"
-                )
-                yield RunOutcome(task.number, task.name, failure=failure)
+    started: dict[int, StudyTask[Any]] = {}
+    is_stopped = False
 
+    def stop() -> bool:
+        nonlocal is_stopped
+        is_stopped = True
+        interrupt_processes()
+        progress(Progress("train", STOPPING))
+        return True
 
-def _run_pool(
-    function: Function[Any, Any],
-    tasks: Sequence[StudyTask[Any]],
-    jobs: int,
-    environment: StudyEnvironment,
-    started: dict[int, StudyTask[Any]],
-    is_stopped: Callable[[], bool],
-) -> Generator[RunOutcome[Any], None, None]:
-    """Run the tasks in processes, and note in `started` those that are given to one. Raises BrokenProcessPool."""
-    from joblib import Parallel, delayed, parallel_config
-
-    def start() -> Iterator[Any]:
-        for task in tasks:
-            if is_stopped():
+    def start() -> Iterator[tuple[Any, ...]]:
+        for task in list(left.values()):
+            if is_stopped:
                 return
             started[task.number] = task
-            yield delayed(run_elsewhere)(function, task, environment)
+            yield function, task, environment
+
+    with catch_signals(stop) if saves else contextlib.nullcontext():
+        while left and not is_stopped:
+            started.clear()
+            try:
+                with closing(_run_pool(start(), jobs)) as outcomes:
+                    for outcome in outcomes:
+                        del started[outcome.number], left[outcome.number]
+                        yield outcome
+            except BrokenProcessPool:
+                for task in list(started.values() or left.values()):
+                    del left[task.number]
+                    failure = StudyError(
+                        f"{task.name}: its process was killed, or ended with one that was, perhaps because memory ran "
+                        "out; repeat the command with fewer processes"
+                    )
+                    yield RunOutcome(task.number, task.name, failure=failure)
+
+
+def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Generator[RunOutcome[Any], None, None]:
+    """Call `run_elsewhere` in processes. Raises BrokenProcessPool."""
+    from joblib import Parallel, delayed, parallel_config
 
     # joblib gives each process an equal share of the cores, unless OMP_NUM_THREADS says how many threads it has. With
     # one process only, it would start none.
@@ -272,7 +302,7 @@ def _run_pool(
         parallel = Parallel(
             n_jobs=max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs, max_nbytes=None
         )
-        with closing(parallel(start())) as results:
+        with closing(parallel(delayed(run_elsewhere)(*call) for call in calls)) as results:
             yield from map(take_outcome, results)
 
 
@@ -329,9 +359,8 @@ def run_elsewhere(
         try:
             outcome = run_task(function, task, ignore_progress)
         except KeyboardInterrupt:  # a signal to this process alone
-            outcome = RunOutcome(
-                task.number, task.name, failure=StudyError(f"{task.name}: its process was interrupted")
-            )
+            failure = InterruptedTrainingError(f"{task.name}: its process was interrupted", "repeat the command")
+            outcome = RunOutcome(task.number, task.name, failure=failure)
     if isinstance(outcome.failure, UnexpectedError) and outcome.failure.__cause__ is not None:
         # The error itself may not survive the way to the other process.
         trace = "".join(traceback.format_exception(outcome.failure.__cause__))

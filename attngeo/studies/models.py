@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
 from attngeo.bounds import MOST_BYTES, read_small_text
 from attngeo.checkpoints.access import HubAccess
@@ -22,13 +21,6 @@ GLOB = re.compile(r"[*?[]")
 DIGITS = re.compile(r"(\d+)")
 # Revisions that a message names at most.
 MOST_NAMED = 5
-
-
-class _Line(NamedTuple):
-    """A reference, and where it is written: the file and the number of the line, followed by a colon; or nothing."""
-
-    text: str
-    where: str = ""
 
 
 def list_models(
@@ -45,23 +37,23 @@ def list_models(
     cannot be read, ModelNotFoundError for a glob that matches nothing or a repository that does not exist, and other
     errors of the Hub. Whether each model exists is not checked.
     """
-    models = [model for reference in references for model in _expand(_Line(reference), hub)]
+    models = [model for reference in references for model in _expand(reference, hub)]
     if file is None:
         return models
-    lines = list(_read_lines(file))
-    if not lines:
-        raise UsageError(f"{_name_of(file)}: no models, expected one reference on each line")
-    listed = (model for line in lines for model in _expand(line, hub))
+    name = "stdin" if str(file) == STDIN else str(file)
+    lines = [COMMENT.sub("", line).strip() for line in _read_text(file, name).splitlines()]
+    if not any(lines):
+        raise UsageError(f"{name}: no models, expected one reference on each line")
+    listed = [
+        model
+        for number, line in enumerate(lines, 1)
+        if line
+        for model in _expand(line, hub, where=f"{name}:{number}: ")
+    ]
     return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
 
 
-def _read_lines(file: str | Path) -> Iterator[_Line]:
-    for number, line in enumerate(_read_text(file).splitlines(), 1):
-        if text := COMMENT.sub("", line).strip():
-            yield _Line(text, f"{_name_of(file)}:{number}: ")
-
-
-def _read_text(file: str | Path) -> str:
+def _read_text(file: str | Path, name: str) -> str:
     """The text of a file of models, or of stdin. Raises DataUnavailableError or UsageError."""
     try:
         if str(file) != STDIN:
@@ -71,25 +63,21 @@ def _read_text(file: str | Path) -> str:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
         return content.decode("utf-8-sig")
     except OSError as error:
-        raise DataUnavailableError(f"{_name_of(file)}: the list of models cannot be read ({error.strerror})") from None
+        raise DataUnavailableError(f"{name}: the list of models cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UsageError(f"{_name_of(file)}: expected UTF-8 text with one model on each line, but {error}") from None
+        raise UsageError(f"{name}: expected UTF-8 text with one model on each line, but {error}") from None
 
 
-def _name_of(file: str | Path) -> str:
-    return "stdin" if str(file) == STDIN else str(file)
-
-
-def _expand(line: _Line, hub: HubAccess) -> list[str]:
-    """The models that one reference names."""
+def _expand(text: str, hub: HubAccess, where: str = "") -> list[str]:
+    """The models that one reference names. where: it is written, for errors."""
     try:
-        if is_glob(line.text):
-            return _match_revisions(line.text, hub)
+        if is_glob(text):
+            return _match_revisions(text, hub)
         with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
-            ModelRef.parse(line.text)
+            ModelRef.parse(text)
     except AttnGeoError as error:
-        raise type(error)(f"{line.where}{error}") from None
-    return [line.text]
+        raise type(error)(f"{where}{error}") from None
+    return [text]
 
 
 def is_glob(text: str) -> bool:

@@ -75,35 +75,23 @@ def cache_folder() -> Path | None:
         return None
 
 
-class ResultStore:
-    """The results of one kind, in a folder of their own.
+def find_record(
+    kind: str,
+    depends_on: Mapping[str, Any],
+    *,
+    is_current: Callable[[], bool] = lambda: True,
+    about: Mapping[str, Any] = MappingProxyType({}),
+) -> KeptResult | None:
+    """The result of a kind that depends on these names, texts and numbers, whether it is there or not.
 
-    types: of each column, one of int, float and str.
+    is_current: whether they are true when a part is finished. If not, nothing is kept. about: is kept with each part
+    and with the result, beside what is said about them. Returns None if nothing is to be kept.
     """
-
-    def __init__(self, folder: Path, types: Mapping[str, type]) -> None:
-        self.folder, self._types = folder, types
-
-    @classmethod
-    def open(cls, kind: str, types: Mapping[str, type]) -> ResultStore | None:
-        """The store in a folder of the cache; None if nothing is to be kept."""
-        folder = cache_folder()
-        return None if folder is None else cls(folder / kind, types)
-
-    def record(
-        self,
-        depends_on: Mapping[str, Any],
-        *,
-        is_current: Callable[[], bool] = lambda: True,
-        about: Mapping[str, Any] = MappingProxyType({}),
-    ) -> KeptResult:
-        """The result that depends on these names, texts and numbers, whether it is there or not.
-
-        is_current: whether they are true when a part is finished. If not, nothing is kept. about: is kept with each
-        part and with the result, beside what is said about them.
-        """
-        text = json.dumps(depends_on, sort_keys=True)
-        return KeptResult(self.folder / hashlib.sha256(text.encode()).hexdigest(), self._types, is_current, about)
+    folder = cache_folder()
+    if folder is None:
+        return None
+    key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+    return KeptResult(folder / kind / key, is_current, about)
 
 
 class KeptResult:
@@ -112,11 +100,9 @@ class KeptResult:
     If its folder cannot be written, that is a warning in the log, and nothing is kept.
     """
 
-    def __init__(
-        self, path: Path, types: Mapping[str, type], is_current: Callable[[], bool], about: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, path: Path, is_current: Callable[[], bool], about: Mapping[str, Any]) -> None:
         self._file, self._parts = path.with_suffix(RESULT), path.with_suffix(PARTS)
-        self._types, self._is_current, self._about = types, is_current, about
+        self._is_current, self._about = is_current, about
         self._is_broken = False
 
     @property
@@ -126,11 +112,11 @@ class KeptResult:
 
     def load(self) -> Kept | None:
         """The result; None if it is missing."""
-        return _read(self._file, self._types)
+        return _read(self._file)
 
     def load_parts(self, count: int) -> dict[int, Kept]:
         """Those of the parts with numbers below `count` that are finished."""
-        parts = {number: _read(self._part(number), self._types) for number in range(count)}
+        parts = {number: _read(self._part(number)) for number in range(count)}
         return {number: kept for number, kept in parts.items() if kept is not None}
 
     def keep(self, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
@@ -155,22 +141,23 @@ class KeptResult:
     def _write(self, path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         if self._is_broken or not self._is_current():
             return
+        about = {**about, **self._about}
         try:
-            about = {**about, **self._about}
             try:
-                _write_file(path, rows, about, self._types)
+                _write_file(path, rows, about)
             except (OutputError, OSError):  # another process may just have removed the folder of parts
-                _write_file(path, rows, about, self._types)
+                _write_file(path, rows, about)
         except Exception as error:
             self._is_broken = True
             log.warning("results are not kept: %s; set ATTNGEO_CACHE to another folder", first_line(error))
 
 
-def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any], types: Mapping[str, type]) -> None:
+def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import parquet
 
-    table = pyarrow.Table.from_pylist([dict(row) for row in rows], _schema_of(types))
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     text = json.dumps(about)
     table = table.replace_schema_metadata({ABOUT: text, CHECKSUM: _hash(table.to_pylist(), text)})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,35 +165,23 @@ def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any], types
         parquet.write_table(table, partial)
 
 
-def _read(path: Path, types: Mapping[str, type]) -> Kept | None:
-    try:
-        content = read_small_bytes(path, MOST_BYTES)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        log.info("%s cannot be read (%s); it is computed again", path, first_line(error))
-        return None
+def _read(path: Path) -> Kept | None:
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(io.BytesIO(content))
-        if file.metadata.num_rows > MOST_ROWS or not file.schema_arrow.equals(_schema_of(types)):
-            raise ValueError("it has other columns, or too many rows")
+        file = parquet.ParquetFile(io.BytesIO(read_small_bytes(path, MOST_BYTES)))
+        if file.metadata.num_rows > MOST_ROWS:
+            raise ValueError("it has too many rows")
         table = file.read()
         rows, text = table.to_pylist(), table.schema.metadata[ABOUT].decode()
         if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text):
             raise ValueError("it has changed since it was written")
         return Kept(rows, json.loads(text))
+    except FileNotFoundError:
+        return None
     except Exception as error:  # a damaged file makes Arrow raise errors of many kinds
         log.info("%s cannot be read (%s); it is computed again", path, first_line(error))
         return None
-
-
-def _schema_of(types: Mapping[str, type]) -> Any:
-    import pyarrow
-
-    arrow = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
-    return pyarrow.schema([(name, arrow[kind]) for name, kind in types.items()])
 
 
 def _hash(rows: list[dict[str, Any]], about: str) -> str:

@@ -15,11 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from attngeo.devices import explain_memory, pick_device
-from attngeo.errors import InterruptedTrainingError, TrainingError
+from attngeo.errors import InterruptedTrainingError, TrainingError, first_line
 from attngeo.options import takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.tables.files import atomic_write
 from attngeo.training import TrainingOptions
-from attngeo.training.state import flatten_optimizer, load_optimizer, load_state, save_state
+
+# The state of an unfinished training, in its folder.
+FILE = "training.pt"
 
 # The state is saved after an epoch if 50 times the seconds of the last saving have passed: it takes 2% of the time.
 PAUSE = 50
@@ -116,16 +119,15 @@ class BestWeights:
         if self.weights:
             self._model.load_state_dict(self.weights)
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Any]:
         """What a saved state keeps."""
-        counts = {"lowest": self.lowest, "epochs": self.epochs, "stopped": self.stopped}
-        return counts | {f"weights.{name}": tensor for name, tensor in self.weights.items()}
+        return {name: getattr(self, name) for name in ("lowest", "epochs", "stopped", "weights")}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave."""
         self.lowest, self.epochs, self.stopped = state["lowest"], state["epochs"], state["stopped"]
         self.weights = {
-            name: state[f"weights.{name}"].to(weight.device) for name, weight in self._model.state_dict().items()
+            name: state["weights"][name].to(weight.device) for name, weight in self._model.state_dict().items()
         }
 
 
@@ -196,6 +198,11 @@ def train(
         ) from None
 
 
+def remove_state(folder: Path) -> None:
+    """Remove the state of a training, which is no longer needed when the trained model is saved."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
 def make_optimizer(model: nn.Module, options: TrainingOptions) -> torch.optim.Optimizer:
     """The optimizer of a training: AdamW, which is Adam without a weight decay."""
     return torch.optim.AdamW(
@@ -241,58 +248,53 @@ class _Training:
         return self._finish()
 
     def _run_epoch(self) -> None:
-        self.model.train()
         with explain_memory(SMALLER):
-            losses = [self._take_step(batch) for batch in self.batches.epoch(self.epoch)]
-        self.train_losses.append(self._average(losses))
-        if self.validation is not None:
-            with explain_memory(SMALLER):
-                self.held_out_losses.append(self._validate(self.validation))
-            self.best = self.best or self._start_best(self.held_out_losses[-1])
-            self.best.update(self.epoch, self.held_out_losses[-1])
+            self.model.train()
+            losses = torch.stack([self._take_step(batch) for batch in self.batches.epoch(self.epoch)]).cpu().double()
+            self._check_losses(losses[:, 0])
+            self.train_losses.append(_average(losses))
+            if self.validation is not None:
+                self.model.eval()
+                with torch.no_grad():
+                    held_out = torch.stack([self._measure(batch) for batch in self.validation.epoch(0)]).cpu().double()
+                self.held_out_losses.append(_average(held_out))
+                self.best = self.best or self._start_best(self.held_out_losses[-1])
+                self.best.update(self.epoch, self.held_out_losses[-1])
 
     def _start_best(self, losses: Tensor) -> BestWeights:
         """For one model, or for as many as there are losses."""
         return BestWeights(self.model, len(losses) if losses.ndim else None, self.options.patience)
 
     def _take_step(self, batch: Batch) -> Tensor:
-        """One update. Returns the sums of losses and the numbers of terms: [2] or [2, models]."""
-        total, count = self._measure(batch)
+        """One update. Returns what `_measure` does."""
+        sums = self._measure(batch)
         self.optimizer.zero_grad()
-        (total / count).sum().backward()  # type: ignore[no-untyped-call]
+        (sums[0] / sums[1]).sum().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        return _stack(total, count)
+        return sums.detach()
 
-    def _measure(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _measure(self, batch: Batch) -> Tensor:
+        """The sums of losses and the numbers of terms of a batch: [2] or [2, models]."""
         moved = [tensor.to(self.device, non_blocking=True) for tensor in batch]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bf16"):
             total, count = self.model(*moved)
-        return total, count
+        return torch.stack([total, count.to(total.dtype)])
 
-    @torch.no_grad()
-    def _validate(self, batches: Batches) -> Tensor:
-        """The mean loss of data that is not trained on."""
-        self.model.eval()
-        pairs = [_stack(*self._measure(batch)) for batch in batches.epoch(0)]
-        sums: Tensor = torch.stack(pairs).cpu().double().sum(0)
-        return sums[0] / sums[1]
+    def _check_losses(self, losses: Tensor) -> None:
+        """Raise TrainingError if the loss of a batch of an epoch is not finite.
 
-    def _average(self, steps: list[Tensor]) -> Tensor:
-        """The mean loss of an epoch. Raises TrainingError if that of a batch is not finite.
-
-        Only here, because a look at each loss would let a GPU wait for it.
+        Only at its end, because a look at each loss would let a GPU wait for it.
         """
-        losses = torch.stack(steps).cpu().double()
-        finite = losses[:, 0].isfinite()
+        finite = losses.isfinite()
         if not finite.all():
             at = int((~finite).reshape(len(losses), -1).any(1).nonzero()[0])
-            value = losses[at, 0][~finite[at]].reshape(-1)[0]
+            value = losses[at][~finite[at]].reshape(-1)[0]
             raise TrainingError(
-                f"the loss became {'NaN' if value.isnan() else 'infinite'} in epoch {self.epoch + 1}, batch {at + 1}; "
-                f"lower the learning rate (now {self.options.learning_rate:g})"
+                f"the loss became {_name_value(value)} in epoch {self.epoch + 1}, batch {at + 1}; {self._advise()}"
             )
-        sums: Tensor = losses.sum(0)
-        return sums[0] / sums[1]
+
+    def _advise(self) -> str:
+        return f"lower the learning rate (now {self.options.learning_rate:g})"
 
     def _check_weights(self) -> None:
         """Raise TrainingError if the last step, whose effect no loss shows, made a weight that is not finite."""
@@ -300,7 +302,7 @@ class _Training:
             if not weight.isfinite().all():
                 raise TrainingError(
                     f"{name} has weights that are not finite after the last epoch, {len(self.train_losses)}; "
-                    f"lower the learning rate (now {self.options.learning_rate:g})"
+                    f"{self._advise()}"
                 )
 
     def _describe(self) -> str:
@@ -312,39 +314,42 @@ class _Training:
         start = time.monotonic()
         if self.folder is None or start < self.next_save:
             return
-        lists = {"train": self.train_losses, "validation": self.held_out_losses}
-        groups = {
+        state = self.identify() | {
+            "epoch": self.epoch,
             "model": self.model.state_dict(),
-            "optimizer": flatten_optimizer(self.optimizer),
-            "best": {} if self.best is None else self.best.state(),
-            "lists": {name: torch.stack(values) for name, values in lists.items() if values},
+            "optimizer": self.optimizer.state_dict(),
+            "best": None if self.best is None else self.best.state(),
+            "train": self.train_losses,
+            "validation": self.held_out_losses,
         }
-        save_state(self.folder, groups, self.identify() | {"epoch": self.epoch})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
+            torch.save(state, file)
         end = time.monotonic()
         self.next_save = end + PAUSE * (end - start)
 
     def _resume(self) -> None:
         """Load the saved state, if there is one."""
-        state = None if self.folder is None else load_state(self.folder)
-        if state is None:
+        if self.folder is None or not (path := self.folder / FILE).is_file():
             return
-        groups, about = state
+        try:
+            state = dict(torch.load(path, "cpu", weights_only=True))
+        except Exception as error:  # torch raises errors of many kinds for a damaged file
+            raise TrainingError(
+                f"{path} cannot be read ({first_line(error)}); remove it to train from the start"
+            ) from None
         for what, wanted in self.identify().items():
-            if about.get(what) != wanted:
+            if state.get(what) != wanted:
                 raise TrainingError(
                     f"{self.folder}: its unfinished training has another {NAMES[what]}; choose another folder, or "
                     "remove it to train from the start"
                 )
-        self.epoch = int(about["epoch"])
-        self.model.load_state_dict(groups["model"])
-        load_optimizer(self.optimizer, groups["optimizer"])
-        lists: dict[str, Any] = groups.get("lists", {})
-        self.train_losses, self.held_out_losses = (
-            [*lists.get(name, torch.empty(0)).unbind(0)] for name in ("train", "validation")
-        )
-        if "best" in groups:
+        self.epoch, self.train_losses, self.held_out_losses = state["epoch"], state["train"], state["validation"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["best"] is not None:
             self.best = self._start_best(self.held_out_losses[-1])
-            self.best.load(groups["best"])
+            self.best.load(state["best"])
 
     def _check_validation(self, best: BestWeights) -> None:
         """Raise TrainingError for a model without a best epoch: after none was its validation loss finite."""
@@ -353,8 +358,7 @@ class _Training:
             last = self.held_out_losses[-1].reshape(-1)[without][0]
             raise TrainingError(
                 f"no validation loss of {len(self.held_out_losses)} epochs is finite (the last one is "
-                f"{'NaN' if last.isnan() else 'infinite'}); lower the learning rate (now "
-                f"{self.options.learning_rate:g}), or leave extreme values out of the validation data"
+                f"{_name_value(last)}); {self._advise()}, or leave extreme values out of the validation data"
             )
 
     def _finish(self) -> History:
@@ -369,5 +373,11 @@ class _Training:
         return History(train, torch.stack(self.held_out_losses).numpy() if self.held_out_losses else empty, best)
 
 
-def _stack(total: Tensor, count: Tensor) -> Tensor:
-    return torch.stack([total.detach(), count.detach().to(total.dtype)])
+def _average(sums: Tensor) -> Tensor:
+    """The mean loss of batches, [] or [models], from their sums and numbers of terms."""
+    means: Tensor = torch.div(*sums.sum(0))
+    return means
+
+
+def _name_value(loss: Tensor) -> str:
+    return "NaN" if loss.isnan() else "infinite"

@@ -15,7 +15,7 @@ from support.measure import timed
 from transformers import BertForMaskedLM, DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
 from attngeo.pretrain import AttentionGeometryCallback, TextPretrainOptions
-from attngeo.pretrain.models import build_text_model, configure_text
+from attngeo.pretrain.models import build_model, configure_text
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import prepare_text
 
@@ -60,7 +60,7 @@ def test_tokens_per_second_against_run_mlm(tmp_path: Path, benchmark: BenchmarkF
         return timed(trainer.train), sum(len(example["input_ids"]) for example in chosen)
 
     def ours(_: int) -> tuple[float, int]:
-        model = build_text_model(configure_text(options, tokeniser), "mlm")
+        model = build_model(configure_text(options, tokeniser), "mlm")
         trainer = task.make_trainer(
             model, arguments(tmp_path, remove_unused_columns=False, train_sampling_strategy="sequential"),
             train_dataset=task.data, data_collator=task.collator,

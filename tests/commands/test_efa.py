@@ -248,14 +248,14 @@ def test_ctrl_c_keeps_the_state_from_which_the_same_command_resumes(baskets: Pat
 
     resumable = ["--save", tmp_path / "model", "--resume", state]
     process = start(*resumable)
-    while not (state / "training.safetensors").exists():
+    while not (state / "training.pt").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
     assert_states(err.splitlines()[-1], "interrupted", 400, "resume")
-    assert [path.name for path in state.iterdir()] == ["training.safetensors"]
+    assert [path.name for path in state.iterdir()] == ["training.pt"]
     assert not (tmp_path / "model").exists()
     other = start(*resumable, "--seed", 1)
     assert_states(other.communicate()[1], state, "another folder")

@@ -8,7 +8,7 @@ from support.messages import refuses
 
 from attngeo.errors import DataError
 from attngeo.figures.analogies import draw_analogies
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 
 
 @pytest.fixture

@@ -6,17 +6,25 @@ import pandas as pd
 import pytest
 from support.frames import one_model
 
-from attngeo.figures.style import chance_of, choose_ticks, escape_name, name_panels
+from attngeo.figures.style import DASHES, ROLES, chance_of, choose_ticks, escape_name, split_panels, tell_apart
 from attngeo.scores.spec import score_names
 
 
 def test_panels_are_named_by_what_differs(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:encoder")
     stacks = pd.concat([own, own.assign(stack="cross")])
-    assert name_panels(stacks) == {("demo:encoder", "encoder"): "encoder", ("demo:encoder", "cross"): "cross"}
-    both = pd.concat([stacks, stacks.assign(model="b")])
-    assert list(name_panels(both).values())[-1] == "b · cross"
-    assert list(name_panels(own).values()) == [""]
+    assert [panel.name for panel in split_panels(stacks)] == ["encoder", "cross"]
+    both = split_panels(pd.concat([stacks, stacks.assign(model="b")]))
+    assert (both[-1].model, both[-1].stack, both[-1].name) == ("b", "cross", "b · cross")
+    assert [panel.name for panel in split_panels(own)] == [""]
+
+
+def test_models_of_one_role_have_its_colour_and_then_a_lighter_one(rows: pd.DataFrame) -> None:
+    own = one_model(rows, "demo:encoder")
+    panels = split_panels(pd.concat([own.assign(model=f"m{number}") for number in range(len(DASHES) + 1)]))
+    looks = [tell_apart(panel, DASHES) for panel in panels]
+    assert looks[1] == (ROLES["encoder"], DASHES[1])
+    assert looks[-1] == ("#8cc0dc", DASHES[0])
 
 
 def test_ticks_are_whole_numbers_and_about_twenty_at_most() -> None:

@@ -13,7 +13,7 @@ from support.messages import assert_fails, refuses
 import attngeo
 from attngeo.errors import DataError
 from attngeo.figures.experiments import draw_test_errors
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import GUIDE, MARKED
 
 COLUMNS = ("experiment", "model", "direction", "setting", "seed", "metric", "value", "published")

@@ -10,7 +10,7 @@ from support.messages import refuses
 import attngeo
 from attngeo.errors import UsageError
 from attngeo.figures.estimators import draw_item_attention, draw_item_vectors
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 
 NAMES = ["tea", "milk", "tea<1>"]
 

@@ -7,10 +7,9 @@ import plotly.graph_objects as go
 import pytest
 
 from attngeo.errors import UsageError
-from attngeo.figures.kinds import FIGURES, FigureSpec
-from attngeo.figures.options import PlotOptions, drawable_scores
+from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions, drawable_scores
 from attngeo.options import options_of
-from attngeo.reporting.plots import SOURCES, plot
+from attngeo.reporting.plots import plot
 from attngeo.scores.spec import score_names
 
 

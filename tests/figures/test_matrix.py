@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import MARGIN_POINTS, draw_matrix
 from attngeo.scores.matrix import query_key_matrix
 

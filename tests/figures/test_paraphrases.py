@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attngeo.figures.analogies import TERMS, draw_paraphrases
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.reporting.plots import plot
 
 

@@ -11,8 +11,8 @@ from support.messages import refuses
 
 import attngeo
 from attngeo.errors import DataError, UsageError
-from attngeo.figures.options import PlotOptions
-from attngeo.figures.places import MOST_NAMES, draw_place_attention
+from attngeo.figures.estimators import MOST_PLACES, draw_place_attention
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import MARKED
 
 PLACES = {"A": (30.0, -100.0), "B<1>": (50.0, -80.0), "C": (40.0, -120.0), "D": (40.01, -120.0)}
@@ -53,7 +53,7 @@ def test_the_places_of_the_largest_weights_are_named() -> None:
     crowd = pd.concat([rows[rows["place"] == "A"].assign(other=lambda own, at=at: own["other"] + str(at), weight=0.1)
                        for at in range(6)])  # fmt: skip
     names = draw_place_attention(crowd.assign(place="A0"), PlotOptions()).data[0].text
-    assert len([name for name in names if name]) == MOST_NAMES < len(names)
+    assert len([name for name in names if name]) == MOST_PLACES < len(names)
 
 
 def test_layers_are_panels_and_earlier_times_are_added() -> None:

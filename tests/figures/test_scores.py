@@ -11,7 +11,7 @@ import pytest
 from support.frames import one_model
 
 from attngeo.errors import DataError
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers, draw_sizes
 from attngeo.figures.style import DASHES, ROLES
 

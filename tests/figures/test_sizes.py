@@ -7,7 +7,7 @@ import pytest
 from support.frames import one_model
 
 from attngeo.errors import DataError
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import MOST_NAMED, draw_sizes
 from attngeo.papers.saponati2025.published import published_scores
 

@@ -10,8 +10,9 @@ from support.messages import assert_fails
 
 import attngeo
 from attngeo.errors import DataError, UsageError
-from attngeo.figures.estimators import draw_encodings, draw_row_attention, draw_shift
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.estimators import draw_encodings, draw_row_attention
+from attngeo.figures.experiments import draw_shift
+from attngeo.figures.kinds import PlotOptions
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attngeo.errors import UsageError
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import DASHES, INITIALISATIONS, OBJECTIVES
 from attngeo.figures.training import draw_training, draw_training_layers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -38,8 +37,7 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.pretrain import Comparison, TextPretrainOptions, compare, make_options
-from attngeo.pretrain.comparison import build_figures, find_speed_up
-from attngeo.pretrain.describe import describe_comparison
+from attngeo.pretrain.comparison import find_speed_up
 from attngeo.pretrain.options import write_settings
 from attngeo.progress import Progress
 from attngeo.scores.spec import SCORES
@@ -178,15 +176,6 @@ def test_the_spread_over_seeds(comparison: Comparison) -> None:
     assert [row["final_loss_mean"], row["final_loss_min"], row["final_loss_max"]] == pytest.approx(
         [own.mean(), own.min(), own.max()]
     )
-    assert len(describe_comparison(comparison)) == 2
-    rows = comparison.rows[comparison.rows["objective"] == "mlm"].reset_index(drop=True)
-    changed = rows.assign(
-        steps_to_baseline=rows["steps_to_baseline"].where(rows["init"] == "default", pd.NA), speed_up=0.0
-    )
-    assert "0%" not in describe_comparison(dataclasses.replace(comparison, rows=changed))[0]
-    one = rows[rows["seed"] == rows["seed"].min()].assign(steps_to_baseline=5, speed_up=0.5)
-    (line,) = describe_comparison(dataclasses.replace(comparison, rows=one))
-    assert line.count("50%") == 1
 
 
 def test_the_folder_holds_tables_and_curves(comparison: Comparison) -> None:
@@ -194,29 +183,6 @@ def test_the_folder_holds_tables_and_curves(comparison: Comparison) -> None:
     pd.testing.assert_frame_equal(stored, comparison.curves)
     assert pd.read_csv(comparison.folder / "comparison.csv").shape == comparison.rows.shape
     assert len(pd.read_csv(comparison.folder / "spread.csv")) == 4
-    page = (comparison.folder / "curves.html").read_text()
-    assert page.count("Plotly.newPlot") == len(build_figures(comparison.curves)) == 14
-
-
-def test_figures_show_what_the_curves_say(comparison: Comparison) -> None:
-    found = build_figures(comparison.curves)
-    by_objective = found["symmetry during training, by objective"]
-    named = [trace.name for trace in by_objective.data if trace.showlegend is not False]
-    assert named == ["encoder (mlm)", "decoder (clm)"]
-    curves = comparison.curves
-    rows = curves.query("objective == 'mlm' and init == 'default' and step == 10")
-    expected = rows.loc[rows["head"].isna(), "symmetry"].median()
-    encoder = next(trace for trace in by_objective.data if trace.name == "encoder (mlm)")
-    assert list(encoder.x) == [0, 5, 10]
-    assert encoder.y[-1] == pytest.approx(expected)
-    loss = found["clm: loss, by initialisation"]
-    middle = next(trace for trace in loss.data if trace.name == "symmetric init")
-    ends = curves.query("objective == 'clm' and init == 'symmetric' and step == 10")["loss"].unique()
-    assert middle.y[-1] == pytest.approx(ends.mean())
-    layers = found["symmetry of each layer, by objective"]
-    assert len(layers.data) == 2 * 2
-    one_objective = build_figures(curves[curves["objective"] == "mlm"])
-    assert len(one_objective) == 5
 
 
 def test_finished_runs_are_kept_when_it_is_resumed(

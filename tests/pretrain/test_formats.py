@@ -17,8 +17,7 @@ from support.messages import assert_states, refuses
 from support.text_files import read_documents, write_file
 
 from attngeo.errors import DataError, DataUnavailableError
-from attngeo.pretrain.formats import choose_text_column
-from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.sources import choose_text_column, open_text
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_data_sets_that_cannot_be_read(remote: Hub, tmp_path: Path) -> None:
     unreadable: dict[str, list[str]] = {
         "org/nothing": ["text", "JSON", "CSV", "Parquet"],
         "org/script": ["script"],
-        "org/numbers": ["columns", "n", "--text-column"],
+        "org/numbers": ["columns", "n", "text_column"],
         "org/broken": ["ArrowInvalid"],
     }
     answers = iter(ask([*unavailable, *unreadable], tmp_path / "home", HF_ENDPOINT=url))

@@ -101,7 +101,7 @@ def test_cifar10_comes_from_the_hub(tmp_path: Path) -> None:
         from attngeo.pretrain.image_data import ImageSplit, make_processor
         data = open_images("cifar10")
         image, label = ImageSplit(data, "train", make_processor(8, 3))[1]
-        print(data.image, data.label, data.labels, data.channels, len(data.train), len(data.test), label)
+        print(data.column, data.labels, data.channels, len(data.train), len(data.test), label)
         print(*image.shape, round((image[0, 0, 0].item() + 1) * 127.5))
     """
     with serve() as server:
@@ -110,7 +110,7 @@ def test_cifar10_comes_from_the_hub(tmp_path: Path) -> None:
         ran = subprocess.run(
             [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
         )
-    assert (ran.stdout.splitlines(), ran.stderr) == (["img label ['cat', 'dog'] 3 3 1 0", "3 8 8 9"], "")
+    assert (ran.stdout.splitlines(), ran.stderr) == (["label ['cat', 'dog'] 3 3 1 0", "3 8 8 9"], "")
 
 
 def test_images_whose_labels_are_secret_are_not_tested_on(hub: Callable[[Any], None]) -> None:

@@ -28,7 +28,6 @@ from attngeo.pretrain import ImagePretrainOptions
 from attngeo.pretrain.image_data import open_images
 from attngeo.pretrain.image_training import (
     MixupCutmixCollator,
-    ModelEMA,
     UpdateEMA,
     adapt_decay,
     cutmix,
@@ -37,6 +36,7 @@ from attngeo.pretrain.image_training import (
     mixup,
     read_image_size,
     soft_cross_entropy,
+    start_average,
 )
 from attngeo.pretrain.runs import run
 from attngeo.progress import Progress
@@ -238,7 +238,7 @@ def test_a_warm_up_longer_than_the_run(tmp_path: Path) -> None:
 def test_the_average_is_its_recurrence() -> None:
     """A copy every 32 steps during warm-up and once after it; from then on decay · average + (1 − decay) · weights."""
     model, decay, warmup = torch.nn.Linear(3, 2), 0.9, 40
-    average: Any = ModelEMA(model, decay)  # type: ignore[arg-type]
+    average: Any = start_average(model, decay)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(0)
     callback, state = UpdateEMA(average, warmup), TrainerState()
     expected = model.weight.detach().clone()
@@ -252,7 +252,7 @@ def test_the_average_is_its_recurrence() -> None:
                 decay * expected + (1 - decay) * model.weight.detach() if copied else model.weight.detach().clone()
             )
             copied = step > warmup
-        assert torch.allclose(average.model.weight, expected, atol=1e-6)
+        assert torch.allclose(average.module.weight, expected, atol=1e-6)
     assert average.n_averaged == 5  # at 65, 97, 129, 161 and 193
 
 
@@ -315,11 +315,12 @@ def test_mixup_is_convex(share: float, seed: int) -> None:
 def test_cutmix_pastes_the_area_that_the_label_says(share: float, height: int, width: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     images, targets = torch.arange(3.0)[:, None, None, None].expand(3, 2, height, width), torch.eye(3)
-    top, bottom, left, right = box = draw_box(share, height, width, random)
-    assert 0 <= top <= bottom <= height
-    assert 0 <= left <= right <= width
-    assert (bottom - top) * (right - left) <= (1 - share) * height * width + 1e-9
-    mixed, shares = cutmix(images, targets, box)
+    rows, columns = draw_box(share, height, width, random)
+    assert 0 <= rows.start <= rows.stop <= height
+    assert 0 <= columns.start <= columns.stop <= width
+    area = (rows.stop - rows.start) * (columns.stop - columns.start)
+    assert area <= (1 - share) * height * width + 1e-9
+    mixed, shares = cutmix(images, targets, rows, columns)
     for place in range(3):
         pasted = (mixed[place] == (place - 1) % 3).float().mean().item()
         assert shares[place, (place - 1) % 3].item() == pytest.approx(pasted, abs=1e-6)

@@ -15,8 +15,14 @@ from support.runs import small_options
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import options_of
 from attngeo.pretrain import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_options
-from attngeo.pretrain.options import SETTINGS, read_settings, resume_options, separate_comparison, write_settings
-from attngeo.pretrain.presets import PRESETS
+from attngeo.pretrain.options import (
+    PRESETS,
+    SETTINGS,
+    read_settings,
+    resume_options,
+    separate_comparison,
+    write_settings,
+)
 
 
 def test_the_module_imports_nothing_heavy() -> None:

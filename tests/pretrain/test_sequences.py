@@ -24,9 +24,9 @@ from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, UsageError
-from attngeo.pretrain import sequences as module
-from attngeo.pretrain.sequences import StreamedSequences, build_sequences, make_encoder
+from attngeo.pretrain import text as module
 from attngeo.pretrain.sources import TextSource, open_text
+from attngeo.pretrain.text import StreamedSequences, build_sequences, make_encoder
 
 documents_of_words = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=20).map(" ".join), min_size=1)
 

@@ -24,8 +24,7 @@ from support.text_files import read_documents, write_file
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.pretrain import sources
-from attngeo.pretrain.formats import read_rows
-from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.sources import open_text, read_rows
 
 ROOT = Path(__file__).parents[2]
 

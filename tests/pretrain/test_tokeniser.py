@@ -105,7 +105,7 @@ def test_a_trained_tokeniser_is_saved_and_loaded(tmp_path: Path) -> None:
 CHILD = """
 import hashlib, json, sys
 from attngeo.pretrain.text import SeededMaskingCollator
-from attngeo.pretrain.sequences import build_sequences
+from attngeo.pretrain.text import build_sequences
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.tokeniser import train_wordpieces
 text = open_text("austen")

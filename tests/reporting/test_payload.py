@@ -13,9 +13,9 @@ import plotly.graph_objects as go
 import pytest
 
 from attngeo.papers.saponati2025.published import published_scores
-from attngeo.reporting.blocks import ReportFigure
-from attngeo.reporting.page import ReportContent, ReportSection, encode_figure, pack_figures, render_page
 from attngeo.reporting.plots import plot
+from attngeo.reporting.report import ReportContent, ReportSection, encode_figure, pack_figures, render_page
+from attngeo.reporting.results import ReportFigure
 
 
 def unpack(text: str) -> list[Any]:
@@ -31,15 +31,13 @@ def as_array(values: Any) -> np.ndarray:
     return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).reshape(shape)
 
 
-def test_scores_of_heat_maps_are_whole_thousandths_and_all_else_as_it_is() -> None:
+def test_scores_of_heat_maps_have_three_decimals_and_all_else_is_as_it_is() -> None:
     scores = np.array([[0.1234567, np.nan], [-1, 1]])
     figure = go.Figure().add_heatmap(z=scores, coloraxis="coloraxis").add_heatmap(z=scores)
     figure.add_scatter(x=np.arange(20.0), y=[1, 2])
     heat, own_scale, line = json.loads(encode_figure(figure))["data"]
-    assert heat["z"] == [[123, None], [-1000, 1000]]
-    assert heat["meta"] == {"thousandths": True}
+    assert heat["z"] == [[0.123, None], [-1, 1]]
     assert as_array(own_scale["z"]).tolist()[1] == [-1, 1]
-    assert "meta" not in own_scale
     assert as_array(line["x"]).tolist() == list(range(20))
 
 

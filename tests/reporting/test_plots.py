@@ -12,7 +12,7 @@ from support.runs import small_options
 
 import attngeo
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
-from attngeo.figures.options import PlotOptions
+from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import OBJECTIVES
 from attngeo.pretrain import compare, run
 from attngeo.reporting.plots import plot
@@ -147,6 +147,25 @@ def test_bad_input_is_refused(
     with pytest.raises(error, match=message) as raised:
         plot(kind, inputs, **given)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("row-attention", {"cell": "a", "on": "b", "head": 0, "attention": "much"}),
+        ("item-attention", {"sequence": 1, "layer": 0, "position": 0, "other_position": 0, "weight": "much"}),
+        ("test-errors", {"experiment": "e", "model": "efa", "direction": "bi", "setting": "", "metric": "mse",
+                         "value": "much"}),
+        ("place-attention", {"place": "a", "other": "b", "latitude": "north", "longitude": 1, "layer": 0, "weight": 1}),
+    ],
+)  # fmt: skip
+def test_texts_in_place_of_numbers_are_refused_in_one_line(kind: str, rows: dict[str, Any], tmp_path: Path) -> None:
+    frame = pd.DataFrame([rows])
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(DataError, match=r"^(?s:[^\n]*rows\.csv[^\n]* attngeo [^\n]*)\Z"):
+        plot(kind, tmp_path / "rows.csv")
+    with pytest.raises(DataError, match=r"^the table .* attngeo "):
+        plot(kind, frame)
 
 
 def test_a_run_on_images_and_one_without_settings(folder: Path, tmp_path: Path) -> None:

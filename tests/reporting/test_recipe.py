@@ -69,7 +69,7 @@ BAD = [
      "rope_offset is 'x'"),
     ('command = "score"', 'command = "score"\noptions = { rope_offset = 1.5 }', 'results "scores".options.rope_offset',
      "1.5, expected a whole number"),
-    ('show = "summary"', 'show = "all"', 'section "Layers".tables[1].show', "expected 'rows'"),
+    ('show = "summary"', 'show = "all"', 'section "Layers".tables[1].show', "rows, summary"),
     ('command = "score"', 'command = "score"\noptions = 3', 'results "scores".options', "3"),
     ("symmetry.median < 0.2", "symmetry < 0.2", "check[1].fail_if", "'symmetry'"),
     ('models = ["demo:encoder"]', 'models = ["demo:x"]', "check[1].models", "'demo:x'"),

@@ -158,10 +158,13 @@ def test_a_process_that_is_killed_fails_the_runs_in_work_and_no_others() -> None
 def test_no_run_begins_after_a_study_is_stopped() -> None:
     """Those that have begun are waited for."""
     arrived: list[int] = []
-    outcomes = run_study(
-        square, NUMBERS, names=NAMES, options=TWO, is_stopped=lambda: bool(arrived),
-        on_outcome=lambda outcome: arrived.append(outcome.number),
-    )  # fmt: skip
+
+    def stop(outcome: RunOutcome[int]) -> None:
+        if not arrived:
+            signal.raise_signal(signal.SIGINT)
+        arrived.append(outcome.number)
+
+    outcomes = run_study(square, NUMBERS, names=NAMES, options=TWO, saves=True, on_outcome=stop)
     assert len(arrived) == len(outcomes) < len(NUMBERS)
     assert [outcome.result for outcome in outcomes] == [outcome.number**2 for outcome in outcomes]
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from attngeo.errors import InterruptedTrainingError, TrainingError, UnknownOptionError, UsageError
 from attngeo.progress import Progress
 from attngeo.training import TrainingOptions, loop
-from attngeo.training.loop import BestWeights, History, TensorBatches, train
-from attngeo.training.state import FILE
+from attngeo.training.loop import FILE, BestWeights, History, TensorBatches, train
 
 ROWS, COLUMNS = 50, 3
 

@@ -50,8 +50,7 @@ from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, Tab
 from attngeo.estimators.shared import takes_keywords
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training.loop import History, draw_generator, seeded, train
-from attngeo.training.state import remove_state
+from attngeo.training.loop import History, draw_generator, remove_state, seeded, train
 
 
 class SampleKeywords(EfaSampleOptions):

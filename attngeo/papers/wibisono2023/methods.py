@@ -18,13 +18,12 @@ from attngeo.papers.wibisono2023.data import Rows, ShiftedTable
 from attngeo.papers.wibisono2023.options import Shift, ShiftSetting
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import digest_statements, machine, software
-from attngeo.studies.results import KeptResult, ResultStore
+from attngeo.studies.results import KeptResult, find_record
 
 log = logging.getLogger(__name__)
 
-# The folder of the result store, and the columns of what is kept.
+# The folder of the result store.
 KIND = "tabular"
-TYPES: dict[str, type] = {"accuracy": float, "mse": float, "train_accuracy": float, "train_mse": float}
 
 
 class Problem(NamedTuple):
@@ -170,15 +169,12 @@ def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
 
 def _find_record(run: MethodRun, problem: Problem) -> KeptResult | None:
     """What is kept of a data set, under its cells and all else that the scores depend on."""
-    store = ResultStore.open(KIND, TYPES)
-    if store is None:
-        return None
     digest = hashlib.sha256()
     for values in (*problem.table.train, *problem.table.test):
         digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
     version = METHODS[run.method].version
     depends_on = {"rows": digest.hexdigest(), "seed": problem.seed, "method": run.method, "version": version}
-    return store.record(depends_on, about={"version": version, "method": run.method})
+    return find_record(KIND, depends_on, about={"version": version, "method": run.method})
 
 
 def _measure(rows: Rows, predicted: np.ndarray, prefix: str = "") -> dict[str, float]:

@@ -30,7 +30,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import digest_statements, machine, software
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions, require_all, run_study
-from attngeo.studies.results import KeptResult, ResultStore
+from attngeo.studies.results import KeptResult, find_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +50,8 @@ CITIES, TEMPERATURE = 44, "temperature"
 COPIES = 256
 NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 LAYERS = (1, 2, 4)
-# The folder of the result store, and the columns of what is kept.
+# The folder of the result store.
 KIND = "efa"
-TYPES: dict[str, type] = {"metric": str, "value": float}
 # What names of folders are not made of.
 UNSAFE = re.compile(r"[^A-Za-z0-9=-]+")
 LABELS = ("experiment", "model", "direction", "setting", "seed")
@@ -411,9 +410,6 @@ def _count_epochs(model: ExponentialFamilyAttention) -> dict[str, float]:
 
 def _find_record(run: EfaRun, split: Split) -> KeptResult | None:
     """What is kept of a run, under all that its numbers depend on."""
-    store = ResultStore.open(KIND, TYPES)
-    if store is None:
-        return None
     digest = hashlib.sha256()
     for frame in split:
         digest.update(frame.to_csv(index=False).encode())
@@ -422,7 +418,7 @@ def _find_record(run: EfaRun, split: Split) -> KeptResult | None:
         "rows": digest.hexdigest(), "model": run.model, "direction": run.direction, "setting": run.setting,
         "options": _list_options(run.options, run.architecture), "version": of_code,
     }  # fmt: skip
-    return store.record(depends_on, about={"version": of_code})
+    return find_record(KIND, depends_on, about={"version": of_code})
 
 
 def _version_of(*, trivial: bool) -> dict[str, str]:

@@ -202,7 +202,7 @@ def test_answers_depend_on_the_code_of_their_method() -> None:
     before = {name: METHODS[name].version for name in ("lr", "atn")}
     with changed_code("estimators/efa/attention.py"):
         assert {name: METHODS[name].version for name in before} == before
-    with changed_code("training/state.py"):
+    with changed_code("training/loop.py"):
         assert METHODS["atn"].version != before["atn"]
         assert METHODS["lr"].version == before["lr"]
 

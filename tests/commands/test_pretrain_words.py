@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from attngeo.commands.pretrain import describe_move, describe_run
 
 from attngeo.pretrain import TextPretrainOptions
-from attngeo.pretrain.describe import describe_move, describe_run
 from attngeo.pretrain.runs import Run
 from attngeo.scores.spec import SCORES, Chance
 from attngeo.scores.summary import statistics
