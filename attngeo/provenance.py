@@ -38,14 +38,14 @@ def digest_statements(module: str) -> str:
 
     Unlike `digest_code`, it does not change with comments, docstrings and line breaks: for results of many hours.
     """
-    found, left = dict[Path, str](), [module]
+    digests, left = dict[Path, str](), [module]
     while left:
         path = _find_module(left.pop())
-        if path is not None and path not in found:
-            found[path], imported = _read_module(path)
+        if path is not None and path not in digests:
+            digests[path], imported = _read_module(path)
             left += imported
     package = Path(__file__).parent
-    lines = [f"{path.relative_to(package)} {found[path]}\n" for path in sorted(found)]
+    lines = [f"{path.relative_to(package)} {digests[path]}\n" for path in sorted(digests)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -71,7 +71,8 @@ def _read_module(path: Path) -> tuple[str, list[str]]:
             imported += [node.module, *(f"{node.module}.{name}" for name in names)]
             imported += [homes[name] for name in names if name in homes]
     for node in ast.walk(tree):
-        _remove_docstring(node)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [part for part in node.body if not _is_text(part)] or [ast.Pass()]
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest(), imported
 
 
@@ -95,15 +96,9 @@ def _read_homes(package: str) -> dict[str, str]:
     return {alias.name: str(node.module) for node in nodes for alias in node.names}
 
 
-def _remove_docstring(node: ast.AST) -> None:
-    """Remove the texts that are statements of a module, class or function: its docstring."""
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        texts = [
-            each
-            for each in node.body
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
-        ]
-        node.body = [each for each in node.body if each not in texts] or [ast.Pass()]
+def _is_text(node: ast.AST) -> bool:
+    """Whether a statement is nothing but a text, as a docstring is."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def machine() -> dict[str, str | int | None]:

@@ -30,7 +30,7 @@ from .tables import Terminal, drop_columns
 KINDS = {
     "efa": "attngeo.papers.wibisono2025.experiments",
     "scores": "attngeo.scores.score",
-    "tabular": "attngeo.papers.wibisono2023.methods",
+    "tabular": "attngeo.papers.wibisono2023.tables",
 }
 
 

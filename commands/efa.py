@@ -13,9 +13,8 @@ from attngeo.bounds import printable
 from attngeo.estimators import efa as models
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaPredictOptions
 from attngeo.options import COMPUTATION, RESULTS
-from attngeo.papers.wibisono2025 import experiments
-from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
-from attngeo.papers.wibisono2025.experiments import RunOptions
+from attngeo.papers.runs import perform_runs
+from attngeo.papers.wibisono2025.options import RunOptions
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import write_table
@@ -25,7 +24,7 @@ from .help import Command, Group
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_mean, format_number, number_columns, print_frame, print_table, start_table
+from .tables import Terminal, format_mean, format_number, print_frame, print_table, show_number, start_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +77,7 @@ def fit(
 def _print_scores(rows: pd.DataFrame) -> None:
     first, names = rows.iloc[0], ["log_prob", "without_context", "without_repeats"]
     counts = {name: lambda row, name=name: f"{row[name]:,}" for name in ("sequences", "rows")}
-    numbers = number_columns(*(name for name in names if rows[name].notna().any()))
+    numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
     print_table(rows, {"data": lambda row: row["data"], **counts, **numbers})
     sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
     Terminal().print(f"{first['part'].capitalize()}, {first['family']}; each row given {sees}.", highlight=False)
@@ -245,13 +244,16 @@ def run(
         attngeo efa run temperature --model fm --neighbours 5 --data folder
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
+    from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
+    from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
+
     check_outputs(output or [], inputs=[options.data] if options.data else [])
     with hold_folders(None, None if options.save is None else Path(options.save).expanduser()):
-        runs = experiments.plan_runs(experiment, options)
+        runs = plan_runs(experiment, options)
         with Bar("data", quiet=quiet, verbose=verbose) as progress:
             load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
-        outcomes = run_all("efa", runs, experiments.run_planned, results, study, quiet=quiet, verbose=verbose)
-    deliver(experiments.build_frame(outcomes, options), outcomes, output or [], format, _print_experiment)
+        outcomes = run_all("efa", runs, perform_runs, results, study, quiet=quiet, verbose=verbose)
+    deliver(build_frame(outcomes, options), outcomes, output or [], format, _print_experiment)
 
 
 def _print_experiment(frame: pd.DataFrame) -> None:

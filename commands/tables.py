@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -68,13 +67,9 @@ def print_table(
     console.print(drop_columns(table, console, expendable))
 
 
-def number_columns(*names: str) -> dict[str, Callable[[Any], str]]:
-    """Columns of numbers for `print_table`: their names without underscores → the cell of a row."""
-    return {name.replace("_", " "): partial(_format_of_row, name) for name in names}
-
-
-def _format_of_row(name: str, row: Mapping[str, Any]) -> str:
-    return format_number(row[name])
+def show_number(column: str, form: str = ".3f") -> Callable[[Any], str]:
+    """The cell of a row that shows one of its numbers, for `print_table`."""
+    return lambda row: format_number(row[column], form)
 
 
 def is_missing(value: Any) -> bool:

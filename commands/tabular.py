@@ -14,19 +14,8 @@ from rich.text import Text
 from attngeo.bounds import printable
 from attngeo.estimators import tabular as models
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
-from attngeo.papers.wibisono2023.data import load_auto_mpg
+from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
-from attngeo.papers.wibisono2023.tables import (
-    build_auto_mpg_frame,
-    build_simulation_frame,
-    describe_advantage,
-    labels_of,
-    measure_advantage,
-    plan_auto_mpg,
-    plan_simulation,
-    run_methods,
-    summarise_methods,
-)
 from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
@@ -36,7 +25,7 @@ from .messages import say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_mean, format_number, number_columns, print_frame, print_table
+from .tables import Terminal, format_mean, format_number, print_frame, print_table, show_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,10 +67,10 @@ def fit(
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    numbers = [name for name in ("accuracy", "mse", "log_loss", "calibration_error") if rows[name].notna().any()]
-    first = rows.iloc[0]
-    columns = {"method": lambda row: METHOD_LABELS[row["method"]], **number_columns(*numbers)}
-    print_table(rows, columns, is_bold=lambda row: row["method"] == OURS)
+    names, first = ("accuracy", "mse", "log_loss", "calibration_error"), rows.iloc[0]
+    numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
+    labels = {"method": lambda row: METHOD_LABELS[row["method"]]}
+    print_table(rows, labels | numbers, is_bold=lambda row: row["method"] == OURS)
     Terminal().print(f"{first['train_rows']:,} rows train, {first['test_rows']:,} test.", highlight=False)
 
 
@@ -130,8 +119,10 @@ def simulate(
         attngeo tabular simulate --settings 5,0,0.9 --methods lr,rf --datasets 5
         attngeo tabular simulate --convention published -o table1.csv
     """
+    from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
+
     check_outputs(output or [])
-    outcomes = run_all("simulate", plan_simulation(options), run_methods, results, study, quiet=quiet, verbose=verbose)
+    outcomes = run_all("simulate", plan_simulation(options), perform_runs, results, study, quiet=quiet, verbose=verbose)
     deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, _print_experiment)
 
 
@@ -155,19 +146,24 @@ def auto_mpg(
         attngeo tabular auto-mpg
         attngeo tabular auto-mpg --data auto-mpg.csv --methods lr,atn -o table2.csv
     """
+    from attngeo.papers.wibisono2023.data import load_auto_mpg
+    from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
+
     check_outputs(output or [], inputs=[options.data] if options.data else [])
     with Bar("auto-mpg", quiet=quiet, verbose=verbose) as progress:
         data = load_auto_mpg(options.data, progress)
     if not data.is_of_paper and not quiet:
         say(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
     outcomes = run_all(
-        "auto-mpg", plan_auto_mpg(options, data), run_methods, results, study, quiet=quiet, verbose=verbose
+        "auto-mpg", plan_auto_mpg(options, data), perform_runs, results, study, quiet=quiet, verbose=verbose
     )
-    deliver(build_auto_mpg_frame(options, data, outcomes), outcomes, output or [], format, _print_experiment)
+    deliver(build_auto_mpg_frame(data, outcomes), outcomes, output or [], format, _print_experiment)
 
 
 def _print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each setting and method, and a sentence about the advantage of attention."""
+    from attngeo.papers.wibisono2023.tables import describe_advantage, labels_of, measure_advantage, summarise_methods
+
     summary, labels = summarise_methods(frame), labels_of(frame)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in (*labels, "method", "runs", "accuracy", "paper", "mse", "paper"):

@@ -85,7 +85,10 @@ def print_statements(frame: pd.DataFrame) -> None:
         for row in rows.to_dict("records"):
             limits = (format_number(row[name], ".2g") for name in ("residual", "tolerance"))
             answers = ("yes" if row[name] else "no" for name in ("holds", "as_printed"))
-            table.add_row(*map(Text, (row["statement"], row["place"], *limits, *answers)), style=_style(row["holds"]))
+            table.add_row(
+                *map(Text, (row["statement"], row["place"], *limits, *answers)),
+                style="" if row["holds"] else "bold red",
+            )
         table.add_section()
     console.print(drop_columns(table, console, ["in the paper"]))
     for row in frame.to_dict("records"):
@@ -94,7 +97,3 @@ def print_statements(frame: pd.DataFrame) -> None:
             console.print(Padding(Text(row["computed"]), (0, 0, 0, 2)))
     count = f"{int(frame['holds'].sum())} of {len(frame)} hold, {int(frame['as_printed'].sum())} of them as printed"
     console.print(f"\n{count}", highlight=False)
-
-
-def _style(holds: bool) -> str:
-    return "" if holds else "bold red"

@@ -22,9 +22,10 @@ import sys
 
 import pandas as pd
 
-from attngeo.papers.wibisono2023.data import Shift, simulate
+from attngeo.papers.wibisono2023.data import simulate
+from attngeo.papers.wibisono2023.options import ShiftSetting
 
-x, y = simulate(Shift(n_c=2, noise=0, corr=0.5, n_features=3, n_classes=6), 0).train
+x, y = simulate(ShiftSetting(n_c=2, noise=0, corr=0.5), 0, features=3, classes=6).train
 pd.DataFrame(x, columns=["x1", "x2", "x3"]).assign(y=y).to_csv(sys.argv[1], index=False)
 END
 attngeo tabular fit "$scratch/rows.csv" --target y --methods atn --epochs 100 --save "$scratch/model" --quiet > /dev/null

@@ -38,14 +38,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "attngeo.papers.wibisono2023.factorisation": (
         "proposition-9", "proposition-14-minimum", "proposition-14-constant", "proposition-14-trained",
-    ),
-    "attngeo.papers.wibisono2023.paraphrase": (
         "lemma-11", "proposition-12", "proposition-13", "lemma-15", "proposition-16", "proposition-17",
     ),
     "attngeo.papers.saponati2025.updates": (
         "proposition-2.1-linear", "proposition-2.1-softmax", "remark-s1.6", "proposition-2.2",
-    ),
-    "attngeo.papers.saponati2025.objectives": (
         "theorem-2.3-norms", "theorem-2.3-tails", "theorem-2.4-pairs", "theorem-2.4-symmetry", "corollary-s1.12",
     ),
     "attngeo.papers.saponati2025.scores": (
@@ -78,16 +74,12 @@ class Residuals:
     @property
     def worst(self) -> float:
         """The largest error; NaN if one is NaN, or if there is none."""
-        return _largest(self.errors)
+        return math.nan if not self.errors or any(map(math.isnan, self.errors)) else max(self.errors)
 
     @property
     def worst_printed(self) -> float:
         """The largest error of the printed form."""
-        return _largest(self.printed) if self.printed else self.worst
-
-
-def _largest(errors: tuple[float, ...]) -> float:
-    return math.nan if not errors or any(map(math.isnan, errors)) else max(errors)
+        return Residuals("", self.printed).worst if self.printed else self.worst
 
 
 def difference(left: Any, right: Any) -> float:
@@ -117,13 +109,13 @@ def shortfall(values: Iterable[float], least: float = 0.0) -> float:
 Check = TypeVar("Check", bound=Callable[..., Residuals])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Statement:
     """One statement of a paper.
 
-    name: how the command calls it. paper: which one, a key of PAPERS. place: where it is there. claim: what is computed
-    and compared, in a phrase. tolerance: the largest error with which it holds. function: returns its residuals for a
-    seed. arguments: further ones of that function.
+    name: for the command. paper: a key of PAPERS. place: where it is there. claim: what is computed and compared, in a
+    phrase. tolerance: the largest error with which it holds. function: returns its residuals for a seed. arguments:
+    further ones of that function.
     """
 
     name: str
@@ -145,10 +137,7 @@ def statement(
     """Declare that a function computes a statement. Parameters are those of `Statement`."""
 
     def declare(function: Check) -> Check:
-        DECLARED[name] = Statement(
-            name=name, paper=paper, place=place, claim=claim, tolerance=tolerance, function=function,
-            arguments=arguments,
-        )  # fmt: skip
+        DECLARED[name] = Statement(name, paper, place, claim, tolerance, function, arguments)
         return function
 
     return declare
@@ -215,19 +204,13 @@ def check_statements(
     rows = []
     for done, name in enumerate(chosen):
         progress(Progress("verify", name, done, len(chosen), "steps"))
-        rows.append(_evaluate(load_statement(name), options.seed))
+        claimed = load_statement(name)
+        residuals = claimed.evaluate(options.seed)
+        holds = residuals.worst <= claimed.tolerance
+        rows.append(
+            (name, f"{claimed.paper}, {claimed.place}", f"{claimed.claim}: {residuals.computed}", claimed.tolerance,
+             residuals.worst, holds, holds and residuals.worst_printed <= claimed.tolerance)
+        )  # fmt: skip
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    about: dict[Any, Any] = {
-        "title": "Statements of the papers", **software(), **machine(), **vars(options), "papers": PAPERS,
-    }  # fmt: skip
-    frame.attrs = about
+    frame.attrs |= {"title": "Statements of the papers", **software(), **machine(), **vars(options), "papers": PAPERS}
     return frame
-
-
-def _evaluate(chosen: Statement, seed: int) -> tuple[Any, ...]:
-    residuals = chosen.evaluate(seed)
-    holds = residuals.worst <= chosen.tolerance
-    return (
-        chosen.name, f"{chosen.paper}, {chosen.place}", f"{chosen.claim}: {residuals.computed}", chosen.tolerance,
-        residuals.worst, holds, holds and residuals.worst_printed <= chosen.tolerance,
-    )  # fmt: skip

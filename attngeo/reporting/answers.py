@@ -22,10 +22,19 @@ from attngeo.choices import one_of
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
 from attngeo.options import Options, option, options_of
+from attngeo.papers.runs import perform_runs
 from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
+from attngeo.papers.wibisono2023.data import load_auto_mpg
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
-from attngeo.papers.wibisono2023.tables import compare_on_auto_mpg, compare_on_simulation
-from attngeo.papers.wibisono2025.experiments import SETTINGS, RunOptions, compare_models
+from attngeo.papers.wibisono2023.tables import (
+    build_auto_mpg_frame,
+    build_simulation_frame,
+    plan_auto_mpg,
+    plan_simulation,
+)
+from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
+from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
+from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
 from attngeo.pretrain.options import (
     PATHS,
     ComparisonOptions,
@@ -39,7 +48,7 @@ from attngeo.schemas import as_value_error
 from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.scores.score import score_models
 from attngeo.scores.spec import number_columns
-from attngeo.studies.engine import StudyOptions
+from attngeo.studies.engine import StudyOptions, require_all
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
 
@@ -158,19 +167,27 @@ def check_all(options: TheoryOptions, place: Workplace, *, statements: Statement
 
 def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on simulated tables, whose test rows have another distribution."""
-    return ResultsAnswer.of(compare_on_simulation(options, study=place.study, progress=place.progress))
+    return ResultsAnswer.of(build_simulation_frame(options, _complete(plan_simulation(options), place)))
 
 
 def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on the auto-mpg data."""
-    chosen = _find_data(options, place)
-    return ResultsAnswer.of(compare_on_auto_mpg(chosen, study=place.study, progress=place.progress))
+    options = _find_data(options, place)
+    data = load_auto_mpg(options.data, place.progress)
+    return ResultsAnswer.of(build_auto_mpg_frame(data, _complete(plan_auto_mpg(options, data), place)))
 
 
 def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
     """Errors of models in an experiment of exponential family attention, beside baselines."""
     chosen = RunOptions(**_find_data(options, place).given)
-    return ResultsAnswer.of(compare_models(experiment, chosen, study=place.study, progress=place.progress))
+    runs = plan_runs(experiment, chosen)
+    load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, place.progress)  # one error, not one of each run
+    return ResultsAnswer.of(build_frame(_complete(runs, place), chosen))
+
+
+def _complete(runs: Sequence[Any], place: Workplace) -> list[Any]:
+    """The outcomes of all runs of an experiment. Raises the error of the first one that fails, at the end."""
+    return require_all(perform_runs(runs, study=place.study, progress=place.progress))
 
 
 def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options

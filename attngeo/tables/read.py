@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
@@ -53,44 +53,36 @@ def read_results(
     columns of numbers, for example scores; all other unknown columns are text.
     Raises DataUnavailableError if the file does not exist, DataError if it cannot be read or lacks a column.
     """
-
     path = Path(path).expanduser()
-    readers: dict[str, Callable[[Path], pd.DataFrame]] = {
-        ".csv": _read_csv,
-        ".json": lambda file: _frame_objects(json.loads(read_small_text(file, MOST_RESULTS_BYTES))),
-        ".jsonl": lambda file: _frame_objects(
-            [json.loads(line) for line in read_small_text(file, MOST_RESULTS_BYTES).split("\n") if line.strip()]
-        ),
-        ".parquet": read_parquet,
-    }
-    if path.suffix.lower() not in readers:
+    if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path}: expected a results file, with a name that ends in one of: {' '.join(SUFFIXES)}")
     if not path.exists():
         raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
     try:
-        frame = readers[path.suffix.lower()](path)
+        frame = _read_rows(path, path.suffix.lower())
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it again with {made_by}") from error
     return _set_types(require_columns(frame, columns, str(path), made_by), str(path), numbers)
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    """The cells of a CSV file; a name that looks like a number stays as it is written."""
+def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
+    """The rows of a file. Names that look like numbers stay as they are written, and no number of JSON is rounded."""
     import pandas as pd
 
-    texts: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
-    content = io.BytesIO(read_small_bytes(path, MOST_RESULTS_BYTES))
-    frame = pd.read_csv(content, keep_default_na=False, na_values=[""], dtype=texts)
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the first cells as the index, and moves the others
-        raise ValueError("a row has more cells than the header has names")
-    return frame
-
-
-def _frame_objects(rows: object) -> pd.DataFrame:
-    """A frame of objects of JSON; their values stay as they are, so that none is rounded."""
-    import pandas as pd
-
+    if suffix == ".parquet":
+        return read_parquet(path)
+    if suffix == ".csv":
+        texts: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
+        content = io.BytesIO(read_small_bytes(path, MOST_RESULTS_BYTES))
+        frame = pd.read_csv(content, keep_default_na=False, na_values=[""], dtype=texts)
+        if not isinstance(
+            frame.index, pd.RangeIndex
+        ):  # pandas takes the first cells as the index, and moves the others
+            raise ValueError("a row has more cells than the header has names")
+        return frame
+    text = read_small_text(path, MOST_RESULTS_BYTES)
+    rows = [json.loads(line) for line in text.split("\n") if line.strip()] if suffix == ".jsonl" else json.loads(text)
     if not isinstance(rows, list):
         raise TypeError(f"expected a list of objects, got {type(rows).__name__}")
     return pd.DataFrame(rows, dtype=object)
@@ -98,8 +90,6 @@ def _frame_objects(rows: object) -> pd.DataFrame:
 
 def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.DataFrame:
     """The frame with typed columns, the same from every format; columns of unknown name are text."""
-    import pandas as pd
-
     columns = {}
     for name in frame.columns:
         values, kind = frame[name], _type_of(str(name), numbers)
@@ -109,7 +99,7 @@ def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.D
             columns[name] = _to_texts(values, str(name)) if kind is TEXTS else _to_numbers(values, kind)
         except (ValueError, TypeError, OverflowError) as error:
             raise DataError(f"{path}: column {name}: {first_line(error)}; expected {kind}") from None
-    return pd.DataFrame(columns)
+    return type(frame)(columns)
 
 
 def _to_texts(values: pd.Series, name: str) -> pd.Series:

@@ -26,9 +26,9 @@ STYLE = (
 )
 
 
-def to_csv(frame: pd.DataFrame, *, header: bool = True) -> str:
-    """Comma-separated values; missing scores are empty. Texts are made printable. header: the names of columns, too."""
-    return str(_print_texts(frame).rename(columns=printable).to_csv(index=False, header=header, lineterminator="\n"))
+def to_csv(frame: pd.DataFrame) -> str:
+    """Comma-separated values; missing scores are empty. Texts are made printable."""
+    return str(_print_texts(frame).rename(columns=printable).to_csv(index=False, lineterminator="\n"))
 
 
 def to_json(frame: pd.DataFrame) -> str:

@@ -18,9 +18,8 @@ from torch import Tensor
 from attngeo.estimators.efa.families import parse_family
 from attngeo.estimators.efa.model import make_model
 from attngeo.estimators.efa.networks import Batch
-from attngeo.estimators.efa.options import EfaOptions
 from attngeo.estimators.efa.sequences import DataShape
-from attngeo.papers.wibisono2025.experiments import RunOptions, list_settings
+from attngeo.papers.wibisono2025.options import RunOptions, list_settings
 
 # Experiment → part, items, positions that are padded to, lengths that most sequences have, sequences in a batch.
 SIZES = {
@@ -47,7 +46,7 @@ def test_masked_positions_are_faster_than_a_pass_for_each(
 ) -> None:
     part, items, positions, (shortest, longest), sequences = SIZES[experiment]
     settings = list_settings(experiment, RunOptions(published=True, model="efa", direction=direction))
-    options = EfaOptions(**settings[0].options)
+    options = settings[0].options
     torch.manual_seed(0)
     shape = DataShape(part=part, items=items, longest=positions, levels=9)
     model = make_model(options, settings[0].architecture, parse_family(options.family), shape)

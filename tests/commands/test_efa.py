@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from support.messages import assert_fails, assert_states
 
 from attngeo.papers.wibisono2025.experiments import load_split
-from attngeo.papers.wibisono2025.simulated import synthetic_ratings
+from attngeo.papers.wibisono2025.sequences import synthetic_ratings
 
 NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
 SMALL = ["--width", "4", "--epochs", "2"]
@@ -119,7 +119,7 @@ def test_an_experiment_prints_the_papers_numbers_beside_ours(inside: Command, tm
     assert_states(again.stderr, "3 of 3 runs", "--fresh")
     listed = inside("cache", "list", COLUMNS="100").stdout
     (row,) = (line for line in listed.splitlines() if "synthetic fm bi seed 0" in line)
-    assert_states(row, "max_epochs=1")
+    assert_states(row, "epochs=1")
     assert row.count("=") == 1  # what the experiment sets by itself is not shown
     assert not any(entry["outdated"] for entry in json.loads(inside("cache", "list", "--format", "json").stdout))
 

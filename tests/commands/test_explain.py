@@ -12,8 +12,8 @@ import pytest
 from conftest import Command
 from support.messages import assert_fails, assert_states
 
-from attngeo.analogies.explanation import COLUMNS
 from attngeo.papers.wibisono2023 import corpus as small_corpora
+from attngeo.papers.wibisono2023.analogies import COLUMNS
 
 
 @pytest.fixture

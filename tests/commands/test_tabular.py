@@ -53,8 +53,8 @@ def test_the_same_command_resumes(inside: Command) -> None:
     assert len(listed) == 3
     assert not any(entry["outdated"] for entry in listed)
     (row,) = (line for line in inside("cache", "list", COLUMNS="160").stdout.splitlines() if "seed 4951" in line)
-    assert_states(row, "1,0,0.9 lr", "n_features=3", "n_classes=3", "train_rows=60", "test_rows=60")
-    assert row.count("=") == 4  # the rest is default, or part of the name
+    assert_states(row, "1,0,0.9 lr", "features=3", "classes=3", "rows=60")
+    assert row.count("=") == 3  # the rest is default, or part of the name
     assert_states(inside("cache", "clear", "--outdated").stderr, "0 results")
     assert_states(inside("cache", "clear", "1,0,0.9 lr*").stderr, "3 results")
     again = inside("tabular", "simulate", *TINY, "--datasets", "3", "--format", "csv")
@@ -63,7 +63,7 @@ def test_the_same_command_resumes(inside: Command) -> None:
 
 def test_auto_mpg_is_a_table_of_methods(inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cars, data = make_cars(90), tmp_path / "auto-mpg.data"
-    monkeypatch.setattr(data_sets, "DIGEST", data_sets.digest_cars(cars))
+    monkeypatch.setattr(data_sets, "DIGEST", data_sets.digest_cars(pd.DataFrame(cars)))
     data.write_text(write_uci(cars))
     run = inside("tabular", "auto-mpg", "--data", data, "--methods", "lr", "--seeds", "2", "--format", "json")
     rows = pd.DataFrame(json.loads(run.stdout))

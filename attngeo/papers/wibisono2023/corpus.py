@@ -210,19 +210,11 @@ class WordAttention(nn.Module):
         return logits
 
 
-def fit(
-    model: Model,
-    examples: Examples,
-    seed: int = 0,
-    *,
-    epochs: int | None = None,
-    progress: ProgressCallback = ignore_progress,
-) -> Model:
+def fit(model: Model, examples: Examples, seed: int = 0, *, progress: ProgressCallback = ignore_progress) -> Model:
     """Train a model of contexts, in place, by Adam on shuffled batches of all tasks, until the loss stops improving.
 
-    model: called as model(contexts [n, |V|]) → logits [n, |V|]. epochs: the most, by default MOST_EPOCHS.
-    progress: called after each epoch.
-    Returns the model. Raises TrainingError if the loss is not a number.
+    model: called as model(contexts [n, |V|]) → logits [n, |V|]. progress: called after each epoch. Returns the model.
+    Raises TrainingError if the loss is not a number.
 
     The loop is not `attngeo.training.train`: a step takes 0.2 ms, and a training of seconds needs no saved state.
     """
@@ -231,7 +223,7 @@ def fit(
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
     best, waited = math.inf, 0
     with seeded(seed):
-        for epoch in range(1, (epochs or MOST_EPOCHS) + 1):
+        for epoch in range(1, MOST_EPOCHS + 1):
             for batch in torch.split(tasks[torch.randperm(len(tasks))], BATCH):
                 optimiser.zero_grad()
                 logits = model(contexts[batch // centres.shape[1]])

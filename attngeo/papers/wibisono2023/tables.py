@@ -1,36 +1,33 @@
-"""Tables 1 and 2 as studies: their runs, their rows, and statistics over data sets."""
+"""Tables 1 and 2 as studies: their methods, their runs, their rows, and statistics over data sets.
+
+Source: Wibisono and Wang 2023 (arXiv 2307.04057), tables 1 and 2 and appendix E.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from attngeo.estimators.tabular.options import OURS
-from attngeo.papers.wibisono2023.data import AutoMpg, ShiftedTable, load_auto_mpg, seeds_of_data_sets, simulate
-from attngeo.papers.wibisono2023.methods import METHODS, MethodRun, perform
-from attngeo.papers.wibisono2023.options import (
-    FIRST_SEED,
-    SOURCE,
-    AutoMpgOptions,
-    PublishedScores,
-    Shift,
-    ShiftSetting,
-    SimulateOptions,
-    auto_mpg_scores,
-    simulation_scores,
-)
-from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.scores.options import ResultOptions
-from attngeo.studies.engine import RunOutcome, StudyOptions, require_all, run_study
+from attngeo.options import default_of
+from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, version_of
+from attngeo.papers.wibisono2023.data import AutoMpg, Rows, ShiftedTable, seeds_of_data_sets, simulate
+from attngeo.papers.wibisono2023.options import FIRST_SEED, AutoMpgOptions, SimulateOptions
+from attngeo.progress import Progress, ProgressCallback
+from attngeo.studies.results import KeptResult, find_record
 from attngeo.tables.read import require_columns
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-Outcome = RunOutcome[list[dict[str, Any]]]
+SOURCE = "Wibisono and Wang 2023 (arXiv 2307.04057), tables 1 and 2"
+# The folder of the result store.
+KIND = "tabular"
 SETTING = ("n_c", "noise", "corr")
 SCORES = ("accuracy", "mse")
 PUBLISHED = ("published_accuracy", "published_mse")
@@ -44,28 +41,175 @@ METHOD_COLUMNS = ("method", "runs", *(f"{score}_{name}" for score in SCORES for 
 ADVANTAGE_COLUMNS = ("best", "runs", "advantage", "error", "is_larger")
 
 
-def plan_simulation(options: SimulateOptions) -> list[MethodRun]:
-    """The runs of Table 1: the first data set of every setting, then the second of every setting, and so on.
+class Problem(NamedTuple):
+    """A data set, and the seed of everything that is random in the prediction."""
 
-    A method that answers data sets together has one run for all of a setting, in the place of its first one.
+    table: ShiftedTable
+    seed: int
+
+
+@dataclass(frozen=True)
+class PredictedClasses:
+    """The classes that a method predicts for training rows and for test rows, and how it did that."""
+
+    train: np.ndarray
+    test: np.ndarray
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method. predict: problems of one shape → a prediction for each.
+
+    module, package: predictions depend on the statements of the module and of those that it imports, and on the version
+    of the package. together: whether problems are solved faster at once than one after the other.
     """
-    seeds = tuple(seeds_of_data_sets(options.data_sets))
+
+    predict: Callable[[Sequence[Problem], ProgressCallback], list[PredictedClasses]]
+    module: str
+    package: str
+    together: bool = False
+
+    @property
+    def version(self) -> dict[str, str]:
+        """What predictions depend on besides the data set and the seed."""
+        return version_of(self.module, self.package)
+
+
+def predict_by_baseline(name: str, problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
+    """The predictions of one of the baselines of appendix E."""
+    from attngeo.estimators.tabular.baselines import fit_baseline
+
+    predictions = []
+    for (train, test), seed in problems:
+        model = fit_baseline(
+            name, train.x, train.y, seed=seed,
+            report=lambda done, total: progress(Progress("fit", f"{name}, cross-validation", done, total, "steps")),
+        )  # fmt: skip
+        predictions.append(
+            PredictedClasses(model.predict(train.x), model.predict(test.x), {"parameters": model.parameters})
+        )
+    return predictions
+
+
+def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
+    """The predictions of attention. Columns share the vectors of categories; problems of one shape train together."""
+    from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
+
+    models = [
+        AttentionClassifier(
+            vocabulary="shared", unseen="mask", random_state=seed,
+            n_bins=max(2, *(len(np.unique(column)) for column in table.train.x.T)),
+        )
+        for table, seed in problems
+    ]  # fmt: skip
+    fit_together(models, [problem.table.train for problem in problems], progress)
     return [
-        _plan_run(shift, method, seeds if METHODS[method].together else (seed,))
-        for number, seed in enumerate(seeds)
-        for shift in options.shifts
-        for method in options.method_names
-        if number == 0 or not METHODS[method].together
+        PredictedClasses(model.predict(train.x), model.predict(test.x), {"epochs": model.n_iter_})
+        for model, ((train, test), _) in zip(models, problems, strict=True)
     ]
 
 
-def _plan_run(shift: Shift, method: str, seeds: tuple[int, ...]) -> MethodRun:
-    setting = ShiftSetting(shift.n_c, shift.noise, shift.corr)
-    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} data sets"
-    return MethodRun(
-        f"{setting} {method}, {which}", method, seeds, partial(simulate, shift), labels=setting._asdict(),
-        about={"experiment": "simulation", "options": asdict(shift)},
-    )  # fmt: skip
+METHODS: dict[str, Method] = {
+    **{
+        name: Method(partial(predict_by_baseline, name), "attngeo.estimators.tabular.baselines", "scikit-learn")
+        for name in ("lr", "rf", "gb", "mlp")
+    },
+    "atn": Method(predict_by_attention, __name__, "torch", together=True),
+}
+
+
+@dataclass(frozen=True)
+class MethodRun:
+    """A method on data sets of one shape.
+
+    setting: of the data sets, for people. make_table: seed → data set. labels: columns that name the data sets. about:
+    the experiment, and how data sets are made; kept beside the scores.
+    """
+
+    setting: str
+    method: str
+    seeds: tuple[int, ...]
+    make_table: Callable[[int], ShiftedTable]
+    labels: Mapping[str, Any]
+    about: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The run, for people."""
+        which = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        return f"{self.setting} {self.method}, {which}"
+
+    def perform(self, progress: ProgressCallback, *, fresh: bool = False) -> RunRows:
+        """A row for each seed, in their order, with scores that are kept, or else computed.
+
+        Its columns are the run's labels, method, seed, accuracy and mse, the mean squared error of class numbers, both
+        of test rows, and train_accuracy and train_mse.
+
+        Scores are kept under the content of the data set, the seed, the method, the code of the method and the versions
+        of its packages. fresh: compute them again.
+        """
+        problems = [Problem(self.make_table(seed), seed) for seed in self.seeds]
+
+        def compute(missing: list[int]) -> list[Answer]:
+            left = [problems[at] for at in missing]
+            return [
+                ([_measure(table.test, answer.test) | _measure(table.train, answer.train, "train_")],
+                 {**self.about, **answer.about, "seed": seed})
+                for (table, seed), answer in zip(left, METHODS[self.method].predict(left, progress), strict=True)
+            ]  # fmt: skip
+
+        records = [self._find_record(problem) for problem in problems]
+        answers = answer_cases(self.name, records, compute, progress, fresh=fresh)
+        return [
+            {**self.labels, "method": self.method, "seed": seed, **scores}
+            for seed, (scores,) in zip(self.seeds, answers, strict=True)
+        ]
+
+    def _find_record(self, problem: Problem) -> KeptResult | None:
+        """What is kept of a data set, under its cells and all else that the scores depend on."""
+        digest = hashlib.sha256()
+        for values in (*problem.table.train, *problem.table.test):
+            digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
+        version = METHODS[self.method].version
+        depends_on = {"rows": digest.hexdigest(), "seed": problem.seed, "method": self.method, "version": version}
+        return find_record(KIND, depends_on, about={"version": version, "method": self.method})
+
+
+def is_outdated(about: Mapping[str, Any]) -> bool:
+    """Whether scores that are kept are no answer any more: they are of other code, or of other versions."""
+    method = METHODS.get(str(about.get("method")))
+    return method is None or about.get("version") != method.version
+
+
+def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of simulated tables, without the setting, which is part of a run's name."""
+    return {name: default_of(SimulateOptions, name) for name in ("convention", "features", "classes", "rows")}
+
+
+def _measure(rows: Rows, predicted: np.ndarray, prefix: str = "") -> dict[str, float]:
+    """The share of rows whose class is predicted, and the mean squared error of class numbers."""
+    errors = predicted - rows.y
+    return {f"{prefix}accuracy": float((errors == 0).mean()), f"{prefix}mse": float((errors**2).mean())}
+
+
+def plan_simulation(options: SimulateOptions) -> list[MethodRun]:
+    """The runs of Table 1: the first data set of every setting, then the second of every setting, and so on.
+
+    A method that solves problems together has one run for all of a setting, in the place of its first one.
+    """
+    seeds = tuple(seeds_of_data_sets(options.datasets or 0))
+    return [
+        MethodRun(
+            str(setting), method, seeds if METHODS[method].together else (seed,),
+            partial(simulate, setting, **options.shape), labels=setting._asdict(),
+            about={"experiment": "simulation", "options": options.shape},
+        )
+        for number, seed in enumerate(seeds)
+        for setting in options.settings or ()
+        for method in options.methods or ()
+        if number == 0 or not METHODS[method].together
+    ]  # fmt: skip
 
 
 def plan_auto_mpg(options: AutoMpgOptions, data: AutoMpg) -> list[MethodRun]:
@@ -73,49 +217,26 @@ def plan_auto_mpg(options: AutoMpgOptions, data: AutoMpg) -> list[MethodRun]:
     seeds = tuple(range(FIRST_SEED, FIRST_SEED + options.seeds))
     return [
         MethodRun(
-            f"{AUTO_MPG} {method}, {f'seed {some[0]}' if len(some) == 1 else f'{len(some)} seeds'}", method, some,
-            partial(_always, data.table), labels={"data": AUTO_MPG}, about={"experiment": AUTO_MPG},
+            AUTO_MPG, method, group, partial(_always, data.table), {"data": AUTO_MPG}, about={"experiment": AUTO_MPG}
         )
-        for method in options.method_names
-        for some in ([seeds] if METHODS[method].together else [(seed,) for seed in seeds])
-    ]  # fmt: skip
+        for method in options.methods or ()
+        for group in ([seeds] if METHODS[method].together else [(seed,) for seed in seeds])
+    ]
 
 
 def _always(table: ShiftedTable, _: int) -> ShiftedTable:
     return table
 
 
-def run_methods(
-    runs: Sequence[MethodRun],
-    *,
-    results: ResultOptions = ResultOptions(),
-    study: StudyOptions = StudyOptions(),
-    progress: ProgressCallback = ignore_progress,
-    on_outcome: Callable[[Outcome], None] = lambda _: None,
-) -> list[Outcome]:
-    """The rows of each run, as `perform` returns them, or its error. Parameters and errors are those of `run_study`."""
-    function = partial(perform, fresh=results.fresh)
-    names = [run.name for run in runs]
-    return run_study(function, runs, names=names, options=study, progress=progress, on_outcome=on_outcome)
+@cache
+def published_scores(name: str) -> pd.DataFrame:
+    """What the paper prints for each method: in Table 2, auto_mpg; or each setting and method: Table 1, simulation.
 
-
-def compare_on_simulation(
-    options: SimulateOptions, *, study: StudyOptions = StudyOptions(), progress: ProgressCallback = ignore_progress
-) -> pd.DataFrame:
-    """Table 1: `build_simulation_frame` of all its runs. Raises the error of the first run that fails, at the end."""
-    outcomes = run_methods(plan_simulation(options), study=study, progress=progress)
-    return build_simulation_frame(options, require_all(outcomes))
-
-
-def compare_on_auto_mpg(
-    options: AutoMpgOptions, *, study: StudyOptions = StudyOptions(), progress: ProgressCallback = ignore_progress
-) -> pd.DataFrame:
-    """Table 2: `build_auto_mpg_frame` of all its runs. Raises as `load_auto_mpg`, and the error of the first run that
-    fails, at the end.
+    Those of Table 1 are means over 20 data sets.
     """
-    data = load_auto_mpg(options.data, progress)
-    outcomes = run_methods(plan_auto_mpg(options, data), study=study, progress=progress)
-    return build_auto_mpg_frame(options, data, require_all(outcomes))
+    with files(__package__).joinpath(f"published_{name}.csv").open("rb") as file:
+        scores = pd.read_csv(file).rename(columns=dict(zip(SCORES, PUBLISHED, strict=True)))
+    return scores[[column for column in (*SETTING, "method", *PUBLISHED) if column in scores]]
 
 
 def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]) -> pd.DataFrame:
@@ -124,46 +245,28 @@ def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]
     outcomes: of `plan_simulation(options)`. The published scores are means over the paper's data sets of the setting;
     they are missing if the number of features, of classes or of rows is another one.
     """
-    published = simulation_scores() if options.is_of_paper else {}
-    frame = _build_frame(
-        outcomes, SIMULATION_COLUMNS, options.method_names,
-        lambda row: published.get((ShiftSetting(*(row[name] for name in SETTING)), row["method"])),
-    )  # fmt: skip
-    order = {setting: place for place, setting in enumerate(options.setting_list)}
-    places = [order[ShiftSetting(*values)] for values in frame[list(SETTING)].itertuples(index=False)]
-    frame = frame.assign(place=places).sort_values("place", kind="stable", ignore_index=True).drop(columns="place")
+    published = published_scores("simulation")
+    frame = build_frame(outcomes, SIMULATION_COLUMNS, published if options.is_of_paper else published.iloc[:0])
+    settings, methods = list(options.settings or ()), list(options.methods or ())
+    places = [
+        (settings.index(values[:3]), methods.index(values[3]))
+        for values in frame[[*SETTING, "method"]].itertuples(index=False, name=None)
+    ]
+    frame = frame.iloc[sorted(range(len(frame)), key=lambda row: places[row])].reset_index(drop=True)
     frame.attrs = {"title": "Shift simulation", "convention": options.convention, "published": SOURCE}
     return frame
 
 
-def build_auto_mpg_frame(options: AutoMpgOptions, data: AutoMpg, outcomes: Sequence[Outcome]) -> pd.DataFrame:
+def build_auto_mpg_frame(data: AutoMpg, outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """A row for each method and seed that has scores; columns: `AUTO_MPG_COLUMNS`.
 
-    The published scores are of one seed; they are missing if the data are not those of the paper.
+    outcomes: of `plan_auto_mpg(options, data)`. The published scores are of one seed; they are missing if the data are
+    not those of the paper.
     """
-    published = auto_mpg_scores() if data.is_of_paper else {}
-    frame = _build_frame(outcomes, AUTO_MPG_COLUMNS, options.method_names, lambda row: published.get(row["method"]))
+    published = published_scores("auto_mpg")
+    frame = build_frame(outcomes, AUTO_MPG_COLUMNS, published if data.is_of_paper else published.iloc[:0])
     frame.attrs = {"title": AUTO_MPG, "published": SOURCE}
     return frame
-
-
-def _build_frame(
-    outcomes: Sequence[Outcome],
-    columns: Sequence[str],
-    methods: Sequence[str],
-    published_of: Callable[[Mapping[str, Any]], PublishedScores | None],
-) -> pd.DataFrame:
-    """The rows of all runs, sorted by method, with the published scores beside them."""
-    import pandas as pd
-
-    rows = [
-        row | dict(zip(PUBLISHED, (scores.accuracy, scores.mse) if scores else (None, None), strict=True))
-        for outcome in sorted(outcomes, key=lambda outcome: outcome.number)
-        for row in outcome.result or ()
-        for scores in (published_of(row),)
-    ]
-    rows.sort(key=lambda row: methods.index(row["method"]))
-    return pd.DataFrame(rows, columns=list(columns)).astype(dict.fromkeys((*SCORES, *PUBLISHED), "float64"))
 
 
 def labels_of(frame: pd.DataFrame) -> list[str]:
@@ -197,8 +300,6 @@ def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
     and is_larger (advantage > error). Settings without `ours` or without a baseline are left out. Raises DataError if a
     column is missing.
     """
-    import pandas as pd
-
     _require_results(frame)
     rows = []
     labels = labels_of(frame)

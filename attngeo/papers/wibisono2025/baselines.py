@@ -65,9 +65,9 @@ def measure_ratings(value: pd.Series[float], mean: pd.Series[float], setting: st
         return {"mse": float(((value - mean) ** 2).mean())}
     shift = 1.0 if setting == "v1" else 0.0
     rate, count = mean - shift, value - shift
-    found = {"loss": float((rate - count * np.log(rate.clip(lower=1e-8))).mean())}
+    loss = {"loss": float((rate - count * np.log(rate.clip(lower=1e-8))).mean())}
     by_rating = mean.groupby(value).mean()
-    return found | {f"mean_prediction_of_{rating:g}": float(found) for rating, found in by_rating.items()}
+    return loss | {f"mean_prediction_of_{rating:g}": float(predicted) for rating, predicted in by_rating.items()}
 
 
 def measure_ridge(split: Split, direction: str, setting: str) -> Metrics:

@@ -2,7 +2,6 @@
 
 A data set is a tidy table with one row for each observation. Columns: sequence (a user, a basket or a day), position
 (from 0 in each sequence), item (a movie, a product or a city), and value (a rating or a temperature), if there is one.
-Importing this module loads no other library.
 
 Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 6 and appendix H, and the code that made its tables for what
 the text leaves open.
@@ -15,22 +14,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError
-from attngeo.papers.wibisono2025.files import Split, find_file, folder_of, has_file, read_content
-from attngeo.papers.wibisono2025.instacart import PARTS, read_instacart, read_item_names, split_instacart
-from attngeo.papers.wibisono2025.movielens import (
+from attngeo.papers.wibisono2025.files import Split, folder_of, look_for, read_content
+from attngeo.papers.wibisono2025.sequences import (
     MEMBER,
     MOVIELENS_ARCHIVE,
+    PARTS,
+    draw_known_sequences,
+    read_instacart,
+    read_item_names,
     read_movie_titles,
     read_movielens,
+    split_instacart,
+    split_known,
     split_movielens_ratings,
     split_movielens_sequences,
+    split_synthetic,
+    synthetic_ratings,
 )
-from attngeo.papers.wibisono2025.simulated import draw_known_sequences, split_known, split_synthetic, synthetic_ratings
 from attngeo.papers.wibisono2025.temperature import (
     ARCHIVE,
     COORDINATES,
@@ -41,9 +46,6 @@ from attngeo.papers.wibisono2025.temperature import (
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.studies.results import downloads_folder, fetch
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # The largest file has 5 MB.
 MOST_BYTES = 20_000_000
@@ -56,18 +58,22 @@ GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that is downloaded: its address, and the size and the SHA-256 of its content.
+    """A file that is downloaded: its name, the folder of its address, and the SHA-256 of its content.
 
-    member: if the file is a zip archive, the file in it that is read, of which these are. replaced_by: a file of the
-    user that is read in place of it.
+    member: if the file is a zip archive, the file in it that is read, of which the SHA-256 is. replaced_by: a file of
+    the user that is read in place of it.
     """
 
     name: str
-    address: str
-    nbytes: int
+    place: str
     sha256: str
     member: str = ""
     replaced_by: str = ""
+
+    @property
+    def address(self) -> str:
+        """Where it is downloaded from."""
+        return f"{self.place}/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -96,91 +102,79 @@ class Experiment:
     split: Callable[..., Split]
 
 
-def _sources_of_instacart() -> tuple[SourceFile, ...]:
-    content = {
-        "train": (3_486_363, "3278d6507c533a27f655c151fae6169b8c66b9eb4a63e30b8f99cbb8795484b9"),
-        "test": (202_757, "2ae63357cc4b1101d261f5c91cc3ad78d928ffe3e01657cfb4407baf908df4bd"),
-    }
-    return tuple(SourceFile(name, f"{PAPER_TABLES}/instacart/{name}", *content[part]) for part, name in PARTS.items())
-
-
-def _sources_of_temperature() -> tuple[SourceFile, ...]:
-    return (
-        SourceFile(
-            COORDINATES, f"{PAPER_TABLES}/temperature/efa/{COORDINATES}", 1_992,
-            "3e3ac21ebd0c3f78ed1248c58fccbcccd8000ea486b0f90ff26648c965b8b462",
+PAPER, DRAWN = "Wibisono and Wang 2025, arXiv 2501.16790", "Drawn by a program; there are no terms."
+DATASETS: Mapping[str, DataSet] = {
+    dataset.name: dataset
+    for dataset in (
+        DataSet("synthetic", DRAWN, f"{PAPER}, appendix H.1", read=lambda _: synthetic_ratings()),
+        DataSet(
+            "movielens",
+            terms="MovieLens-100K of GroupLens, University of Minnesota, is for research: cite it, and ask GroupLens "
+            "before you redistribute it or use it commercially.",
+            citation="Harper and Konstan 2015, The MovieLens Datasets: History and Context, "
+            "https://doi.org/10.1145/2827872",
+            read=read_movielens, name_items=read_movie_titles,
+            files=(
+                SourceFile(
+                    MOVIELENS_ARCHIVE, GROUPLENS, "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
+                    MEMBER,
+                ),
+            ),
         ),
-        SourceFile(
-            ARCHIVE, f"{CITIES_OF_2019}/{ARCHIVE}", 2_859_921,
-            "cc99f89f4a827d00ac77911e75158ae0d613121a1ff63b83ca4cffc21ff7f884", replaced_by=OCTOBER_FILE,
+        DataSet(
+            "instacart",
+            terms="Derived from the Instacart Online Grocery Shopping Dataset 2017 by the authors of the paper; no "
+            "licence is stated: use it for non-commercial purposes only, and do not redistribute it.",
+            citation=f"The Instacart Online Grocery Shopping Dataset 2017; {PAPER}, section 6.3",
+            read=read_instacart, name_items=read_item_names,
+            files=tuple(
+                SourceFile(PARTS[part], f"{PAPER_TABLES}/instacart", sha256)
+                for part, sha256 in {
+                    "train": "3278d6507c533a27f655c151fae6169b8c66b9eb4a63e30b8f99cbb8795484b9",
+                    "test": "2ae63357cc4b1101d261f5c91cc3ad78d928ffe3e01657cfb4407baf908df4bd",
+                }.items()
+            ),
         ),
-        *(SourceFile(site.file, f"{SITES}/{site.file}", site.nbytes, site.sha256, replaced_by=OCTOBER_FILE)
-          for site in list_sites()),
-    )  # fmt: skip
+        DataSet(
+            "temperature",
+            terms="The archive of average daily temperatures of the University of Dayton, from data of NOAA, is for "
+            "research and non-commercial purposes only.",
+            citation="University of Dayton, Environmental Protection Agency Average Daily Temperature Archive; "
+            f"{PAPER}, section 6.4",
+            read=read_temperatures,
+            files=(
+                SourceFile(
+                    COORDINATES, f"{PAPER_TABLES}/temperature/efa",
+                    "3e3ac21ebd0c3f78ed1248c58fccbcccd8000ea486b0f90ff26648c965b8b462",
+                ),
+                SourceFile(
+                    ARCHIVE, CITIES_OF_2019, "cc99f89f4a827d00ac77911e75158ae0d613121a1ff63b83ca4cffc21ff7f884",
+                    replaced_by=OCTOBER_FILE,
+                ),
+                *(SourceFile(site.file, SITES, site.sha256, replaced_by=OCTOBER_FILE) for site in list_sites()),
+            ),
+        ),
+        DataSet("known-model", DRAWN, f"{PAPER}, section 2.1, for the model", read=lambda _: draw_known_sequences()),
+    )
+}  # fmt: skip
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "synthetic": Experiment("synthetic", split_synthetic),
+    "movielens-sequence": Experiment("movielens", split_movielens_sequences),
+    "movielens-ratings": Experiment("movielens", split_movielens_ratings),
+    "instacart": Experiment("instacart", split_instacart),
+    "temperature": Experiment("temperature", split_temperatures),
+    "recovery": Experiment("known-model", split_known),
+}
 
 
-MOVIELENS_FILE = SourceFile(
-    MOVIELENS_ARCHIVE, f"{GROUPLENS}/{MOVIELENS_ARCHIVE}", 1_979_173,
-    "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490", MEMBER,
-)  # fmt: skip
-PAPER = "Wibisono and Wang 2025, arXiv 2501.16790"
-_SYNTHETIC = DataSet(
-    "synthetic",
-    terms="Drawn by a program; there are no terms.",
-    citation=f"{PAPER}, appendix H.1",
-    read=lambda _: synthetic_ratings(),
-)
-_MOVIELENS = DataSet(
-    "movielens",
-    terms="MovieLens-100K of GroupLens, University of Minnesota, is for research: cite it, and ask GroupLens before "
-    "you redistribute it or use it commercially.",
-    citation="Harper and Konstan 2015, The MovieLens Datasets: History and Context, https://doi.org/10.1145/2827872",
-    read=read_movielens,
-    files=(MOVIELENS_FILE,),
-    name_items=read_movie_titles,
-)
-_INSTACART = DataSet(
-    "instacart",
-    terms="Derived from the Instacart Online Grocery Shopping Dataset 2017 by the authors of the paper; no licence is "
-    "stated: use it for non-commercial purposes only, and do not redistribute it.",
-    citation=f"The Instacart Online Grocery Shopping Dataset 2017; {PAPER}, section 6.3",
-    read=read_instacart,
-    files=_sources_of_instacart(),
-    name_items=lambda place: read_item_names(folder_of(place)),
-)
-_TEMPERATURE = DataSet(
-    "temperature",
-    terms="The archive of average daily temperatures of the University of Dayton, from data of NOAA, is for research "
-    "and non-commercial purposes only.",
-    citation="University of Dayton, Environmental Protection Agency Average Daily Temperature Archive; "
-    f"{PAPER}, section 6.4",
-    read=read_temperatures,
-    files=_sources_of_temperature(),
-)
-_KNOWN = DataSet(
-    "known-model",
-    terms="Drawn by a program; there are no terms.",
-    citation=f"{PAPER}, section 2.1, for the model",
-    read=lambda _: draw_known_sequences(),
-)
-DATASETS: Mapping[str, DataSet] = MappingProxyType(
-    {dataset.name: dataset for dataset in (_SYNTHETIC, _MOVIELENS, _INSTACART, _TEMPERATURE, _KNOWN)}
-)
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {
-        "synthetic": Experiment("synthetic", split_synthetic),
-        "movielens-sequence": Experiment("movielens", split_movielens_sequences),
-        "movielens-ratings": Experiment("movielens", split_movielens_ratings),
-        "instacart": Experiment("instacart", split_instacart),
-        "temperature": Experiment("temperature", split_temperatures),
-        "recovery": Experiment("known-model", split_known),
-    }
-)
+def find_dataset(name: str) -> DataSet:
+    """The data set of this name. Raises UsageError if it is unknown."""
+    return DATASETS[one_of("data set", name, DATASETS)]
 
 
 def terms_of(name: str) -> str:
     """On which terms a data set may be used, and what to cite: two sentences. Raises UsageError if it is unknown."""
-    dataset = DATASETS[one_of("data set", name, DATASETS)]
+    dataset = find_dataset(name)
     return f"{dataset.terms} Cite: {dataset.citation}"
 
 
@@ -195,7 +189,7 @@ def load_dataset(
     Raises UsageError if the name is unknown, or data is given of one without files; DataUnavailableError if a file is
     missing, or cannot be downloaded; DataError if it is another one than expected.
     """
-    dataset = DATASETS[one_of("data set", name, DATASETS)]
+    dataset = find_dataset(name)
     if data is not None:
         if not dataset.files:
             raise UsageError(f"the data set {name} is drawn, not read; leave out $data", "data")
@@ -203,10 +197,8 @@ def load_dataset(
         frame = dataset.read(place)
         _note_changes(dataset, place, progress)
         return frame
-    if not dataset.files:
-        return dataset.read(Path())
     with downloads_folder() as downloads:
-        folder = _folder_of_downloads(downloads, dataset)
+        folder = downloads / f"efa-{name}"
         _fetch_files(dataset, folder, progress)
         return dataset.read(folder)
 
@@ -217,46 +209,36 @@ def load_item_names(name: str, data: str | Path | None = None) -> Mapping[int, s
     data: as in `load_dataset`; None looks at the downloads that are kept. Raises DataError for a broken file of names,
     DataUnavailableError if data is no file or folder.
     """
-    dataset = DATASETS[one_of("data set", name, DATASETS)]
+    dataset = find_dataset(name)
     if data is not None:
         return dataset.name_items(Path(data).expanduser())
     with downloads_folder() as downloads:
-        folder = _folder_of_downloads(downloads, dataset)
+        folder = downloads / f"efa-{name}"
         return dataset.name_items(folder) if folder.exists() else {}
-
-
-def _folder_of_downloads(downloads: Path, dataset: DataSet) -> Path:
-    return downloads / f"efa-{dataset.name}"
 
 
 def _note_changes(dataset: DataSet, place: Path, progress: ProgressCallback) -> None:
     """Tell which files of the user, of those that a download would get, have another content."""
     folder = folder_of(place)
     for file in dataset.files:
-        if file.replaced_by and has_file(folder, file.replaced_by):
+        if file.replaced_by and look_for(folder, file.replaced_by):
             continue
-        names = [name for name in (Path(file.member).name, file.member, file.name) if name and has_file(folder, name)]
-        single = len(dataset.files) == 1 and place.is_file()
-        if not single and not names:
-            continue
-        found = place if single else find_file(folder, *names)  # as it is read
+        names = [name for name in (Path(file.member).name, file.member, file.name) if name]
+        path = place if len(dataset.files) == 1 and place.is_file() else look_for(folder, *names)
         try:
-            _verify(file, found)
+            if path is not None:
+                _verify(file, path)
         except DataError:
-            note = f"{found} is not the published file, so numbers differ from the paper's"
-            progress(Progress("note", note))
+            progress(Progress("note", f"{path} is not the published file, so numbers differ from the paper's"))
 
 
 def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> None:
     """Download what is not kept. The terms are announced before the first one."""
+    terms = [Progress("note", f"{dataset.name}: {terms_of(dataset.name)}")]
 
-    is_announced = False
-
-    def announce_terms(step: Progress) -> None:
-        nonlocal is_announced
-        if not is_announced:
-            progress(Progress("note", f"{dataset.name}: {terms_of(dataset.name)}"))
-        is_announced = True
+    def report(step: Progress) -> None:
+        while terms:
+            progress(terms.pop())
         progress(step)
 
     for file in dataset.files:
@@ -264,7 +246,7 @@ def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> 
         fetch(
             file.address, folder / file.name, partial(_verify, file), what=dataset.name,
             advice=f"download {file.address} on another machine, and give the {these} as data (--data)",
-            most_bytes=MOST_BYTES, progress=announce_terms,
+            most_bytes=MOST_BYTES, progress=report,
         )  # fmt: skip
 
 
@@ -275,7 +257,7 @@ def _verify(file: SourceFile, path: Path) -> None:
     if digest != file.sha256:
         what = f"{file.member} of {file.address}" if file.member else file.address
         raise DataError(
-            f"{what} has changed: expected {file.nbytes:,} bytes with SHA-256 {file.sha256}, got {len(content):,} with "
-            f"{digest}; give the original as $data",
+            f"{what} has changed: expected SHA-256 {file.sha256}, got {digest} of {len(content):,} bytes; give the "
+            "original as $data",
             "data",
         )

@@ -9,15 +9,13 @@ import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from attngeo.bounds import check_small
 from attngeo.errors import PROJECT_FILES, DataError, DataUnavailableError, first_line
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pandas as pd
 
 # Ten times the largest of them, unpacked.
 MOST_BYTES = 50_000_000
@@ -27,36 +25,19 @@ README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 PUBLISHED_SEED = 42
 
 
+def look_for(folder: Path, *names: str) -> Path | None:
+    """The first of these files, also packed by gzip, in a folder; None if it has none of them."""
+    places = (folder / (name + suffix) for name in names for suffix in ("", PACKED))
+    return next((place for place in places if place.exists()), None)
+
+
 def find_file(place: str | Path, *names: str) -> Path:
-    """The first of these files, also packed by gzip, in a folder; `place` itself, if it is no folder.
-
-    Raises DataUnavailableError.
-    """
+    """The first of these files in a folder; `place` itself, if it is no folder. Raises DataUnavailableError."""
     place = Path(place).expanduser()
-    if not place.is_dir():
-        if not place.exists():
-            raise DataUnavailableError(f"{place}: no such file or folder, expected {' or '.join(names)}")
-        return place
-    for name in (stem + suffix for stem in names for suffix in ("", PACKED)):
-        if (place / name).exists():
-            return place / name
-    raise DataUnavailableError(f"{place} has no file {' or '.join(names)}; {README} describes them")
-
-
-def has_file(folder: Path, name: str) -> bool:
-    """Whether `find_file` finds it in the folder."""
-    return (folder / name).exists() or (folder / (name + PACKED)).exists()
-
-
-def has_member(path: Path, member: str) -> bool:
-    """Whether a path is a zip archive that has this file. Raises DataError for a damaged archive."""
-    if not zipfile.is_zipfile(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return member in archive.namelist()
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read ({first_line(error)})") from None
+    file = look_for(place, *names) if place.is_dir() else place
+    if file is None or not file.exists():
+        raise DataUnavailableError(f"{place}: no such file, expected {' or '.join(names)}; {README} describes them")
+    return file
 
 
 def folder_of(place: str | Path) -> Path:
@@ -105,22 +86,22 @@ def explaining(path: Path, what: str) -> Iterator[None]:
         raise DataError(f"{path} is not {what} ({first_line(error)})") from None
 
 
-def read_table(path: Path, columns: Sequence[str], **options: Any) -> pd.DataFrame:
-    """Some columns of a CSV file with a header. options: of `pandas.read_csv`.
+def read_table(
+    path: Path, columns: Sequence[str], *, every: bool = False, most: int = MOST_BYTES, member: str = "", **options: Any
+) -> pd.DataFrame:
+    """Some columns of a CSV file. every: all of them. most, member: as in `read_content`. options: of `read_csv`.
 
     Raises as `read_content`, and DataError if it is no table, lacks a column, has no rows, or a cell of another type.
     """
-    import pandas as pd
-
-    content = read_content(path)
+    content = read_content(path, most, member=member)
     with explaining(path, f"a table with {','.join(columns)}"):
         frame = pd.read_csv(io.BytesIO(content), encoding="utf-8-sig", **options)
         if not isinstance(frame.index, pd.RangeIndex):
-            raise ValueError("a row has more cells than the header has names")
+            raise ValueError("a row has more cells than there are names of columns")
         missing = [name for name in columns if name not in frame]
         if missing or frame.empty:
             raise ValueError(f"it lacks the column {missing[0]!r}" if missing else "it has no rows")
-        chosen: pd.DataFrame = frame[list(columns)]
+    chosen: pd.DataFrame = frame if every else frame[list(columns)]
     return chosen
 
 
@@ -145,24 +126,23 @@ def take_sequences(
     frame: pd.DataFrame, train: Collection[Any], validation: Collection[Any], test: Collection[Any]
 ) -> Split:
     """The rows of these sequences. Raises DataError if a part has none."""
-    parts = [frame[frame["sequence"].isin(list(chosen))].reset_index(drop=True) for chosen in (train, validation, test)]
-    for name, part in zip(Split._fields, parts, strict=True):
-        if part.empty:
+    split = Split(*(frame[frame["sequence"].isin(list(part))].reset_index(drop=True)
+                    for part in (train, validation, test)))  # fmt: skip
+    for name, rows in split._asdict().items():
+        if rows.empty:
             count = frame["sequence"].nunique()
             raise DataError(f"the {name} part of the data has no row: there are {count} sequences; give all the data")
-    return Split(*parts)
+    return split
 
 
 def start_draws(seed: int, *, published: bool) -> np.random.Generator | np.random.RandomState:
     """Random numbers of the seed; or those of the published runs, which have their own seed."""
-    import numpy as np
-
     return np.random.RandomState(PUBLISHED_SEED) if published else np.random.default_rng(seed)
 
 
 def hold_out(
-    values: npt.NDArray[Any], draw: np.random.Generator | np.random.RandomState
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    values: np.ndarray[Any, Any], draw: np.random.Generator | np.random.RandomState
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Three quarters of the values, and a random quarter of them, rounded up.
 
     With the random numbers of the published runs, this is train_test_split(test_size=0.25, random_state=42) of
@@ -171,18 +151,3 @@ def hold_out(
     order = draw.permutation(len(values))
     held = -(-len(values) // 4)
     return values[order[held:]], values[order[:held]]
-
-
-def mark_validated_copies(split: Split) -> pd.DataFrame:
-    """The training and validation rows, and in the column `validates` which of them validated in the published runs.
-
-    In those of ratings, synthetic or not, a masked copy of a sequence was made for each of its rows, and the copies
-    were divided: most sequences trained with some of their rows and validated with others.
-    split: of `split_synthetic` or `split_movielens_ratings` with `published`.
-    """
-    import numpy as np
-    import pandas as pd
-
-    pool = pd.concat([split.train, split.validation]).sort_values(["sequence", "position"]).reset_index(drop=True)
-    _, held = hold_out(np.arange(len(pool)), start_draws(0, published=True))
-    return pool.assign(validates=pool.index.isin(held))

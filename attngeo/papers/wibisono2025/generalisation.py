@@ -25,15 +25,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.choices import real, whole
-from attngeo.errors import UsageError
 from attngeo.papers.statements import EFA, Residuals, statement
 from attngeo.training.loop import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerClass:
-    """The class Θ of section 5.2.2 and what bounds its inputs. Raises UsageError for a value outside its limits.
+    """The class Θ of section 5.2.2 and what bounds its inputs.
 
     layers, heads: L and M. hidden: D', units of the layer after the attention. place_hidden: K', units of g. size: K,
     numbers of g(τ). coordinates: the dimensions of τ. norm: B, the largest |||θ|||. clip: R, the largest norm of a
@@ -49,12 +47,6 @@ class TransformerClass:
     norm: float
     clip: float
     largest: float
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "heads", "hidden", "place_hidden", "size", "coordinates"):
-            whole(name, getattr(self, name), 1)
-        for name in ("norm", "clip", "largest"):
-            _require_positive(name, getattr(self, name))
 
     @property
     def token(self) -> int:
@@ -90,72 +82,44 @@ class TransformerClass:
         return math.log(4) + _log1p_exp(ratio)
 
 
-class ExcessBound(NamedTuple):
-    """The terms of theorem 2: L(θ̂) ≤ inf L(θ) + constant·B_y²·√((43·L·parameters·iota + log_failure)/F).
+def bound_excess(shape: TransformerClass, sequences: int, failure: float) -> float:
+    """The last term of theorem 2 without its unknown constant: how the bound changes, not where it is.
 
-    log_failure: log(1/ξ). root: the square root. excess: the last term of the theorem.
+    B_y²·√((43·L·parameters·ι + log(1/ξ))/F). sequences: F. failure: ξ, the probability that it does not hold.
     """
-
-    parameters: int
-    iota: float
-    log_failure: float
-    root: float
-    excess: float
-
-
-def bound_excess(shape: TransformerClass, sequences: int, failure: float, *, constant: float = 1.0) -> ExcessBound:
-    """The terms of theorem 2. sequences: F. failure: ξ, the probability that it does not hold.
-
-    constant: the one that O(·) hides; with 1, `excess` shows how the bound changes, not where it is.
-    Raises UsageError for values outside their limits.
-    """
-    log_failure = _check(sequences, failure)
-    _require_positive("constant", constant)
-    root = math.sqrt((43 * shape.layers * shape.parameters * shape.iota + log_failure) / sequences)
-    return ExcessBound(shape.parameters, shape.iota, log_failure, root, constant * shape.largest**2 * root)
+    terms = 43 * shape.layers * shape.parameters * shape.iota - math.log(failure)
+    return shape.largest**2 * math.sqrt(terms / sequences)
 
 
 class DeviationBound(NamedTuple):
     """A bound with all constants: |empirical − true loss| ≤ deviation for all θ of the class at once.
 
     net: log of the number of points of a net with radius δ = B_y²/(2Λ√F), (1 + 2B/δ)^parameters. at_points: the bound
-    at these points, B_y²·√(2(net + log(2/ξ))/F). between: 2Λδ, how much more it is between them. deviation: the sum of
-    both. excess: 2·deviation, for the loss of the best fit above the lowest one.
+    at these points, B_y²·√(2(net + log(2/ξ))/F). between: 2Λδ, how much more it is between them.
     """
 
     net: float
     at_points: float
     between: float
-    deviation: float
-    excess: float
+
+    @property
+    def deviation(self) -> float:
+        """The bound at any θ."""
+        return self.at_points + self.between
+
+    @property
+    def excess(self) -> float:
+        """The bound of how far the loss of the best fit is above the lowest one."""
+        return 2 * self.deviation
 
 
 def bound_deviation(shape: TransformerClass, sequences: int, failure: float) -> DeviationBound:
-    """The bound of `DeviationBound`, with probability 1 − failure. sequences: F. Λ is exp of `shape.log_lipschitz`.
-
-    Raises UsageError for values outside their limits.
-    """
-    log_failure = _check(sequences, failure)
+    """The bound that holds with probability 1 − failure. sequences: F. Λ is exp of `shape.log_lipschitz`."""
     square = shape.largest**2
     log_scale = math.log(4 * shape.norm / square) + shape.log_lipschitz + math.log(sequences) / 2
     net = shape.parameters * _log1p_exp(log_scale)
-    at_points = square * math.sqrt(2 * (net + math.log(2) + log_failure) / sequences)
-    between = square / math.sqrt(sequences)
-    return DeviationBound(net, at_points, between, at_points + between, 2 * (at_points + between))
-
-
-def _check(sequences: int, failure: float) -> float:
-    """log(1/ξ), if the arguments are within their limits."""
-    whole("sequences", sequences, 1)
-    real("failure", failure, 0, 1)
-    if not 0 < failure < 1:
-        raise UsageError(f"$failure is {failure!r}, expected a probability between 0 and 1", "failure")
-    return -math.log(failure)
-
-
-def _require_positive(name: str, value: float) -> None:
-    if real(name, value, 0) == 0:
-        raise UsageError(f"${name} is {value!r}, expected a positive number", name)
+    at_points = square * math.sqrt(2 * (net + math.log(2 / failure)) / sequences)
+    return DeviationBound(net, at_points, square / math.sqrt(sequences))
 
 
 def _log1p_exp(x: float) -> float:
@@ -201,7 +165,7 @@ class ToyWeights(NamedTuple):
 
     def scale(self, factor: Tensor | float) -> ToyWeights:
         """factor·θ, whose norm is factor times as large."""
-        return ToyWeights(*(each * factor for each in self))
+        return ToyWeights(*(weight * factor for weight in self))
 
 
 def list_sequences(largest: float = 1.0, places: int = PLACES, wrong: float = WRONG) -> ToySequences:
@@ -225,12 +189,12 @@ def predict_by_bayes(sequences: ToySequences, wrong: float = WRONG) -> Tensor:
 
 def draw_weights(shape: TransformerClass) -> ToyWeights:
     """Normal weights, scaled to the norm B."""
-    size, hidden = shape.token, shape.hidden
-    shapes = [(shape.layers, shape.heads, size, size)] * 3 + [
-        (shape.layers, hidden, size), (shape.layers, size, hidden),
+    token, hidden = shape.token, shape.hidden
+    shapes = [(shape.layers, shape.heads, token, token)] * 3 + [
+        (shape.layers, hidden, token), (shape.layers, token, hidden),
         (shape.place_hidden, shape.coordinates), (shape.size, shape.place_hidden),
     ]  # fmt: skip
-    weights = ToyWeights(*(torch.randn(each, dtype=torch.float64) for each in shapes))
+    weights = ToyWeights(*(torch.randn(size, dtype=torch.float64) for size in shapes))
     return weights.scale(shape.norm / weights.norm())
 
 
@@ -243,7 +207,7 @@ def predict(weights: ToyWeights, sequences: ToySequences, shape: TransformerClas
     x = torch.cat([about[:, None].expand(-1, places, -1, -1), values[..., None]], -1)  # [n, masked, I, D]
     x = _clip(x, shape.clip)
     for layer in range(len(weights.query)):
-        q, k, v = (torch.einsum("nsid,hed->nshie", x, each[layer]) for each in weights[:3])
+        q, k, v = (torch.einsum("nsid,hed->nshie", x, matrix[layer]) for matrix in weights[:3])
         x = x + (torch.relu(q @ k.transpose(-1, -2)) @ v).sum(2) / places
         x = _clip(x + torch.relu(x @ weights.inner[layer].T) @ weights.outer[layer].T, shape.clip)
     read = x[..., -1].diagonal(dim1=1, dim2=2)
@@ -273,7 +237,7 @@ def fit_weights(
 
 def _fit_once(sequences: ToySequences, share: Tensor, shape: TransformerClass, steps: int) -> ToyWeights:
     """Adam; weights with a norm above B are scaled back to it."""
-    weights = ToyWeights(*(each.requires_grad_() for each in draw_weights(shape).scale(0.3)))
+    weights = ToyWeights(*(weight.requires_grad_() for weight in draw_weights(shape).scale(0.3)))
     optimizer = torch.optim.Adam(weights, lr=5e-2)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -281,9 +245,9 @@ def _fit_once(sequences: ToySequences, share: Tensor, shape: TransformerClass, s
         optimizer.step()
         with torch.no_grad():
             scale = (shape.norm / weights.norm()).clamp(max=1)
-            for each in weights:
-                each.mul_(scale)
-    return ToyWeights(*(each.detach() for each in weights))
+            for weight in weights:
+                weight.mul_(scale)
+    return ToyWeights(*(weight.detach() for weight in weights))
 
 
 @statement(
@@ -310,11 +274,11 @@ def check_theorem_2(seed: int = 0, *, sequences: int = SEQUENCES, steps: int = S
     ]
     least = float(measure_loss(predict_by_bayes(everything), everything))
     deviation, excess = max(abs(true - empirical) for true, empirical in losses), losses[0][0] - least
-    found = (
+    computed = (
         f"{sequences:,} sequences: loss of the fit {losses[0][0]:.4f}, of Bayes' rule {least:.4f}, of 0 as prediction "
         f"{CLASS.largest**2 / 2:.4f}, bound of the excess {bound.excess:.2f}; losses of {len(losses)} parameters "
         f"deviate by up to {deviation:.4f}, bound {bound.deviation:.2f}; printed bound without its constant "
-        f"{bound_excess(CLASS, sequences, FAILURE).excess:.2f}"
+        f"{bound_excess(CLASS, sequences, FAILURE):.2f}"
     )
     replaced = CLASS.log_cover / (43 * CLASS.layers * CLASS.iota)
-    return Residuals(found, (excess / bound.excess, deviation / bound.deviation, replaced))
+    return Residuals(computed, (excess / bound.excess, deviation / bound.deviation, replaced))

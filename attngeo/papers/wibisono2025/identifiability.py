@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
 from attngeo.estimators.efa.families import Categorical
 from attngeo.estimators.efa.model import PartModel
@@ -77,30 +76,22 @@ class FitComparison(NamedTuple):
 def relate(first: Tensor, second: Tensor, *, intercept: bool = False) -> Relation:
     """Compare vectors of the same things, [n, K] each. intercept: whether the map may add a vector.
 
-    R² is 1 − Σ‖error‖²/Σ‖vector − mean‖², so that a constant explains nothing. Raises UsageError for other shapes, or
-    if half of the rows do not determine a map.
+    R² is 1 − Σ‖error‖²/Σ‖vector − mean‖², so that a constant explains nothing.
     """
-    least = 2 * (max(first.shape[-1], second.shape[-1]) + 2)
-    if first.ndim != 2 or second.ndim != 2 or len(first) != len(second) or len(first) < least:
-        raise UsageError(
-            f"vectors have the shapes {tuple(first.shape)} and {tuple(second.shape)}, "
-            f"expected two matrices with the same number of rows, at least {least}"
-        )
     first, second = first.detach().double(), second.detach().double()
     forward, backward = (_explain(*pair, intercept) for pair in ((first, second), (second, first)))
-    bases = (torch.linalg.qr(each - each.mean(0)).Q for each in (first, second))
-    left, right = bases
+    left, right = (torch.linalg.qr(vectors - vectors.mean(0)).Q for vectors in (first, second))
     correlations = torch.linalg.svdvals(left.T @ right).clamp(max=1)
     return Relation(forward, backward, float(correlations.mean()))
 
 
-def _explain(given: Tensor, wanted: Tensor, intercept: bool) -> float:
+def _explain(inputs: Tensor, outputs: Tensor, intercept: bool) -> float:
     """R² of a linear map that is fitted on the even rows, on the odd ones."""
     if intercept:
-        given = functional.pad(given, (0, 1), value=1.0)
-    fitted = torch.linalg.lstsq(given[::2], wanted[::2], driver="gelsd").solution
-    held_out = wanted[1::2]
-    errors = held_out - given[1::2] @ fitted
+        inputs = functional.pad(inputs, (0, 1), value=1.0)
+    fitted = torch.linalg.lstsq(inputs[::2], outputs[::2], driver="gelsd").solution
+    held_out = outputs[1::2]
+    errors = held_out - inputs[1::2] @ fitted
     return 1 - float((errors**2).sum() / ((held_out - held_out.mean(0)) ** 2).sum())
 
 
@@ -109,11 +100,9 @@ def compare_models(first: ItemAttention, second: ItemAttention, batch: Batch) ->
     """Compare two fits as theorem 1 does: contexts up to a linear map, centers up to an affine one.
 
     batch: sequences whose masked positions are compared; those of no training.
-    Raises UsageError if there are fewer items or positions than determine a map.
     """
-    contexts = [model.read(batch)[batch.known] for model in (first, second)]
-    centers = [model.center.weight for model in (first, second)]
-    return FitComparison(relate(contexts[0], contexts[1]), relate(centers[0], centers[1], intercept=True))
+    contexts = relate(*(model.read(batch)[batch.known] for model in (first, second)))
+    return FitComparison(contexts, relate(first.center.weight, second.center.weight, intercept=True))
 
 
 @statement(
@@ -131,8 +120,8 @@ def check_theorem_1_items(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
             model = _draw_item_part()
             same = _transform(model)
             items = torch.randint(ITEMS, (30, LENGTH))
-        logs, contexts, centers, points = zip(*(_describe(each, items) for each in (same, model)), strict=True)
-        tuples = [each[1:] - each[0] for each in centers]  # the columns of L' and L*
+        logs, contexts, centers, points = zip(*(_describe(part, items) for part in (same, model)), strict=True)
+        tuples = [vectors[1:] - vectors[0] for vectors in centers]  # the columns of L' and L*
         a = torch.linalg.lstsq(tuples[0], tuples[1]).solution
         b = torch.linalg.lstsq(points[0], points[1]).solution
         affine = functional.pad(centers[1], (1, 0), value=1.0) @ b.T
@@ -143,11 +132,11 @@ def check_theorem_1_items(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
             difference(affine, functional.pad(centers[0], (1, 0), value=1.0)),
         ]
         printed.append(float((linear - centers[0]).norm() / (centers[0] - centers[0].mean(0)).norm()))
-    found = (
+    computed = (
         f"{trials} pairs of parameters; printed, b = 0: the best linear map of the centers is off by "
         f"{min(printed):.0%} to {max(printed):.0%} of their deviation"
     )
-    return Residuals(found, tuple(errors), tuple(printed))
+    return Residuals(computed, tuple(errors), tuple(printed))
 
 
 def _draw_item_part() -> ItemAttention:
@@ -219,11 +208,11 @@ def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
             difference(d @ readout, readout),
         ]
         printed.append(float((others @ c.T - ours).norm() / ours.norm()))
-    found = (
+    computed = (
         f"{trials} pairs of parameters with {width} numbers in Y'_ii; printed: at other inputs the C of the proof is "
         f"off by at least {min(printed):.0%} of K'"
     )
-    return Residuals(found, tuple(errors), tuple(printed))
+    return Residuals(computed, tuple(errors), tuple(printed))
 
 
 def _draw_value_part() -> ValueAttention:
@@ -244,7 +233,7 @@ def _draw_value_part() -> ValueAttention:
 def _choose_rows(first: Tensor, second: Tensor, draws: int = 50) -> Tensor:
     """As many rows as there are columns, for which both matrices are far from singular."""
     drawn = [torch.randperm(len(first))[: first.shape[1]] for _ in range(draws)]
-    conditions = [max(float(torch.linalg.cond(each[rows])) for each in (first, second)) for rows in drawn]
+    conditions = [max(float(torch.linalg.cond(vectors[rows])) for vectors in (first, second)) for rows in drawn]
     return drawn[conditions.index(min(conditions))]
 
 
@@ -315,19 +304,15 @@ def fit_items(
     for start in range(starts):
         with seeded(seed * starts + start):
             started.append(make_model(number, size, items.shape[1]))
-        _train(started[-1], batches, *SCHEDULE[0], seed)
+        train(make_part(started[-1]), batches, epochs=SCHEDULE[0][1], learning_rate=SCHEDULE[0][0], seed=seed)
     finished: list[tuple[float, ItemAttention]] = []
     for model in sorted(started, key=lambda model: mean_loss(model, items)):
         for rate, epochs in SCHEDULE[1:]:
-            _train(model, batches, rate, epochs, seed)
+            train(make_part(model), batches, epochs=epochs, learning_rate=rate, seed=seed)
         finished.append((mean_loss(model, items), model))
         if finished[-1][0] <= enough:
             break
     return min(finished, key=lambda fit: fit[0])[1]
-
-
-def _train(model: ItemAttention, batches: ItemBatches, rate: float, epochs: int, seed: int) -> None:
-    train(make_part(model), batches, epochs=epochs, learning_rate=rate, seed=seed)
 
 
 # The data leave 0.8% of the variance of the logits open.
@@ -356,17 +341,17 @@ def check_theorem_1_fits(
         for count, place in ((sequences, 0), (2000, HELD_OUT))
     )
     true_loss = mean_loss(truth, drawn)
-    own = sum(weight.numel() for weight in truth.parameters()) / drawn.numel()  # P/N
-    enough = true_loss + own / 2
+    share = sum(weight.numel() for weight in truth.parameters()) / drawn.numel()  # P/N
+    enough = true_loss + share / 2
     fits = [fit_items(drawn, items, size, FITTED + 2 * seed + i, enough=enough, starts=starts) for i in range(2)]
     with seeded(seed + UNTRAINED):
         control = [make_model(items, size, length) for _ in range(2)]
     fitted, untrained = (compare_models(first, second, know_all(held_out)) for first, second in (fits, control))
     above = [mean_loss(model, drawn) - true_loss for model in fits]
-    found = (
+    computed = (
         f"contexts {fitted.contexts}, centers {fitted.centers}; untrained: contexts {untrained.contexts}, centers "
-        f"{untrained.centers}; {sequences:,} sequences, which leave {8 * own:.1%} open; loss of the fits above that of "
-        f"the true model {above[0]:.1e} and {above[1]:.1e}, accepted up to {own / 2:.1e}"
+        f"{untrained.centers}; {sequences:,} sequences, which leave {8 * share:.1%} open; loss of the fits above that "
+        f"of the true model {above[0]:.1e} and {above[1]:.1e}, accepted up to {share / 2:.1e}"
     )
-    errors = (*(1 - r2 for relation in fitted for r2 in (relation.forward, relation.backward)),)
-    return Residuals(found, errors)
+    r2 = [value for relation in fitted for value in (relation.forward, relation.backward)]
+    return Residuals(computed, tuple(1 - value for value in r2))

@@ -9,13 +9,13 @@ experiment.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from attngeo.errors import DataError
 from attngeo.papers.wibisono2025.files import (
@@ -23,21 +23,17 @@ from attngeo.papers.wibisono2025.files import (
     explaining,
     find_file,
     folder_of,
-    has_file,
-    read_content,
+    look_for,
     read_table,
     require_once,
     take_sequences,
 )
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 COORDINATES, OCTOBER_FILE, SEPTEMBER_FILE = "all_cities_lat_lon.csv", "october_2007_2019.csv", "sep29_30_2007_2019.csv"
 PLACE = ("State", "City", "Latitude", "Longitude")
 ARCHIVE = "city_temperature.csv"
-ARCHIVE_COLUMNS = ("Country", "State", "City", "Month", "Day", "Year", "AvgTemperature")
-# The whole archive as one table has 140 MB.
+DATED = ("Month", "Day", "Year", "AvgTemperature")
+# The archive as one table has 140 MB.
 MOST_BYTES = 300_000_000
 # States of the table of coordinates that are left out.
 LEFT_OUT = ("Arizona", "Connecticut", "South Dakota")
@@ -51,22 +47,19 @@ COLDEST, HOTTEST = -80.0, 140.0
 
 
 class Site(NamedTuple):
-    """A city of the experiment, and its file of the archive."""
+    """A city of the experiment, named State|City, and its file of the archive."""
 
     city: str
     file: str
-    nbytes: int
     sha256: str
 
 
 @cache
 def list_sites() -> tuple[Site, ...]:
-    """The 44 cities of the experiment, named State|City."""
-    text = files(__package__).joinpath("temperature_sites.csv").read_text("utf-8")
-    return tuple(
-        Site(f"{row['state']}|{row['city']}", f"{row['site']}.txt", int(row["bytes"]), row["sha256"])
-        for row in csv.DictReader(io.StringIO(text))
-    )
+    """The 44 cities of the experiment."""
+    with files(__package__).joinpath("temperature_sites.csv").open("rb") as file:
+        rows = pd.read_csv(file)
+    return tuple(Site(f"{row.state}|{row.city}", f"{row.site}.txt", str(row.sha256)) for row in rows.itertuples())
 
 
 def read_temperatures(path: str | Path) -> pd.DataFrame:
@@ -86,82 +79,69 @@ def read_temperatures(path: str | Path) -> pd.DataFrame:
         cities = cities[["Latitude", "Longitude"]].astype("float64").rename(columns=str.lower)
         if not (cities["latitude"].abs() <= 90).all() or not (cities["longitude"].abs() <= 180).all():
             raise ValueError("a latitude or longitude is missing or out of range")
-    if has_file(folder, OCTOBER_FILE) or not has_file(folder, ARCHIVE):
-        source = find_file(folder, OCTOBER_FILE)
-        days = _read_wide([source, find_file(folder, SEPTEMBER_FILE)])
+    archive = None if look_for(folder, OCTOBER_FILE) else look_for(folder, ARCHIVE)
+    if archive is not None:
+        names = [city for city in cities.index if city.partition("|")[0] not in LEFT_OUT]
+        days = _read_archive(folder, archive, names)
     else:
-        source = find_file(folder, ARCHIVE)
-        days = _read_archive(folder, source, [city for city in cities.index if city.partition("|")[0] not in LEFT_OUT])
+        wide = [_read_wide(find_file(folder, name)) for name in (OCTOBER_FILE, SEPTEMBER_FILE)]
+        if list(wide[0]) != list(wide[1]):
+            raise DataError(f"{folder}: {SEPTEMBER_FILE} has other cities than {OCTOBER_FILE}, expected the same")
+        days = pd.concat(wide)
+    source = archive or find_file(folder, OCTOBER_FILE)
     _check_days(days, cities, source)
     return _list_days(days, cities, source)
 
 
-def _read_wide(paths: Sequence[Path]) -> pd.DataFrame:
-    """Both tables of days: a row for each date, a column for each city."""
-    import pandas as pd
-
-    tables = []
-    for path in paths:
-        content = read_content(path)
-        with explaining(path, "a table with a column date, and one for each city"):
-            table = pd.read_csv(io.BytesIO(content), index_col="date").apply(pd.to_numeric).astype("float64")
-            tables.append(table.set_index(pd.to_datetime(table.index, format="%Y-%m-%d")))
-    if list(tables[0]) != list(tables[1]):
-        raise DataError(f"{paths[1]} has other cities than {paths[0]}, expected the same columns")
-    days: pd.DataFrame = pd.concat(tables)
-    return days
+def _read_wide(path: Path) -> pd.DataFrame:
+    """A table of days: a row for each date, a column for each city."""
+    table = read_table(path, ("date",), every=True)
+    with explaining(path, "a table with a column date, and one for each city"):
+        days = pd.to_datetime(table["date"], format="%Y-%m-%d")
+        numbers: pd.DataFrame = table.drop(columns="date").apply(pd.to_numeric).astype("float64").set_index(days)
+    return numbers
 
 
-def _read_archive(folder: Path, archive: Path, cities: Sequence[str]) -> pd.DataFrame:
+def _read_archive(folder: Path, archive: Path, cities: list[str]) -> pd.DataFrame:
     """Temperatures from 29 September to 31 October of each year: a row for each date, a column for each city.
 
     folder: has the files of the sites, for the cities of which the archive lacks days.
     """
-    import pandas as pd
-
-    content = read_content(archive, MOST_BYTES)
-    with explaining(archive, f"a table with {','.join(ARCHIVE_COLUMNS)}"):
-        # Names of cities elsewhere have other letters than ASCII, in an encoding that is not stated.
-        table = pd.read_csv(
-            io.BytesIO(content), usecols=list(ARCHIVE_COLUMNS), encoding="utf-8-sig", encoding_errors="replace",
-            dtype=dict.fromkeys(ARCHIVE_COLUMNS[:3], str),
-        )  # fmt: skip
-        table = table[table["Country"] == "US"]
-        known = _list_dates(table[list(ARCHIVE_COLUMNS[3:])], table["State"] + "|" + table["City"], archive)
+    places = ("Country", "State", "City")
+    # Names of cities elsewhere have other letters than ASCII, in an encoding that is not stated.
+    table = read_table(
+        archive, (*places, *DATED), most=MOST_BYTES, usecols=[*places, *DATED], encoding_errors="replace",
+        dtype=dict.fromkeys(places, str),
+    )  # fmt: skip
+    table = table[table["Country"] == "US"]
     wanted = [day for year in YEARS for day in pd.date_range(f"{year}-{FIRST_DAY}", f"{year}-{LAST_DAY}")]
-    sites, columns = {site.city: site.file for site in list_sites()}, {}
-    for city in cities:
-        days = known.xs(city) if city in known.index.get_level_values(0) else known.iloc[:0].droplevel(0)
-        if not set(wanted) <= set(days.index) and city in sites:
-            path = find_file(folder, sites[city])
-            content = read_content(path)
-            with explaining(path, "a table of month, day, year and temperature"):
-                site = pd.read_csv(io.BytesIO(content), sep=r"\s+", header=None)
-                if site.shape[1] != 4:
-                    raise ValueError(f"rows have {site.shape[1]} cells")
-                own = _list_dates(site, pd.Series(city, index=site.index), path).droplevel(0)
-            days = days.combine_first(own)
-        columns[city] = days.reindex(wanted).replace(MISSING, float("nan"))
-    return pd.DataFrame(columns, index=pd.DatetimeIndex(wanted))
+    days = _spread(table, table["State"] + "|" + table["City"], archive).reindex(index=wanted, columns=cities)
+    for site in list_sites():
+        if site.city in days and days[site.city].isna().any():
+            path = find_file(folder, site.file)
+            own = read_table(path, DATED, sep=r"\s+", names=list(DATED))
+            days[site.city] = days[site.city].fillna(_spread(own, site.city, path)[site.city])
+    return days.replace(MISSING, np.nan)
 
 
-def _list_dates(table: pd.DataFrame, cities: pd.Series[str], source: Path) -> pd.Series[float]:
-    """Temperatures of the days of the experiment, by city and date. table: month, day, year and temperature.
+def _spread(table: pd.DataFrame, cities: Any, source: Path) -> pd.DataFrame:
+    """Temperatures of the days of the experiment: a row for each date, a column for each city.
 
-    Raises DataError if a day has two of them, ValueError for a cell that is no number.
+    table: has the columns `DATED`. cities: of its rows. Raises DataError if a day has two temperatures, or a cell is no
+    number.
     """
-    import pandas as pd
-
-    month, day, year, value = (pd.to_numeric(table[name]) for name in table.columns)
-    of_day = 100 * month + day
-    kept = year.isin(list(YEARS)) & (of_day >= 929) & (of_day <= 1031)
-    dates = pd.to_datetime(pd.DataFrame({"year": year[kept], "month": month[kept], "day": day[kept]}))
-    rows = pd.DataFrame({"city": cities[kept], "date": dates, "value": value[kept].astype("float64")}).drop_duplicates()
-    again = rows[rows.duplicated(["city", "date"])]
-    if len(again):
-        city, date, second = again.iloc[0]
-        raise DataError(f"{source}: {city} has several temperatures on {date:%Y-%m-%d}, one is {second}; expected one")
-    return rows.set_index(["city", "date"])["value"]
+    with explaining(source, "a table of months, days, years and temperatures"):
+        month, day, year, value = (pd.to_numeric(table[name]) for name in DATED)
+        of_day = 100 * month + day
+        kept = year.isin(list(YEARS)) & (of_day >= 929) & (of_day <= 1031)
+        rows = pd.DataFrame({"year": year, "month": month, "day": day})[kept]
+        rows = pd.DataFrame({"date": pd.to_datetime(rows), "value": value.astype("float64")[kept]})
+        rows = rows.assign(city=cities[kept] if isinstance(cities, pd.Series) else cities).drop_duplicates()
+        again = rows[rows.duplicated(["city", "date"])]
+        if len(again):
+            date, second, city = again.iloc[0]
+            raise ValueError(f"{city} has several temperatures on {date:%Y-%m-%d}, one is {second}")
+        return rows.pivot(index="date", columns="city", values="value")
 
 
 def _check_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> None:
@@ -185,26 +165,20 @@ def _check_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> None:
 
 def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.DataFrame:
     """One row for each day of October and city, with the temperatures of the days before. source: for messages."""
-    import numpy as np
-    import pandas as pd
-
-    october = days[pd.DatetimeIndex(days.index).month == OCTOBER].sort_index()
-    dates, names = pd.DatetimeIndex(october.index), list(map(str, october))
-    tables = {"value": october.to_numpy()}
-    for lag in LAGS:
-        before = dates - pd.Timedelta(days=lag)
-        missing = before[~before.isin(days.index)]
-        if len(missing):
-            raise DataError(f"{source}: {missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one")
-        tables[f"lag_{lag}"] = days.loc[before].to_numpy()
-    of_city = {"item": [", ".join(reversed(name.split("|"))) for name in names]}
-    of_city |= {place: cities[place].loc[names].tolist() for place in map(str, cities)}
-    columns: dict[str, object] = {
+    dates, names = pd.DatetimeIndex(days.index).sort_values(), list(map(str, days))
+    dates = dates[dates.month == OCTOBER]
+    columns: dict[str, Any] = {
         "sequence": np.repeat(dates.strftime("%Y-%m-%d"), len(names)),
         "position": np.tile(np.arange(len(names)), len(dates)),
+        "item": np.tile([", ".join(reversed(name.split("|"))) for name in names], len(dates)),
     }
-    columns |= {name: np.tile(values, len(dates)) for name, values in of_city.items()}
-    columns |= {name: table.reshape(-1) for name, table in tables.items()}
+    columns |= {name: np.tile(cities.loc[names, name], len(dates)) for name in ("latitude", "longitude")}
+    for name, lag in {"value": 0, **{f"lag_{lag}": lag for lag in LAGS}}.items():
+        before = pd.DatetimeIndex(dates - pd.Timedelta(days=lag))
+        missing = before.difference(pd.DatetimeIndex(days.index))
+        if len(missing):
+            raise DataError(f"{source}: {missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one")
+        columns[name] = days.loc[before].to_numpy().reshape(-1)
     return pd.DataFrame(columns)[list(COLUMNS)]
 
 
@@ -215,10 +189,6 @@ def split_temperatures(frame: pd.DataFrame, seed: int = 0, *, published: bool = 
     """
     del seed, published
     dates = frame["sequence"].unique()
-    years = {date: int(date[:4]) for date in dates}
-    return take_sequences(
-        frame,
-        [date for date in dates if years[date] in TRAINING],
-        [date for date in dates if years[date] in VALIDATION],
-        [date for date in dates if years[date] >= VALIDATION.stop],
-    )
+    years = np.array([int(date[:4]) for date in dates])
+    test = years >= VALIDATION.stop
+    return take_sequences(frame, dates[np.isin(years, TRAINING)], dates[np.isin(years, VALIDATION)], dates[test])

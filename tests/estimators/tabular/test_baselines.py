@@ -13,7 +13,7 @@ from sklearn.preprocessing import OneHotEncoder
 from attngeo.errors import DataError
 from attngeo.estimators.tabular.baselines import BASELINES, fit_baseline
 from attngeo.papers.wibisono2023.data import ShiftedTable, simulate
-from attngeo.papers.wibisono2023.options import Shift
+from attngeo.papers.wibisono2023.options import ShiftSetting
 
 # Small values of the parameters that appendix E searches.
 SMALL: dict[str, Any] = {
@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
 
 
 def make_table(rows: int = 150, seed: int = 3) -> ShiftedTable:
-    return simulate(Shift(n_classes=3, n_features=3, n_c=2, train_rows=rows, test_rows=rows), seed)
+    return simulate(ShiftSetting(2, 0.0, 0.9), seed, features=3, classes=3, rows=rows)
 
 
 def search_plainly(name: str, table: ShiftedTable, seed: int, grid: dict[str, Any]) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attngeo.papers.saponati2025 import objectives
-from attngeo.papers.saponati2025.objectives import (
+from attngeo.papers.saponati2025 import updates as objectives
+from attngeo.papers.saponati2025.updates import (
     DIMENSIONS,
     LENGTH,
     MASKED,

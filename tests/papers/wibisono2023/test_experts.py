@@ -60,7 +60,7 @@ def test_the_statements_hold_for_any_sizes(sizes: dict[str, int], seed: int) -> 
     assert experts.check_lemma_1(seed, **sizes).worst < ROUNDING
     assert experts.check_theorem_2(seed, **sizes).worst < ROUNDING
     assert experts.check_theorem_2(seed, heads=3, **sizes).worst < ROUNDING
-    assert experts.check_theorem_2_layers(seed, layers=2, heads=2, **sizes).worst < ROUNDING
+    assert experts.check_theorem_2(seed, layers=2, heads=2, **sizes).worst < ROUNDING
 
 
 def test_the_weights_of_the_mixture_sum_to_the_constant_experts() -> None:
@@ -93,4 +93,4 @@ def test_a_wrong_formula_is_noticed(wrong: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(experts, "_heads", wrong)
     assert experts.check_lemma_1().worst > 1e-4
     assert experts.check_theorem_2(heads=2).worst > 1e-4
-    assert experts.check_theorem_2_layers().worst > 1e-4
+    assert experts.check_theorem_2(layers=3, heads=2).worst > 1e-4

@@ -75,14 +75,15 @@ def test_training_reaches_the_best_loss_where_there_is_one() -> None:
     assert entropy <= after < entropy + 0.02 < before
 
 
-def test_training_repeats_and_leaves_the_callers_random_numbers_alone() -> None:
+def test_training_repeats_and_leaves_the_callers_random_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attngeo.papers.wibisono2023.corpus.MOST_EPOCHS", 3)
     examples = examples_of(toy_corpus(300))
     results = []
     for _ in range(2):
         with seeded(5):
             model = ContinuousBag(12, 6)
         torch.manual_seed(3)
-        fit(model, examples, 7, epochs=3)
+        fit(model, examples, 7)
         results.append((model.centre.weight.detach(), torch.rand(1)))
     torch.manual_seed(3)
     assert torch.equal(results[0][0], results[1][0])
@@ -104,7 +105,7 @@ def test_log_ratios_and_correlations_of_known_matrices() -> None:
     assert ratios[0, 2] == -math.inf
     best = np.where(pairs > 0, ratios, -10.0)
     assert correlate(best, pairs) == pytest.approx((1, 1))
-    assert correlate(-best, pairs).spearman == pytest.approx(-1)
+    assert correlate(-best, pairs)[0] == pytest.approx(-1)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -18,26 +18,26 @@ from support.other_code import changed_code, code_in
 
 from attngeo.errors import DataError, TrainingError, UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS
+from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.data import AutoMpg, seeds_of_data_sets, simulate
-from attngeo.papers.wibisono2023.methods import KIND, METHODS, Answer, Method, MethodRun, Problem, is_outdated, perform
-from attngeo.papers.wibisono2023.options import (
-    AutoMpgOptions,
-    Shift,
-    SimulateOptions,
-    auto_mpg_scores,
-    paper_settings,
-    simulation_scores,
-)
+from attngeo.papers.wibisono2023.options import PAPER_SETTINGS, AutoMpgOptions, ShiftSetting, SimulateOptions
 from attngeo.papers.wibisono2023.tables import (
     AUTO_MPG_COLUMNS,
+    KIND,
+    METHODS,
     SIMULATION_COLUMNS,
+    Method,
+    MethodRun,
+    PredictedClasses,
+    Problem,
     build_auto_mpg_frame,
     build_simulation_frame,
     describe_advantage,
+    is_outdated,
     measure_advantage,
     plan_auto_mpg,
     plan_simulation,
-    run_methods,
+    published_scores,
     summarise_methods,
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -46,7 +46,7 @@ from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
 # A module that no method depends on.
-MODULE = "attngeo.papers.wibisono2023.tables"
+MODULE = "attngeo.papers.wibisono2023.corpus"
 TINY: dict[str, Any] = {"rows": 60, "classes": 3, "features": 3}
 
 
@@ -57,13 +57,13 @@ class Guess:
         self.asked: list[list[int]] = []
         self._fail_at = fail_at
 
-    def __call__(self, problems: Sequence[Problem], progress: ProgressCallback) -> list[Answer]:
+    def __call__(self, problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
         progress(Progress("fit", "guess"))
         self.asked.append([problem.seed for problem in problems])
         if self._fail_at in self.asked[-1]:
             raise TrainingError("the loss is not a number")
         return [
-            Answer(np.zeros_like(table.train.y), np.full_like(table.test.y, seed % 3), {"parameters": {}})
+            PredictedClasses(np.zeros_like(table.train.y), np.full_like(table.test.y, seed % 3), {"parameters": {}})
             for table, seed in problems
         ]
 
@@ -84,13 +84,14 @@ def guess(monkeypatch: pytest.MonkeyPatch) -> Guess:
 
 
 def make_run(seeds: tuple[int, ...] = (1,), method: str = "guess", **shift: Any) -> MethodRun:
-    chosen = Shift(n_classes=3, n_features=3, n_c=1, train_rows=30, test_rows=30, **shift)
-    return MethodRun("run", method, seeds, partial(simulate, chosen), {"n_c": 1}, {"experiment": "test"})
+    setting = ShiftSetting(1, shift.pop("noise", 0.0), 0.9)
+    make_table = partial(simulate, setting, features=3, classes=3, rows=30, **shift)
+    return MethodRun("run", method, seeds, make_table, {"n_c": 1}, {"experiment": "test"})
 
 
 def test_scores_are_those_of_the_predictions(guess: Guess) -> None:
     run = make_run((4, 6))
-    rows = perform(run, ignore_progress)
+    rows = run.perform(ignore_progress)
     for row, seed in zip(rows, (4, 6), strict=True):
         table = run.make_table(seed)
         assert row == {
@@ -103,40 +104,40 @@ def test_scores_are_those_of_the_predictions(guess: Guess) -> None:
 
 def test_no_answer_is_computed_twice(guess: Guess) -> None:
     notes: list[str] = []
-    first = perform(make_run((1, 2)), ignore_progress)
-    again = perform(make_run((2, 3, 1)), lambda step: notes.append(step.what) if step.phase == "kept" else None)
+    first = make_run((1, 2)).perform(ignore_progress)
+    again = make_run((2, 3, 1)).perform(lambda step: notes.append(step.what) if step.phase == "kept" else None)
     assert guess.asked == [[1, 2], [3]]
-    assert notes == ["2 of 3 data sets from the result store"]
+    assert_states(notes[0], "2 of 3", "result store")
     assert [row["seed"] for row in again] == [2, 3, 1]
     assert [again[2], again[0]] == first
-    assert perform(make_run((1,)), ignore_progress, fresh=True) == first[:1]
+    assert make_run((1,)).perform(ignore_progress, fresh=True) == first[:1]
     assert guess.asked[2:] == [[1]]
 
 
 def test_scores_are_kept_under_all_that_they_depend_on(guess: Guess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not under what they do not depend on: the same rows and seed of another setting or run are the same problem."""
     run = make_run()
-    perform(run, ignore_progress)
-    same = dataclasses.replace(run, name="another", labels={"n_c": 5}, about={})
+    run.perform(ignore_progress)
+    same = dataclasses.replace(run, setting="another", labels={"n_c": 5}, about={})
     table = run.make_table(1)
     same_rows = dataclasses.replace(run, make_table=lambda _: table)
-    assert perform(same, ignore_progress)[0]["n_c"] == 5
-    perform(same_rows, ignore_progress)
+    assert same.perform(ignore_progress)[0]["n_c"] == 5
+    same_rows.perform(ignore_progress)
     assert len(guess.asked) == 1
-    perform(dataclasses.replace(same_rows, seeds=(2,)), ignore_progress)
-    perform(make_run(noise=0.1), ignore_progress)
-    perform(make_run(convention="published"), ignore_progress)
+    dataclasses.replace(same_rows, seeds=(2,)).perform(ignore_progress)
+    make_run(noise=0.1).perform(ignore_progress)
+    make_run(convention="published").perform(ignore_progress)
     assert len(guess.asked) == 4
     for name, changed in (("module", "attngeo.papers.wibisono2023.data"), ("package", "pandas")):
         monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], **{name: changed}))
-        perform(run, ignore_progress)
+        run.perform(ignore_progress)
     assert len(guess.asked) == 6
 
 
 def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from attngeo.studies.results import list_entries
 
-    perform(make_run(), ignore_progress)
+    make_run().perform(ignore_progress)
     (entry,) = list_entries()
     assert guess.asked == [[1]]
     assert entry.path.parent == cache / KIND
@@ -229,23 +230,23 @@ def test_a_run_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(METHOD_LABELS, "guess", "Guess")
     monkeypatch.setitem(METHODS, "guess", Method(made, MODULE, "numpy"))
     options = SimulateOptions(settings=["1,0,0.1"], datasets=3, methods=["guess"], **TINY)
-    outcomes = run_methods(plan_simulation(options))
+    outcomes = perform_runs(plan_simulation(options))
     assert [type(outcome.failure) for outcome in outcomes] == [type(None), TrainingError, type(None)]
     frame = build_simulation_frame(options, outcomes)
     assert list(frame["seed"]) == [seeds[0], seeds[2]]
-    assert len(run_methods(plan_simulation(options), study=StudyOptions(fail_fast=True))) == 2
+    assert len(perform_runs(plan_simulation(options), study=StudyOptions(fail_fast=True))) == 2
 
 
 def test_the_table_has_the_order_of_the_settings_and_the_published_means() -> None:
     options = SimulateOptions(settings=["5,0,0.9", "1,0.5,0.1"], datasets=2, methods=["lr"], convention="published")
-    frame = build_simulation_frame(options, run_methods(plan_simulation(options)))
+    frame = build_simulation_frame(options, perform_runs(plan_simulation(options)))
     assert tuple(frame.columns) == SIMULATION_COLUMNS
     assert list(frame["n_c"]) == [5, 5, 1, 1]
     assert list(frame["seed"]) == seeds_of_data_sets(2) * 2
     assert list(frame["published_accuracy"].unique()) == [0.1616, 0.34535]
     assert frame.attrs["convention"] == "published"
     small = SimulateOptions(settings=["5,0,0.9"], datasets=1, methods=["lr"], rows=100)
-    of_small = build_simulation_frame(small, run_methods(plan_simulation(small)))
+    of_small = build_simulation_frame(small, perform_runs(plan_simulation(small)))
     assert of_small[["published_accuracy", "published_mse"]].isna().all(axis=None)
 
 
@@ -254,7 +255,7 @@ def test_two_processes_give_the_same_table() -> None:
     options = SimulateOptions(settings=["1,0,0.9", "2,0.5,0.1"], datasets=2, methods=["lr"], **TINY)
     runs, fresh = plan_simulation(options), ResultOptions(fresh=True)
     frames = [
-        build_simulation_frame(options, run_methods(runs, results=fresh, study=StudyOptions(jobs=jobs)))
+        build_simulation_frame(options, perform_runs(runs, results=fresh, study=StudyOptions(jobs=jobs)))
         for jobs in (1, 2)
     ]
     pd.testing.assert_frame_equal(*frames, check_exact=True)
@@ -268,13 +269,13 @@ def test_a_study_without_results_has_an_empty_table() -> None:
 
 
 def test_auto_mpg_is_answered_with_every_seed(guess: Guess) -> None:
-    table = simulate(Shift(n_classes=3, train_rows=30, test_rows=30), 0)
+    table = simulate(ShiftSetting(5, 0.0, 0.9), 0, classes=3, rows=30)
     options = AutoMpgOptions(seeds=3, methods=["guess", "lr"])
     for is_of_paper in (True, False):
         data = AutoMpg(table, is_of_paper)
         planned = plan_auto_mpg(options, data)
         assert [run.seeds for run in planned[:3]] == [(42,), (43,), (44,)]
-        frame = build_auto_mpg_frame(options, data, run_methods(planned))
+        frame = build_auto_mpg_frame(data, perform_runs(planned))
         assert tuple(frame.columns) == AUTO_MPG_COLUMNS
         assert list(frame["method"]) == ["guess"] * 3 + ["lr"] * 3
         published = frame.loc[frame["method"] == "lr", "published_accuracy"]
@@ -331,28 +332,31 @@ def test_rows_of_something_else_are_refused() -> None:
 
 
 def test_the_published_tables_are_whole() -> None:
-    methods = ("lr", "rf", "gb", "mlp", "atn")
-    assert len(paper_settings()) == 12
-    assert set(simulation_scores()) == {(setting, method) for setting in paper_settings() for method in methods}
-    assert len(auto_mpg_scores()) == 10
-    printed = simulation_scores()[paper_settings()[0], "gb"]  # the first row of Table 1
-    assert (round(printed.accuracy, 3), round(printed.mse, 3)) == (0.413, 2.730)
+    scores = published_scores("simulation")
+    assert len(PAPER_SETTINGS) == 12
+    assert list(scores[["n_c", "noise", "corr"]].drop_duplicates().itertuples(index=False, name=None)) == [
+        *PAPER_SETTINGS
+    ]
+    assert list(scores["method"]) == ["lr", "rf", "gb", "mlp", "atn"] * 12
+    assert len(published_scores("auto_mpg")) == 10
+    printed = scores.set_index("method").loc["gb"].iloc[0]  # the first row of Table 1
+    assert (round(printed["published_accuracy"], 3), round(printed["published_mse"], 3)) == (0.413, 2.730)
 
 
 def test_quick_is_a_part_and_what_is_given_wins() -> None:
     quick = SimulateOptions(quick=True)
-    assert len(quick.shifts) == 1
-    assert quick.data_sets == 3
-    assert "gb" not in quick.method_names
-    assert SimulateOptions(quick=True, datasets=4, methods="gb").method_names == ("gb",)
+    assert len(quick.settings or ()) == 1
+    assert quick.datasets == 3
+    assert "gb" not in (quick.methods or ())
+    assert SimulateOptions(quick=True, datasets=4, methods="gb").methods == ("gb",)
     whole = SimulateOptions()
-    assert (len(whole.shifts), whole.data_sets) == (12, 20)
-    assert whole.method_names == ("lr", "rf", "gb", "mlp", "atn")
+    assert (len(whole.settings or ()), whole.datasets) == (12, 20)
+    assert whole.methods == ("lr", "rf", "gb", "mlp", "atn")
 
 
 def test_all_methods_that_options_may_name_are_known() -> None:
     assert list(METHODS) == list(METHOD_LABELS)
-    assert AutoMpgOptions().method_names == ("lr", "rf", "gb", "mlp", "atn")
+    assert AutoMpgOptions().methods == ("lr", "rf", "gb", "mlp", "atn")
     assert is_outdated({"method": "tabnet"})
 
 
@@ -365,7 +369,7 @@ def test_the_script_of_the_other_models_runs_beside_the_source() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code, script], capture_output=True, text=True, check=True).stdout
     methods, columns, *lines = shown.splitlines()
-    assert set(methods.split()) == set(auto_mpg_scores()) - set(METHODS)
+    assert set(methods.split()) == set(published_scores("auto_mpg")["method"]) - set(METHODS)
     assert tuple(columns.split()) == AUTO_MPG_COLUMNS
     assert_states(" ".join(lines), "--seeds", "--methods", 42)
 

@@ -17,21 +17,19 @@ from support.other_code import changed_code
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.prediction import rank_similar
+from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2025.experiments import (
     COLUMNS,
-    SETTINGS,
-    RunOptions,
     build_frame,
-    compare_models,
     is_outdated,
     load_split,
-    perform,
     plan_runs,
     published_results,
-    run_planned,
 )
-from attngeo.papers.wibisono2025.simulated import synthetic_ratings
+from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
+from attngeo.papers.wibisono2025.sequences import synthetic_ratings
 from attngeo.progress import Progress
+from attngeo.studies.engine import require_all
 from attngeo.studies.results import list_entries
 
 PLACES = {
@@ -56,20 +54,22 @@ def _few_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(experiment: str, **options: Any) -> Any:
-    return compare_models(experiment, RunOptions(**options))
+    chosen = RunOptions(**options)
+    return build_frame(require_all(perform_runs(plan_runs(experiment, chosen))), chosen)
 
 
 @pytest.mark.parametrize("experiment", SETTINGS)
 def test_every_published_number_belongs_to_a_run(experiment: str) -> None:
     runs = plan_runs(experiment, RunOptions(published=True))
     planned = {(each.experiment, each.model, each.direction, each.setting) for each in runs}
-    published = {tuple(name[:4]) for name in published_results() if name.experiment == experiment}
+    results = published_results().query("experiment == @experiment")
+    published = {*results[["experiment", "model", "direction", "setting"]].itertuples(index=False, name=None)}
     assert published <= planned
 
 
 def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
     quick = RunOptions(epochs=1, model="fm", seeds=2)
-    outcomes = run_planned(plan_runs("synthetic", quick))
+    outcomes = perform_runs(plan_runs("synthetic", quick))
     fits = [each for each in outcomes if each.result and each.result[0]["model"] == "fm"]
     efa = [replace(each, result=[row | {"model": "efa"} for row in each.result or ()]) for each in fits]
     for made, layers, is_known in ((efa, 1, False), (efa, 2, True), (fits, 1, True)):  # the paper has two
@@ -90,7 +90,7 @@ def test_a_table_has_each_model_beside_the_paper_and_the_baselines() -> None:
 def test_what_is_kept_is_not_computed_again_and_the_text_differs_from_the_code() -> None:
     first = run("synthetic", epochs=1, model="fm", published=True, direction="uni")
     again = plan_runs("synthetic", RunOptions(epochs=1, model="fm", published=True, direction="uni"))
-    outcomes = run_planned(again)
+    outcomes = perform_runs(again)
     assert all("from the result store" in each.notes[0] for each in outcomes)
     assert build_frame(outcomes, RunOptions(epochs=1, published=True)).equals(first)
     by_text = run("synthetic", epochs=1, model="fm", direction="uni")
@@ -118,7 +118,7 @@ def test_fitted_models_are_saved_and_a_missing_one_is_fitted_again(tmp_path: Pat
     other = options | {"epochs": 2}
     run("synthetic", **other | {"save": None})
     run("synthetic", **other)
-    assert ExponentialFamilyAttention.load(folder).options_.epochs == 2
+    assert ExponentialFamilyAttention.load(folder).options_.max_epochs == 2
 
 
 def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
     (other,) = plan_runs("instacart", RunOptions(**options | {"save": str(tmp_path / "others")}))
     steps: list[Progress] = []
     with refuses(DataError, "items.csv"):
-        perform(other, steps.append)
+        other.perform(steps.append)
     assert steps == []  # the training has not begun
 
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     with refuses(UsageError, "direction is 'uni', expected bi for temperature"):
         plan_runs("temperature", RunOptions(direction="uni"))
     runs = plan_runs("instacart", RunOptions(data=str(tmp_path / "none"), model="fm", direction="bi"))
-    assert isinstance(run_planned(runs)[0].failure, DataUnavailableError)
+    assert isinstance(perform_runs(runs)[0].failure, DataUnavailableError)
     with refuses(DataUnavailableError, "none"):
         run("instacart", data=str(tmp_path / "none"))
 

@@ -6,9 +6,7 @@ import math
 
 import pytest
 import torch
-from support.messages import refuses
 
-from attngeo.errors import UsageError
 from attngeo.estimators.efa.prediction import draw_items
 from attngeo.papers.wibisono2025 import identifiability
 from attngeo.papers.wibisono2025.identifiability import (
@@ -53,12 +51,6 @@ def test_directions_differ_if_one_side_has_lost_a_dimension() -> None:
     found = relate(first, first @ torch.diag(torch.tensor([1.0, 1.0, 1e-9])) + 1e-6 * torch.randn(200, 3))
     assert found.forward > 1 - 1e-5
     assert found.backward < 0.8
-
-
-@pytest.mark.parametrize("shapes", [((9, 3), (8, 3)), ((8, 3), (8, 3)), ((20,), (20,))])
-def test_vectors_that_do_not_determine_a_map_are_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
-    with refuses(UsageError, "rows", "10" if len(shapes[0]) == 2 else "shapes"):
-        relate(*(torch.randn(shape) for shape in shapes))
 
 
 def test_other_parameters_of_the_same_distribution_are_related_and_others_are_not() -> None:

@@ -13,7 +13,7 @@ from support.data import DATA, needs
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError
-from attngeo.papers.wibisono2025.instacart import read_instacart, read_item_names, split_instacart
+from attngeo.papers.wibisono2025.sequences import read_instacart, read_item_names, split_instacart
 
 FILES = ("data_train_final.csv", "data_test_final.csv")
 HEADER = "order_id,product_id,rank"

@@ -15,8 +15,8 @@ from support.data import DATA, needs
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError
-from attngeo.papers.wibisono2025.files import Split, mark_validated_copies
-from attngeo.papers.wibisono2025.movielens import (
+from attngeo.papers.wibisono2025.files import Split
+from attngeo.papers.wibisono2025.sequences import (
     movielens_ratings,
     movielens_sequences,
     read_movielens,
@@ -59,17 +59,6 @@ def test_the_published_division_is_that_of_their_code(
     assert [set(part["sequence"]) for part in split[:2]] == [set(train), set(validation)]
     assert (count_users(split), len(split.test)) == (users, test_rows)
     assert not set(split.test["sequence"]) & set(ids)
-
-
-@needs("movielens/u.data")
-def test_published_copies_are_divided_as_by_their_code() -> None:
-    split = split_movielens_ratings(read_movielens(DATA / "movielens"), published=True)
-    marked = mark_validated_copies(split)
-    _, held = train_test_split(np.arange(len(marked)), test_size=0.25, random_state=42)
-    assert set(marked.index[marked["validates"]]) == set(held)
-    assert -(-int((~marked["validates"]).sum()) // 256) == 26  # batches of an epoch, as it printed
-    assert len(marked) == len(split.train) + len(split.validation)
-    assert marked.sort_values(["sequence", "position"]).index.is_monotonic_increasing
 
 
 def test_users_are_divided_at_random_as_the_text_says(tmp_path: Path) -> None:

@@ -6,11 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.model_selection import train_test_split
-from support.messages import refuses
 
-from attngeo.errors import UsageError
-from attngeo.papers.wibisono2025.files import mark_validated_copies
-from attngeo.papers.wibisono2025.simulated import split_synthetic, synthetic_ratings
+from attngeo.papers.wibisono2025.sequences import split_synthetic, synthetic_ratings
 
 
 def test_synthetic_ratings_are_those_of_the_published_runs() -> None:
@@ -41,8 +38,6 @@ def test_synthetic_ratings_follow_the_process() -> None:
     orders = frame.groupby("sequence")["item"].agg(tuple)
     assert orders.nunique() == 120
     pd.testing.assert_frame_equal(synthetic_ratings(10, seed=3), synthetic_ratings(10, seed=3))
-    with refuses(UsageError, "users"):
-        synthetic_ratings(0)
 
 
 def test_the_last_quarter_of_the_users_tests() -> None:
@@ -61,7 +56,3 @@ def test_the_published_division_is_that_of_scikit_learn() -> None:
     split = split_synthetic(synthetic_ratings(1000), published=True)
     train, validation = train_test_split(np.arange(750), test_size=0.25, random_state=42)
     assert [set(part["sequence"]) for part in split[:2]] == [set(train), set(validation)]
-    marked = mark_validated_copies(split)
-    copies, held = train_test_split(np.arange(3750), test_size=0.25, random_state=42)
-    assert set(marked.index[marked["validates"]]) == set(held)
-    assert marked.loc[copies[0], "sequence"] == copies[0] // 5

@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given, strategies as st
 from support.messages import refuses
 
-from attngeo.analogies import explanation
-from attngeo.analogies.explanation import COLUMNS, TERMS, TOY_QUESTIONS, explain, read_corpus
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, QuestionError, UsageError
-from attngeo.papers.wibisono2023 import corpus as small_corpora
+from attngeo.papers.wibisono2023 import analogies, corpus as small_corpora
+from attngeo.papers.wibisono2023.analogies import COLUMNS, TERMS, TOY_QUESTIONS, explain, read_corpus
 from attngeo.papers.wibisono2023.corpus import build_corpus, examples_of, toy_corpus
-from attngeo.papers.wibisono2023.factorisation import shifted_log_ratios, sum_attention
-from attngeo.papers.wibisono2023.paraphrase import combine, count_sets, paraphrase_errors
+from attngeo.papers.wibisono2023.factorisation import (
+    combine,
+    count_sets,
+    paraphrase_errors,
+    shifted_log_ratios,
+    sum_attention,
+)
 
 SENTENCES = st.lists(st.lists(st.sampled_from("abcd"), min_size=2, max_size=5), min_size=1, max_size=6)
 QUESTION = ("a", "b", "c", "d")
@@ -80,7 +84,7 @@ def fake_vectors(monkeypatch: pytest.MonkeyPatch, vectors: dict[str, tuple[float
         tau = plain(corpus.size) if name == "cbow" else np.arange(1.0, corpus.size + 2)
         return np.array([vectors[word] for word in corpus.words]), tau
 
-    monkeypatch.setattr(explanation, "_train", train)
+    monkeypatch.setattr(analogies, "train_model", train)
 
 
 def test_cosine_and_rank_of_known_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +155,6 @@ def test_bad_corpora_and_questions_are_refused(tmp_path: Path, monkeypatch: pyte
     for name, value in (("dimensions", 0), ("seed", -1)):
         with refuses(UsageError, name, value):
             explain("toy", **{name: value})
-    monkeypatch.setattr(explanation, "MOST_WORDS", 11)
+    monkeypatch.setattr(analogies, "MOST_WORDS", 11)
     with refuses(DataError, 12, 11):
         explain("toy")

@@ -7,23 +7,34 @@ Source: Wibisono and Wang 2023 (arXiv 2307.04057), section 4.2, Propositions 12 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from attngeo.analogies.options import GOOGLE, ExplainOptions
-from attngeo.analogies.questions import Question, QuestionSet, as_questions
+from attngeo.analogies.questions import Question, as_questions
 from attngeo.bounds import MOST_INDEX_BYTES, read_small_text
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import DataError, DataUnavailableError, QuestionError
 from attngeo.options import takes
+from attngeo.papers.wibisono2023.corpus import (
+    WORDS,
+    Array,
+    ContinuousBag,
+    Corpus,
+    Examples,
+    WordAttention,
+    build_corpus,
+    examples_of,
+    fit,
+    toy_corpus,
+)
+from attngeo.papers.wibisono2023.factorisation import count_sets, paraphrase_errors, sum_attention
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from attngeo.papers.wibisono2023.corpus import Array, Corpus, Examples
+from attngeo.training.loop import seeded
 
 TOY = "toy"
 TOY_QUESTIONS = (
@@ -65,18 +76,20 @@ def explain(
     over the four words, as a share of its mean. Questions with words that the corpus lacks are left out.
     Raises DataUnavailableError, DataError if the corpus is empty or too large, QuestionError if no question is left.
     """
-    import pandas as pd
-
-    from attngeo.papers.wibisono2023.corpus import Corpus, examples_of
-
     known = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
-    questions, notes = _choose_questions(known, corpus, options)
-    _check_size(known)
+    name = "the corpus" if known is corpus else corpus
+    questions, notes = _choose_questions(known, str(name), options)
+    cells = known.size * sum(len(sentence) for sentence in known.sentences)
+    if known.size > MOST_WORDS or cells > MOST_CELLS:
+        raise DataError(
+            f"the corpus has {known.size:,} different words and {cells // known.size:,} in all, expected at most "
+            f"{MOST_WORDS:,} different ones, and a product of at most {MOST_CELLS:,}; use fewer sentences"
+        )
     examples = examples_of(known)
     rows = []
-    for name in ("cbow", "attention"):
-        trained = _train(name, known, examples, options, progress)
-        rows += [_make_row(name, known, examples, *trained, question) for question in questions]
+    for model in ("cbow", "attention"):
+        vectors, tau = train_model(model, known, examples, options, progress)
+        rows += [_make_row(model, known, examples, vectors, tau, question) for question in questions]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     about: dict[Any, Any] = {
         "title": "Word analogies and paraphrases", "questions": str(options.questions), "seed": options.seed,
@@ -91,8 +104,6 @@ def read_corpus(source: str | Path) -> Corpus:
 
     Raises DataUnavailableError, DataError.
     """
-    from attngeo.papers.wibisono2023.corpus import build_corpus, toy_corpus
-
     if str(source) == TOY:
         return toy_corpus()
     path = local_path(source)
@@ -106,47 +117,29 @@ def read_corpus(source: str | Path) -> Corpus:
         raise DataUnavailableError(f"{source} cannot be read ({error.strerror or error})") from None
 
 
-def _choose_questions(known: Corpus, corpus: Any, options: ExplainOptions) -> tuple[list[Question], list[str]]:
-    """The questions whose words the corpus has, and a note about the others."""
-    toy = options.questions == GOOGLE and known.words == _toy_words()
-    found: QuestionSet = as_questions(TOY_QUESTIONS if toy else options.questions).without_duplicates()
-    words = set(known.words)
-    kept = [each for each in found.questions if {each.a, each.b, each.c, each.answers[0]} <= words]
-    kept = [each for each in kept if len({each.a, each.b, each.c, each.answers[0]}) == 4]
-    if not kept:
-        where = corpus if isinstance(corpus, str | Path) else "the corpus"
+def _choose_questions(corpus: Corpus, name: str, options: ExplainOptions) -> tuple[list[Question], list[str]]:
+    """The questions whose words the corpus has, and a note about the others. name: of the corpus, for messages."""
+    is_toy = options.questions == GOOGLE and corpus.words == WORDS
+    asked = as_questions(TOY_QUESTIONS if is_toy else options.questions).without_duplicates()
+    words = [{question.a, question.b, question.c, question.answers[0]} for question in asked.questions]
+    known = [
+        question
+        for question, own in zip(asked.questions, words, strict=True)
+        if len(own) == 4 and own.issubset(corpus.words)
+    ]
+    if not known:
         raise QuestionError(
-            f"{where}: it has all words of none of the {len(found.questions):,} questions ({found.name}); "
+            f"{name}: it has all words of none of the {len(asked.questions):,} questions ({asked.name}); "
             "name a file of questions about its words with --questions"
         )
-    left = len(found.questions) - len(kept)
-    return kept, [f"{left:,} of {len(found.questions):,} questions have words that the corpus lacks"] if left else []
+    left = len(asked.questions) - len(known)
+    return known, [f"{left:,} of {len(asked.questions):,} questions have words that the corpus lacks"] if left else []
 
 
-def _toy_words() -> tuple[str, ...]:
-    from attngeo.papers.wibisono2023.corpus import WORDS
-
-    return WORDS
-
-
-def _check_size(corpus: Corpus) -> None:
-    cells = corpus.size * sum(len(sentence) for sentence in corpus.sentences)
-    if corpus.size > MOST_WORDS or cells > MOST_CELLS:
-        raise DataError(
-            f"the corpus has {corpus.size:,} different words and {cells // corpus.size:,} in all, expected at most "
-            f"{MOST_WORDS:,} different ones, and a product of at most {MOST_CELLS:,}; use fewer sentences"
-        )
-
-
-def _train(
+def train_model(
     name: str, corpus: Corpus, examples: Examples, options: ExplainOptions, progress: ProgressCallback
 ) -> tuple[Array, Array]:
     """The center embeddings w of a trained model, [|V|, p], and its τ, [|V| + 1]; 1 and no mask for CBOW."""
-    import numpy as np
-
-    from attngeo.papers.wibisono2023.corpus import ContinuousBag, WordAttention, fit
-    from attngeo.training.loop import seeded
-
     with seeded(options.seed):
         model = (ContinuousBag if name == "cbow" else WordAttention)(corpus.size, options.dimensions)
     fit(model, examples, options.seed, progress=lambda step: progress(Progress("prepare", f"{name}  {step.what}")))
@@ -157,11 +150,6 @@ def _train(
 def _make_row(
     name: str, corpus: Corpus, examples: Examples, vectors: Array, tau: Array, question: Question
 ) -> tuple[Any, ...]:
-    import numpy as np
-
-    from attngeo.papers.wibisono2023.factorisation import sum_attention
-    from attngeo.papers.wibisono2023.paraphrase import count_sets, paraphrase_errors
-
     words = question.a, question.b, question.c, question.answers[0]
     a, b, c, d = map(corpus.find, words)
     sums = sum_attention(examples, tau)
@@ -170,16 +158,7 @@ def _make_row(
     defined = ~np.isnan(np.array(terms)).any(0)
     norms = [float(np.linalg.norm(term[defined])) if defined.any() else float("nan") for term in terms]
     zeta = sums.zeta[[a, b, c, d]]
-    rank, cosine = _rank(vectors, (a, b, c, d))
-    return (name, *words, rank, cosine, 1 - cosine, int(defined.sum()), *norms, float(np.ptp(zeta) / zeta.mean()))
-
-
-def _rank(vectors: Array, words: Sequence[int]) -> tuple[int, float]:
-    """The rank of d by its cosine with w_b − w_a + w_c among the words other than a, b and c, and this cosine."""
-    import numpy as np
-
-    a, b, c, d = words
     target = vectors[b] - vectors[a] + vectors[c]
     cosines = vectors @ target / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(target))
-    others = np.delete(cosines, [a, b, c, d])
-    return 1 + int((others >= cosines[d]).sum()), float(cosines[d])
+    rank, cosine = 1 + int((np.delete(cosines, [a, b, c, d]) >= cosines[d]).sum()), float(cosines[d])
+    return (name, *words, rank, cosine, 1 - cosine, int(defined.sum()), *norms, float(np.ptp(zeta) / zeta.mean()))

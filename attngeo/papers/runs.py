@@ -1,0 +1,110 @@
+"""The runs of a paper's experiments: each is computed once, and its table has the paper's numbers beside it.
+
+Numbers are kept under all that they depend on: the data, the seed, the options, the statements of the code that
+computes them, and the version of the package that it uses.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.provenance import digest_statements, machine, software
+from attngeo.scores.options import ResultOptions
+from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
+from attngeo.studies.results import KeptResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+Rows = list[dict[str, Any]]
+Outcome = RunOutcome[Rows]
+# The rows of a case, and what is kept beside them.
+Answer = tuple[Rows, Mapping[str, Any]]
+
+
+class ExperimentRun(Protocol):
+    """One run of an experiment."""
+
+    @property
+    def name(self) -> str:
+        """The run, for people."""
+
+    def perform(self, progress: ProgressCallback, *, fresh: bool = False) -> Rows:
+        """The rows of its table, kept from before or else computed. fresh: compute them again."""
+
+
+def perform_runs(
+    runs: Sequence[ExperimentRun],
+    *,
+    results: ResultOptions = ResultOptions(),
+    study: StudyOptions = StudyOptions(),
+    progress: ProgressCallback = ignore_progress,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
+) -> list[Outcome]:
+    """The rows of each run, or its error. Parameters and errors are those of `run_study`."""
+    function, names = partial(_perform, fresh=results.fresh), [run.name for run in runs]
+    return run_study(function, runs, names=names, options=study, progress=progress, on_outcome=on_outcome)
+
+
+def _perform(run: ExperimentRun, progress: ProgressCallback, *, fresh: bool) -> Rows:
+    return run.perform(progress, fresh=fresh)
+
+
+def version_of(module: str, package: str) -> dict[str, str]:
+    """What numbers depend on besides data, seed and options: the statements of the code, and a package's version."""
+    return {"code": digest_statements(module), package: version(package)}
+
+
+def answer_cases(
+    name: str,
+    records: Sequence[KeptResult | None],
+    compute: Callable[[list[int]], Sequence[Answer]],
+    progress: ProgressCallback,
+    *,
+    fresh: bool = False,
+) -> list[Rows]:
+    """The rows of each case of a run, kept from before or else computed, and then kept.
+
+    name: of the run. records: what is kept of each case; None where nothing is to be kept. compute: called once with
+    the numbers of the cases that are missing. fresh: compute all of them again.
+    """
+    kept = [None if record is None or fresh else record.load() for record in records]
+    rows = [None if result is None else result.rows for result in kept]
+    missing = [at for at, result in enumerate(rows) if result is None]
+    if len(missing) < len(rows):
+        progress(Progress("kept", f"{name}: {len(rows) - len(missing)} of {len(rows)} from the result store"))
+    if missing:
+        started = time.perf_counter()
+        answers = compute(missing)
+        seconds = time.perf_counter() - started
+        log.info("%s: %.1f s", name, seconds)
+        made = {"seconds": round(seconds / len(missing), 3), "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+        for at, (computed, about) in zip(missing, answers, strict=True):
+            rows[at] = computed
+            record = records[at]
+            if record is not None:
+                record.keep(computed, {**software(), **machine(), "model": name, **about, **made})
+    return [computed for computed in rows if computed is not None]
+
+
+def build_frame(outcomes: Sequence[Outcome], columns: Sequence[str], published: pd.DataFrame) -> pd.DataFrame:
+    """The rows of all runs in the order of their plan, with the paper's numbers beside them.
+
+    published: the paper's numbers, and the columns that name what they are of, which the rows have as well.
+    """
+    import pandas as pd
+
+    keys = [name for name in columns if name in published and not name.startswith("published")]
+    rows = [row for outcome in sorted(outcomes, key=lambda outcome: outcome.number) for row in outcome.result or ()]
+    frame = pd.DataFrame(rows, columns=[name for name in columns if name in keys or name not in published])
+    kinds = {name: published[name].dtype for name in keys}
+    return frame.astype(kinds).merge(published, how="left", on=keys)[list(columns)]

@@ -1,0 +1,227 @@
+"""The experiments of the paper as data: which models are fitted to which data, and the options of what runs them.
+
+Source: Wibisono and Wang 2025 (arXiv 2501.16790), tables 1 and 2, sections 6.3 and 6.4, and its code. Imports nothing
+heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from attngeo.choices import one_of, whole
+from attngeo.errors import UsageError
+from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION, RESULTS, Options, device_option, option
+
+Models = Literal["efa", "fm", "both"]
+Directions = Literal["bi", "uni", "both"]
+MOST_SEEDS = 1000
+# Cities of the temperatures, whose experiment has earlier days, and neighbours.
+CITIES, TEMPERATURE = 44, "temperature"
+# Masked copies in a batch of the published runs; a batch here has as many sequences as have that many positions.
+COPIES = 256
+NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
+LAYERS = (1, 2, 4)
+
+
+def _parse_numbers(numbers: Any) -> tuple[int, ...]:
+    """Whole numbers, or texts of them. Raises UsageError."""
+    listed = numbers if isinstance(numbers, list | tuple) else (numbers,)
+    try:
+        counts = [int(number) if isinstance(number, str) else number for number in listed]
+    except ValueError:
+        raise UsageError(
+            f"$neighbours is {' '.join(map(str, listed))!r:.60}, expected whole numbers", "neighbours"
+        ) from None
+    return tuple(whole("neighbours", count, 1, CITIES - 1) for count in counts)
+
+
+class RunOptions(Options):
+    """What of an experiment is run. Raises UsageError."""
+
+    data: str | None = option(
+        None, "File or folder of the data", panel=INPUT, metavar="PATH", shown_default="a download, once"
+    )
+    model: Models = option("both", "Exponential family attention, the factor model, or both", panel=COMPARISON)
+    direction: Directions = option(
+        "both", "What a position sees: all others, those before it, or both", panel=COMPARISON
+    )
+    baselines: bool = option(True, "Compute the baselines that need no training", panel=COMPARISON)
+    published: bool = option(False, "As the paper's numbers were made, not as its text says", panel=COMPUTATION)
+    layers: int | None = option(
+        None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4; for recovery 1"
+    )
+    lags: int | None = option(
+        None, "Earlier days of temperatures in the context", panel=MODEL, least=0, most=2,
+        shown_default="0; then 1 and 2 with the most layers",
+    )  # fmt: skip
+    neighbours: Sequence[int] | None = option(
+        None, "Nearest cities that the factor model adds up; may be repeated", panel=MODEL, metavar="K",
+        parse=_parse_numbers, repeated=True, shown_default="1 to 5, and 10 to 40 by fives",
+    )  # fmt: skip
+    epochs: int | None = option(
+        None, "Passes over the training data", panel=OPTIMISATION, least=1, shown_default="as in the paper"
+    )
+    save: str | None = option(
+        None, "Save each fitted model to a folder of this folder, for attngeo score and plot", panel=RESULTS,
+        metavar="FOLDER",
+    )  # fmt: skip
+    seeds: int = option(1, "Number of seeds", panel=OPTIMISATION, metavar="N", least=1, most=MOST_SEEDS)
+    device: str = device_option()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that are run."""
+        return ("efa", "fm") if self.model == "both" else (self.model,)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions that are run."""
+        return ("bi", "uni") if self.direction == "both" else (self.direction,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSettings:
+    """One experiment. options: of `EfaOptions`, for all of its models. layers: of attention.
+
+    architecture: of its models, as the text says. published: what the code has in its place. settings: further options
+    of each setting, where there are several. directions: those that it has. trivial: names of `baselines.TRIVIAL`.
+    sizes: numbers of sequences that train, each of which is a setting of the models.
+    """
+
+    options: Mapping[str, Any]
+    layers: int = 2
+    architecture: Architecture
+    published: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+    directions: tuple[str, ...] = ("bi", "uni")
+    trivial: tuple[str, ...]
+    sizes: tuple[int, ...] = ()
+
+
+SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True}
+ITEMS = SMALL | {"part": "items"}
+OF_ITEMS = Architecture(init="keras", head_size=16)
+OF_RATINGS = OF_ITEMS.replace(both=False, embedding="truncated")
+# The code divides products of queries and keys by √(head size); the sums of factor models of items by 1, and those of
+# values by the number of positions that are seen.
+CODE_OF_ITEMS, CODE_OF_VALUES = {"scale": "head", "pooling": "sum"}, {"scale": "head", "pooling": "seen"}
+SETTINGS: Mapping[str, ExperimentSettings] = {
+    "synthetic": ExperimentSettings(
+        options=SMALL | {"family": "gaussian:1", "max_epochs": 1000, "batch_size": COPIES // 5},
+        architecture=OF_RATINGS, published=CODE_OF_VALUES, trivial=("mean-per-item", "bayes"),
+    ),
+    "movielens-sequence": ExperimentSettings(
+        options=ITEMS | {"max_epochs": 2000, "batch_size": COPIES // 15}, architecture=OF_ITEMS,
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest"),
+    ),
+    "movielens-ratings": ExperimentSettings(
+        options=SMALL | {"max_epochs": 1000, "batch_size": COPIES // 14}, architecture=OF_RATINGS,
+        published=CODE_OF_VALUES, trivial=("mean-per-item",),
+        settings={"v1": {"family": "poisson-from-1"}, "v2": {"family": "poisson:1"}},
+    ),
+    "instacart": ExperimentSettings(
+        options=ITEMS | {"max_epochs": 1000, "patience": 0, "batch_size": COPIES // 11}, architecture=OF_ITEMS,
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest"),
+    ),
+    TEMPERATURE: ExperimentSettings(
+        options=SMALL | {
+            "family": "gaussian:1", "coordinates": ("latitude", "longitude"), "item_vectors": False, "order": False,
+            "max_epochs": 2000, "learning_rate": 1e-3, "patience": 200, "standardise": True, "batch_size": 1_000_000,
+        },
+        architecture=OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16)),
+        published={"scale": "head"}, directions=("bi",), trivial=("ridge-per-city", "day-before"),
+    ),
+    # Not of the paper: is a known model found again?
+    "recovery": ExperimentSettings(
+        options={
+            "part": "items", "width": 8, "learning_rate": 0.01, "max_epochs": 300, "patience": 15, "order": True,
+            "batch_size": COPIES // 8,
+        },
+        layers=1, architecture=Architecture(scale="head"), directions=("uni",), trivial=("unigram", "bayes"),
+        sizes=(100, 400, 1600, 6400),
+    ),
+}  # fmt: skip
+
+
+class ModelSetting(NamedTuple):
+    """A model of an experiment. setting: what tells it from others of its direction."""
+
+    model: str
+    direction: str
+    setting: str
+    options: EfaOptions
+    architecture: Architecture
+
+
+def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
+    """The models of an experiment that are asked for. Raises UsageError if there is none."""
+    experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
+    for choice, model in {"lags": "efa", "neighbours": "fm", "layers": "efa"}.items():
+        if getattr(options, choice) is None:
+            continue
+        if name != TEMPERATURE and choice != "layers":
+            raise UsageError(f"${choice} has no effect on {name}, expected {TEMPERATURE}; leave it out", choice)
+        if model not in options.models:
+            raise UsageError(
+                f"${choice} has no effect on {options.model}, expected {model} or both; leave it out", choice
+            )
+    directions = [direction for direction in options.directions if direction in experiment.directions]
+    if not directions:
+        known = " and ".join(experiment.directions)
+        raise UsageError(f"$direction is {options.direction!r}, expected {known} for {name}", "direction")
+    return [
+        setting
+        for model in options.models
+        for direction in directions
+        for setting in _list_models(name, experiment, model, direction, options)
+    ]
+
+
+def _list_models(
+    name: str, experiment: ExperimentSettings, model: str, direction: str, options: RunOptions
+) -> Iterator[ModelSetting]:
+    """The models of one kind and direction."""
+    common: dict[str, Any] = {**experiment.options, "model": model, "direction": direction, "device": options.device}
+    architecture = experiment.architecture
+    if options.published and experiment.published:
+        # Items have a vector for the start, in one direction.
+        start = direction == "uni" and common.get("part") == "items"
+        architecture = architecture.replace(**experiment.published, start=start)
+        if name == TEMPERATURE and model == "efa":  # it stopped early in no run
+            common |= {"standardise": False, "patience": 0}
+    if options.epochs is not None:
+        common["max_epochs"] = options.epochs
+    if model == "efa":
+        common["n_layers"] = options.layers or experiment.layers
+    settings = experiment.settings
+    if experiment.sizes:
+        settings = {f"N={size}": {} for size in experiment.sizes}
+    elif name == TEMPERATURE and model == "efa":
+        settings = _list_layers(options)
+    elif name == TEMPERATURE:
+        settings = {f"k={count}": {"neighbours": count} for count in options.neighbours or NEIGHBOURS}
+    for setting, further in settings.items():
+        yield ModelSetting(model, direction, setting, EfaOptions(**{**common, **further}), architecture)
+
+
+def _list_layers(options: RunOptions) -> dict[str, dict[str, Any]]:
+    """Layers without earlier days, then the largest number of layers with one and with two.
+
+    Runs with earlier days had 200 epochs of batches of 128 masked copies: those of three days.
+    """
+    layers = LAYERS if options.layers is None else (options.layers,)
+    pairs = [(count, 0) for count in layers] + [(layers[-1], 1), (layers[-1], 2)]
+    if options.lags is not None:
+        pairs = [(count, options.lags) for count in layers]
+    return {
+        _count(count, "layer") + (f", {_count(days, 'day')}" if days else ""): {"n_layers": count}
+        | ({"lags": ("lag_1", "lag_2")[:days], "max_epochs": options.epochs or 200, "batch_size": 3} if days else {})
+        for count, days in pairs
+    }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number > 1 else ''}"
