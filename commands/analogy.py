@@ -28,7 +28,8 @@ from .outputs import (
     deliver_rows,
     file_option,
 )
-from .tables import Terminal, format_number, is_missing, print_table
+from .progress import Bar
+from .tables import Terminal, format_number, is_missing, print_table, show_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,24 +43,35 @@ LONGEST_NAME = 24
 EXPENDABLE = ("rank", "MRR", "top 5", "cosine")
 EXPENDABLE_TERMS = ("contexts", "rank")
 MEASURES: dict[str, Callable[[Any], str]] = {
-    "known": lambda row: f"{row['known']:,}",
+    "known": show_number("known", ",d"),
     "accuracy [95%]": lambda row: _format_interval(row["accuracy"], row["accuracy_low"], row["accuracy_high"], ".3f"),
-    "top 5": lambda row: format_number(row["top5"]),
-    "MRR": lambda row: format_number(row["mrr"]),
-    "rank": lambda row: format_number(row["mean_rank"], ",.1f"),
-    "cosine": lambda row: format_number(row["mean_cosine"]),
+    "top 5": show_number("top5"),
+    "MRR": show_number("mrr"),
+    "rank": show_number("mean_rank", ",.1f"),
+    "cosine": show_number("mean_cosine"),
 }
 TERMS: dict[str, Callable[[Any], str]] = {
-    "1 - cos": lambda row: format_number(row["cosine_error"], ".2f"),
-    "rank": lambda row: format_number(row["rank"], "d"),
-    "ρ": lambda row: format_number(row["rho"], ".2f"),
-    "σ": lambda row: format_number(row["sigma"], ".2f"),
-    "σ*": lambda row: format_number(row["sigma_star"], ".2f"),
-    "δ": lambda row: format_number(row["delta"], ".2f"),
-    "ξ": lambda row: format_number(row["xi"], ".2f"),
-    "ζ range": lambda row: format_number(row["zeta_spread"], ".2f"),
-    "contexts": lambda row: format_number(row["contexts"], "d"),
+    "1 - cos": show_number("cosine_error", ".2f"),
+    "rank": show_number("rank", "d"),
+    "ρ": show_number("rho", ".2f"),
+    "σ": show_number("sigma", ".2f"),
+    "σ*": show_number("sigma_star", ".2f"),
+    "δ": show_number("delta", ".2f"),
+    "ξ": show_number("xi", ".2f"),
+    "ζ range": show_number("zeta_spread", ".2f"),
+    "contexts": show_number("contexts", "d"),
 }
+
+Explain = Annotated[
+    str | None,
+    typer.Option(
+        "--explain",
+        metavar="CORPUS",
+        help="Train CBOW and attention on a text with one sentence a line, or on toy, and report the paraphrase "
+        "errors of each question, instead of asking models",
+        rich_help_panel=COMPUTATION,
+    ),
+]
 
 
 @with_options
@@ -69,16 +81,7 @@ def analogy(
         list[str] | None,
         typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models),
     ] = None,
-    explain: Annotated[
-        str | None,
-        typer.Option(
-            "--explain",
-            metavar="CORPUS",
-            help="Train CBOW and attention on a text with one sentence a line, or on toy, and report the paraphrase "
-            "errors of each question, instead of asking models",
-            rich_help_panel=COMPUTATION,
-        ),
-    ] = None,
+    explain: Explain = None,
     training: ExplainOptions = ExplainOptions(),
     output: Output = None,
     questions_output: Annotated[
@@ -111,17 +114,9 @@ def analogy(
     extra = {name: path for name, path in more.items() if path is not None}
     outputs = output or []
     check_outputs([*outputs, *extra.values()], inputs=[] if explain is None else [explain])
-    if explain is not None:
-        _refuse_others(models, options, extra)
-    elif "dimensions" in training.model_fields_set:
-        raise UsageError("$dimensions requires $explain, which trains the embeddings", "dimensions", "explain")
-    elif not models:
-        raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
+    _check_subject(models, explain, options, training, extra)
 
     from attngeo.analogies.analogy import analogy as ask_analogies
-    from attngeo.tables.write import write_table
-
-    from .progress import Bar
 
     with Bar("analogy" if explain is None else "explain", quiet=quiet, verbose=verbose) as progress:
         if explain is not None:
@@ -131,15 +126,26 @@ def analogy(
         else:
             result = ask_analogies(models, options=options, hub=hub, progress=progress)
             rows = result.scores
-    for name, path in extra.items():
-        write_table(getattr(result, name), path)
-    deliver_rows(rows, outputs, format, print_explanation if explain is not None else lambda _: print_result(result))
+    show = print_explanation if explain is not None else lambda _: print_result(result)
+    deliver_rows(rows, outputs, format, show, more=[(getattr(result, name), path) for name, path in extra.items()])
     for note in [] if quiet else rows.attrs["notes"]:
         say(f"note: {note}")
 
 
-def _refuse_others(models: list[str] | None, options: AnalogyOptions, extra: Iterable[str]) -> None:
-    """Raise UsageError for what has no effect with --explain."""
+def _check_subject(
+    models: list[str] | None,
+    explain: str | None,
+    options: AnalogyOptions,
+    training: ExplainOptions,
+    extra: Iterable[str],
+) -> None:
+    """Raise UsageError unless there are models or a corpus, and for what has no effect on them."""
+    if explain is None:
+        if "dimensions" in training.model_fields_set:
+            raise UsageError("$dimensions requires $explain, which trains the embeddings", "dimensions", "explain")
+        if not models:
+            raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
+        return
     if models:
         raise UsageError(
             f"$explain trains its own embeddings, but models are named: {', '.join(models)}; leave them out", "explain"
@@ -154,17 +160,17 @@ def print_result(result: AnalogyResult) -> None:
     """Print one model in full, or several models side by side with tests of their differences."""
     scores = result.scores
     models = list(dict.fromkeys(result.questions["model"]))
-    common, own, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
+    common, alone, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
         columns = {"category": lambda row: row["name"], **MEASURES}
         title = _describe_models(scores, models[0])
-        print_table(own, columns, title=title, section="level", is_bold=_is_total, expendable=EXPENDABLE)
+        print_table(alone, columns, title=title, section="level", is_bold=_is_total, expendable=EXPENDABLE)
     else:
         _print_side_by_side(result, common, models)
         _print_totals(common, models, "the questions that all models know")
         _print_comparisons(result.comparisons, models)
-        if len(own):
-            _print_totals(own, models, "all questions that a model knows")
+        if len(alone):
+            _print_totals(alone, models, "all questions that a model knows")
     if len(published):
         _print_totals(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper")
 

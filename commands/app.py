@@ -101,9 +101,9 @@ def _version(wanted: bool) -> None:
     from attngeo.devices import pick_device
     from attngeo.provenance import machine, software
 
-    found = {**software(), "device": str(pick_device("auto")), **machine()}
-    first = found.pop("attngeo")
-    typer.echo("\n".join([f"attngeo {first}", *(f"{name} {value}" for name, value in found.items())]))
+    versions = {**software(), "device": str(pick_device("auto")), **machine()}
+    first = versions.pop("attngeo")
+    typer.echo("\n".join([f"attngeo {first}", *(f"{name} {value}" for name, value in versions.items())]))
     raise typer.Exit
 
 

@@ -14,6 +14,7 @@ from attngeo.options import RESULTS
 from .declare import with_options
 from .messages import say
 from .outputs import Quiet, Verbose
+from .progress import Bar
 
 
 @with_options
@@ -43,8 +44,6 @@ def cbow(
         attngeo analogy vectors.bin google-bert/bert-base-uncased
     """
     from attngeo.embeddings.cbow import check_vectors_output, save_vectors, train_cbow
-
-    from .progress import Bar
 
     check_vectors_output(output)
     if output.resolve() == text.resolve():

@@ -83,7 +83,7 @@ def _make_parameter(kind: type[Options], name: str, declared: Option) -> inspect
     is_switch = bool in (hint, *get_args(hint))
     # A switch that is off by default has one flag; one that is on, or depends on something, has two.
     two_flags = is_switch and default is not False
-    own = (f"{flag}/--no-{flag.removeprefix('--')}",) if two_flags else (flag,)
+    usual = (f"{flag}/--no-{flag.removeprefix('--')}",) if two_flags else (flag,)
     shown = declared.shown_default
     if shown is None and isinstance(default, str | int | float) and not is_switch:
         shown = str(default)
@@ -91,7 +91,7 @@ def _make_parameter(kind: type[Options], name: str, declared: Option) -> inspect
         shown = flag.removeprefix("--")
     choices = partial(choices_of, kind, name)
     info = typer.Option(
-        *(declared.flags or own), help=declared.help, rich_help_panel=declared.panel, hidden=declared.advanced,
+        *(declared.flags or usual), help=declared.help, rich_help_panel=declared.panel, hidden=declared.advanced,
         metavar=declared.metavar or ("|".join(choices()) if declared.choices else None),
         autocompletion=(lambda: list(choices())) if declared.choices else None,
         show_default=shown if shown is not None else False,

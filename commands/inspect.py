@@ -22,6 +22,7 @@ from attngeo.studies.engine import StudyOptions, run_study
 from .declare import with_options
 from .messages import TRACEBACK, describe_error, say
 from .outputs import FindingsFormat, Quiet, Verbose
+from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all
 from .tables import MISSING, Terminal, drop_columns, start_table
 
@@ -52,8 +53,6 @@ def inspect(
         attngeo inspect mistralai/Mistral-7B-v0.1 --format json
         attngeo inspect --models models.txt --jobs 4
     """
-    from .progress import Bar
-
     listed = list_all(models, models_file, hub, command="inspect")
     alone = len(listed) == 1 and models_file is None
     with Bar(listed[0] if alone else "inspect", quiet=quiet, verbose=verbose) as progress:

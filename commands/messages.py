@@ -91,14 +91,14 @@ def _record(number: int, _: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _repeat_interrupt(found: sys.UnraisableHookArgs) -> None:
+def _repeat_interrupt(event: sys.UnraisableHookArgs) -> None:
     """Send an interrupt again that arrived while Python removed an object: it ends nothing there.
 
     Imports remove their locks, for instance. The main thread may then wait for a server, where nothing asks whether
     there was an interrupt.
     """
-    if found.exc_type is not KeyboardInterrupt:
-        sys.__unraisablehook__(found)
+    if event.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(event)
         return
     timer = threading.Timer(AGAIN, _interrupt_main)
     timer.daemon = True

@@ -12,7 +12,8 @@ from attngeo.checkpoints.reference import HubAccess
 from .declare import with_options
 from .messages import say
 from .outputs import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models, deliver_rows
-from .tables import print_table
+from .progress import Bar
+from .tables import print_table, show_number
 
 
 @with_options
@@ -42,13 +43,11 @@ def nearest(
     """
     from attngeo.analogies.nearest import nearest as find_nearest
 
-    from .progress import Bar
-
     with Bar(model, quiet=quiet, verbose=verbose) as progress:
         frame = find_nearest(model, " ".join(words), options=options, hub=hub, progress=progress)
     if not quiet:
         for note in frame.attrs["notes"]:
             say(f"note: {model}: {note}")
-    columns = {"word": lambda row: row["word"], "cosine": lambda row: f"{row['cosine']:+.3f}"}
+    columns = {"word": lambda row: row["word"], "cosine": show_number("cosine", "+.3f")}
     title = " · ".join([model, " ".join(words), *frame.attrs["how"]])
     deliver_rows(frame, (), format, lambda rows: print_table(rows, columns, title=title))

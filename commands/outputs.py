@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from attngeo.checkpoints.reference import local_names
 from attngeo.errors import OutputError, UsageError
+from attngeo.figures.save import check_figure
 from attngeo.options import RESULTS, RUNNING
 from attngeo.progress import is_first_process
+from attngeo.tables.files import HOLDER, LOCK, lock_folder
+from attngeo.tables.write import check_output, to_csv, to_json, to_markdown, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +28,6 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
 
     paths: of tables. figures: of pictures. inputs: everything that is read, files or not.
     """
-    from attngeo.figures.save import check_figure
-    from attngeo.tables.write import check_output
-
     paths, figures = list(paths), list(figures)
     for path in paths:
         check_output(path)
@@ -46,8 +47,6 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
 
     new: one that has to be empty.
     """
-    from attngeo.tables.files import HOLDER, LOCK, lock_folder
-
     if new is not None and new.resolve() in [other.resolve() for other in others if other is not None]:
         raise UsageError(f"{new} is the folder of the model and of the state of its training; choose two folders")
     with contextlib.ExitStack() as locks:
@@ -55,19 +54,24 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
             if folder is not None:
                 locks.enter_context(lock_folder(folder))
         # Of several processes that train one model, only the first one writes.
-        if new is not None and is_first_process() and {each.name for each in new.iterdir()} - {LOCK, HOLDER}:
+        if new is not None and is_first_process() and {file.name for file in new.iterdir()} - {LOCK, HOLDER}:
             raise OutputError(f"the folder {new} exists and is not empty; choose a new one")
         yield
 
 
 def deliver_rows(
-    frame: pd.DataFrame, paths: Iterable[Path], format: OutputFormat, print_table: Callable[[pd.DataFrame], None]
+    frame: pd.DataFrame,
+    paths: Iterable[Path],
+    format: OutputFormat,
+    print_table: Callable[[pd.DataFrame], None],
+    more: Iterable[tuple[pd.DataFrame, Path]] = (),
 ) -> None:
-    """Write the files, then print, so that a closed pipe loses nothing. print_table: prints rows for people."""
-    from attngeo.tables.write import write_table
+    """Write the files, then print, so that a closed pipe loses nothing.
 
-    for path in paths:
-        write_table(frame, path)
+    print_table: prints rows for people. more: other tables, and their files.
+    """
+    for table, path in (*((frame, path) for path in paths), *more):
+        write_table(table, path)
     if format is OutputFormat.table:
         print_table(frame)
     else:
@@ -76,13 +80,7 @@ def deliver_rows(
 
 def print_rows(frame: pd.DataFrame, format: OutputFormat) -> None:
     """Print the rows on stdout, for programs or for a Markdown page."""
-    from attngeo.tables import write as tables
-
-    printers = {
-        OutputFormat.csv: tables.to_csv,
-        OutputFormat.json: tables.to_json,
-        OutputFormat.markdown: tables.to_markdown,
-    }
+    printers = {OutputFormat.csv: to_csv, OutputFormat.json: to_json, OutputFormat.markdown: to_markdown}
     sys.stdout.write(printers[format](frame))
 
 
@@ -95,8 +93,6 @@ EMBEDDING_HELP = (
 
 def complete_models(incomplete: str) -> list[str]:
     """The names of models that start with `incomplete`; none for an empty text, so that the shell completes files."""
-    from attngeo.checkpoints.reference import local_names
-
     return [name for name in local_names() if incomplete and name.startswith(incomplete)]
 
 

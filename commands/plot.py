@@ -17,6 +17,7 @@ from attngeo.options import RESULTS
 from .declare import with_options
 from .messages import say
 from .outputs import Quiet, Verbose, check_outputs, complete_models
+from .progress import Bar
 
 INPUT_HELP = "File of score, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
 
@@ -72,8 +73,6 @@ def plot(
     check_outputs((), files, inputs)
 
     from attngeo.reporting.plots import plot as draw_figure
-
-    from .progress import Bar
 
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = draw_figure(kind, inputs, options=options, hub=hub, progress=progress)

@@ -32,6 +32,7 @@ from attngeo.tables.write import to_json
 
 from .declare import with_options
 from .outputs import FindingsFormat, Quiet, Verbose
+from .progress import Bar
 from .tables import Terminal, drop_columns, format_number, format_quartiles, start_table
 
 MOST_ROWS = 10
@@ -95,8 +96,6 @@ def pretrain(
     folder = output or Path(f"pretrain-{options.run_name}" if is_single else f"compare-{options.model_name}")
     from attngeo.pretrain.comparison import Comparison, compare
     from attngeo.pretrain.runs import leave_process_group, run
-
-    from .progress import Bar
 
     bar = Bar(str(folder), quiet=quiet or not first, verbose=verbose and first)
     with bar as progress, leave_process_group():

@@ -18,6 +18,7 @@ from attngeo.studies.engine import StudyOptions
 from .declare import with_options
 from .messages import say
 from .outputs import Quiet, Verbose
+from .progress import Bar
 
 CHECK_FAILED = 1
 
@@ -78,8 +79,6 @@ def report(
         raise UsageError("no recipe is given; attngeo report --init -o recipe.toml writes one to start from")
 
     from attngeo.reporting.report import build_report
-
-    from .progress import Bar
 
     folder = output or Path(recipe.stem)
     with Bar(str(folder), quiet=quiet, verbose=verbose) as progress:

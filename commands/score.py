@@ -25,6 +25,7 @@ from attngeo.studies.engine import StudyOptions, run_study
 from .declare import with_options
 from .messages import describe_error, say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows
+from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
 from .tables import Terminal, drop_columns, format_number, format_quartiles, format_score, is_missing
 
@@ -166,7 +167,6 @@ def _verify(
     Notes in the provenance of its scores how many sites have each verdict. A model that cannot be verified is a
     failure, and its scores are delivered all the same.
     """
-    from .progress import Bar
 
     names = [*scored]
     with Bar(names[0] if len(names) == 1 else "verify", quiet=quiet, verbose=verbose) as progress:

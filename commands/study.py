@@ -18,6 +18,7 @@ from attngeo.studies.engine import RunOutcome, StudyOptions
 
 from .messages import TRACEBACK, describe_error, say
 from .outputs import MODEL_HELP, OutputFormat, complete_models, deliver_rows
+from .progress import Bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,8 +73,6 @@ def run_all(
     function: takes the runs, and results, study, progress and on_outcome by name, as `run_study` does. unit: what the
     runs are, in the plural. alone: whether the error of the only run is raised. note: is called with each outcome.
     """
-    from .progress import Bar
-
     seen: list[RunOutcome[Any]] = []
 
     def count(outcome: RunOutcome[Any]) -> None:

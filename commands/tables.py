@@ -67,6 +67,11 @@ def print_table(
     console.print(drop_columns(table, console, expendable))
 
 
+def show_number(column: str, form: str = ".3f") -> Callable[[Any], str]:
+    """The cell of a row that shows one of its numbers, for `print_table`."""
+    return lambda row: format_number(row[column], form)
+
+
 def is_missing(value: Any) -> bool:
     """Whether a value is None, NaN or pandas' NA."""
     import pandas as pd

@@ -45,7 +45,9 @@ class CosAdd:
     def __init__(self, vectors: Tensor, terms: Tensor) -> None:
         """Take vectors [words, width] and terms [questions, 3], the places of a, b and c among the words."""
         self._vectors, self._terms = vectors, terms
-        targets = ((vectors[b] + vectors[c]) - vectors[a] for a, b, c in (part.T for part in terms.split(QUESTIONS)))
+        targets = (
+            (vectors[b] + vectors[c]) - vectors[a] for a, b, c in (part.T for part in torch.split(terms, QUESTIONS))
+        )
         length = torch.cat([torch.linalg.vector_norm(target, dim=1) for target in targets])
         self._scale = torch.where(length > 0, 1 / length, 0)[:, None]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from attngeo.analogies.options import GOOGLE
 from attngeo.bounds import read_small_text
 from attngeo.checkpoints.reference import local_path
-from attngeo.embeddings.vectors import LeftOut
+from attngeo.embeddings.vectors import list_first
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
 # A hundred times the largest set that is known; a million take a gigabyte of memory.
@@ -104,7 +104,7 @@ def read_file(path: Path, name: str) -> QuestionSet:
 
 def _parse(lines: Iterable[str], name: str, category: str) -> QuestionSet:
     """The questions of lines; category: of those before the first title."""
-    first, questions, bad = category, list[Question](), LeftOut()
+    first, questions, bad = category, list[Question](), list[int]()
     for number, line in enumerate(lines, 1):
         words = line.split()
         if line.startswith(":"):
@@ -113,7 +113,7 @@ def _parse(lines: Iterable[str], name: str, category: str) -> QuestionSet:
             a, b, c, d = words
             questions.append(Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
         elif words:
-            bad.add(number)
+            bad.append(number)
         _check_number(len(questions), name)
     return _require_questions(
         QuestionSet(name, _add_types(questions), _note_left_out(name, bad, "four words")), "four words a line"
@@ -127,14 +127,14 @@ def read_bats(folder: Path) -> QuestionSet:
     paths = sorted(path for path in folder.rglob("*.txt") if not path.name.startswith("."))
     names = [path.stem for path in paths]
     for path in paths:
-        pairs, bad = [], LeftOut()
+        pairs, bad = [], list[int]()
         for number, line in enumerate(_lines(path, str(path)), 1):
             parts = line.split()
             answers = tuple(dict.fromkeys(filter(None, parts[1].split("/")))) if len(parts) == 2 else ()
             if answers:
                 pairs.append((number, parts[0], answers))
             elif parts:
-                bad.add(number)
+                bad.append(number)
         notes += _note_left_out(path.name, bad, "a word and its answers")
         _check_number(len(questions) + len(pairs) ** 2, str(path))
         category = path.stem if names.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}"
@@ -173,11 +173,11 @@ def _check_number(count: int, name: str) -> None:
         raise QuestionError(f"{name}: it makes {count:,} questions, expected at most {MOST_QUESTIONS:,}")
 
 
-def _note_left_out(name: str, bad: LeftOut, expected: str) -> list[str]:
-    if not bad.count:
+def _note_left_out(name: str, bad: list[int], expected: str) -> list[str]:
+    if not bad:
         return []
-    lines = "1 line is" if bad.count == 1 else f"{bad.count:,} lines are"
-    return [f"{name}: {lines} not {expected}, left out (line {bad.list_first()})"]
+    lines = "1 line is" if len(bad) == 1 else f"{len(bad):,} lines are"
+    return [f"{name}: {lines} not {expected}, left out (line {list_first(bad)})"]
 
 
 def _require_questions(questions: QuestionSet, expected: str) -> QuestionSet:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from attngeo.bounds import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.embedding import MARKS
@@ -106,8 +108,6 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
 
 
 def _read_complete(path: Path, ref: str) -> Tokeniser:
-    from tokenizers import Tokenizer
-
     try:
         return _wrap_fast(Tokenizer.from_str(read_small_text(path, MOST_TOKENISER_BYTES)))
     except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse

@@ -167,22 +167,9 @@ def _open_member(archive: zipfile.ZipFile, member: str | None, ref: str, stack: 
     return stack.enter_context(archive.open(names[0] if member is None else member))
 
 
-class LeftOut:
-    """How many lines or vectors are left out for one reason, and the first numbers of them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: list[int] = []
-
-    def add(self, number: int) -> None:
-        """Count one."""
-        self.count += 1
-        if len(self.first) < NUMBERS_SHOWN:
-            self.first.append(number)
-
-    def list_first(self) -> str:
-        """The first numbers, and a mark if there are more."""
-        return ", ".join(map(str, self.first)) + (", …" if self.count > NUMBERS_SHOWN else "")
+def list_first(numbers: Sequence[int]) -> str:
+    """The first of the numbers of lines, and a mark if there are more."""
+    return ", ".join(map(str, numbers[:NUMBERS_SHOWN])) + (", …" if len(numbers) > NUMBERS_SHOWN else "")
 
 
 class RowCollector:
@@ -195,7 +182,7 @@ class RowCollector:
         self.ref, self.width, self.unit = ref, width, unit
         self._row_of: dict[str, int] = {}
         self._matrix = np.empty((0, width), np.float32)
-        self._left_out: dict[str, LeftOut] = {}
+        self._left_out: dict[str, list[int]] = {}
 
     def add(self, words: Sequence[bytes], values: Values, numbers: Sequence[int]) -> None:
         """Add rows: `values` [len(words), width], and the number of the line or vector that each one comes from.
@@ -228,9 +215,9 @@ class RowCollector:
 
     def leave_out(self, why: str, number: int) -> None:
         """Count a line or vector that is left out. Raises CorruptCheckpointError if there are too many."""
-        reason = self._left_out.setdefault(why, LeftOut())
-        reason.add(number)
-        if reason.count > MOST_LEFT_OUT and reason.count > len(self._row_of):
+        numbers = self._left_out.setdefault(why, [])
+        numbers.append(number)
+        if len(numbers) > max(MOST_LEFT_OUT, len(self._row_of)):
             raise self._refuse()
 
     def _refuse(self) -> CorruptCheckpointError:
@@ -252,13 +239,13 @@ class RowCollector:
         return Embedding.from_words(self.ref, self._matrix, list(self._row_of), notes)
 
     def _count_left_out(self) -> int:
-        return sum(reason.count for reason in self._left_out.values())
+        return sum(map(len, self._left_out.values()))
 
     def _describe_left_out(self) -> str:
         """How many lines or vectors were left out, why, and the first numbers; "" if there are none."""
         total = self._count_left_out()
         parts = [
-            f"{reason.count:,} {why} ({self.unit} {reason.list_first()})" for why, reason in self._left_out.items()
+            f"{len(numbers):,} {why} ({self.unit} {list_first(numbers)})" for why, numbers in self._left_out.items()
         ]
         units = self.unit if total == 1 else f"{self.unit}s"
         return f"{total:,} {units} left out: {', '.join(parts)}" if total else ""
