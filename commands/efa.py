@@ -24,7 +24,7 @@ from .help import Command, Group
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_mean, format_number, print_frame, start_table
+from .tables import Terminal, format_mean, format_number, print_frame, print_table, show_number, start_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,16 +75,12 @@ def fit(
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    first = rows.iloc[0]
-    baselines = ["without_context", *(["without_repeats"] if rows["without_repeats"].notna().any() else [])]
-    table = start_table("data", "sequences", "rows", "log p", *(name.replace("_", " ") for name in baselines))
-    for row in rows.to_dict("records"):
-        numbers = (format_number(row[name]) for name in ("log_prob", *baselines))
-        table.add_row(row["data"], f"{row['sequences']:,}", f"{row['rows']:,}", *numbers)
-    console = Terminal()
-    console.print(table)
+    first, names = rows.iloc[0], ["log_prob", "without_context", "without_repeats"]
+    counts = {name: lambda row, name=name: f"{row[name]:,}" for name in ("sequences", "rows")}
+    numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
+    print_table(rows, {"data": lambda row: row["data"], **counts, **numbers})
     sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
-    console.print(f"{first['part'].capitalize()}, {first['family']}; each row given {sees}.", highlight=False)
+    Terminal().print(f"{first['part'].capitalize()}, {first['family']}; each row given {sees}.", highlight=False)
 
 
 @with_options

@@ -25,7 +25,7 @@ from .messages import say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_mean, format_number, print_frame, start_table
+from .tables import Terminal, format_mean, format_number, print_frame, print_table, show_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,15 +67,11 @@ def fit(
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    numbers = [name for name in ("accuracy", "mse", "log_loss", "calibration_error") if rows[name].notna().any()]
-    first = rows.iloc[0]
-    table = start_table("method", *(name.replace("_", " ") for name in numbers))
-    for row in rows.to_dict("records"):
-        style = "bold" if row["method"] == OURS else ""
-        table.add_row(METHOD_LABELS[row["method"]], *(format_number(row[name]) for name in numbers), style=style)
-    console = Terminal()
-    console.print(table)
-    console.print(f"{first['train_rows']:,} rows train, {first['test_rows']:,} test.", highlight=False)
+    names, first = ("accuracy", "mse", "log_loss", "calibration_error"), rows.iloc[0]
+    numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
+    labels = {"method": lambda row: METHOD_LABELS[row["method"]]}
+    print_table(rows, labels | numbers, is_bold=lambda row: row["method"] == OURS)
+    Terminal().print(f"{first['train_rows']:,} rows train, {first['test_rows']:,} test.", highlight=False)
 
 
 @with_options

@@ -169,12 +169,12 @@ class MaskedAttention(nn.Module):
         """
         if causal or len(self.layers) == 1 or tokens.shape[1] > masked.shape[1]:
             return self._read_all(tokens, masked, known, causal=causal)
-        found = torch.zeros_like(masked)
+        vectors = torch.zeros_like(masked)
         for rows, length in _group_by_length(known if present is None else present, tokens.shape[2]):
             parts = (part[rows, :length] for part in (tokens, masked, known))
             read = self._read_all(*parts, causal=False)
-            found.index_put_((rows[:, None], torch.arange(length, device=rows.device)), read.to(found.dtype))
-        return found
+            vectors.index_put_((rows[:, None], torch.arange(length, device=rows.device)), read.to(vectors.dtype))
+        return vectors
 
     def read_one(self, tokens: Tensor, masked: Tensor, known: Tensor, position: int, *, causal: bool) -> Tensor:
         """The last layer's token at one position when that position is masked, [B, d]."""
@@ -372,8 +372,8 @@ class MixedCopies:
     def dot(self, asked: Tensor) -> Tensor:
         """Products of vectors of each copy with its tokens."""
         with_once = asked.flatten(1, 2) @ self.once.transpose(-1, -2)
-        found = with_once.view(*asked.shape[:3], -1) + (asked @ self.output) @ self.mixed.transpose(-1, -2)
-        return torch.where(self._is_own, (asked * self.own.unsqueeze(2)).sum(-1, keepdim=True), found)
+        others = with_once.view(*asked.shape[:3], -1) + (asked @ self.output) @ self.mixed.transpose(-1, -2)
+        return torch.where(self._is_own, (asked * self.own.unsqueeze(2)).sum(-1, keepdim=True), others)
 
     def mix(self, weights: Tensor) -> Tensor:
         """Sums of the tokens of each copy."""

@@ -50,10 +50,7 @@ from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, Tab
 from attngeo.estimators.shared import takes_keywords
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training import TrainingOptions
 from attngeo.training.loop import History, draw_generator, remove_state, seeded, train
-
-NOT_FITTED = "the model is not fitted; call fit first"
 
 
 class SampleKeywords(EfaSampleOptions):
@@ -387,7 +384,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def _require_fit(self) -> None:
         """Raise UsageError if there is no model."""
         if not hasattr(self, "model_"):
-            raise UsageError(NOT_FITTED)
+            raise UsageError("the model is not fitted; call fit first")
 
     def _read(self, data: pd.DataFrame, *, fill: bool = False) -> Sequences:
         """The sequences of a table, whose values the model can have; parameters as those of `TableReader.read`."""
@@ -451,10 +448,9 @@ def train_model(
         for name, tensor in table.tensors():
             digest.update(name.encode() + tensor.numpy().tobytes())
     batches = [SequenceBatches(model, table, options, at > 0) for at, table in enumerate(tables)]
-    training = TrainingOptions(
-        epochs=options.max_epochs, learning_rate=options.learning_rate, weight_decay=options.weight_decay,
-        patience=options.patience or None, seed=options.random_state, precision=options.precision,
-        device=options.device,
+    training = options.training(
+        weight_decay=options.weight_decay, patience=options.patience or None, seed=options.random_state,
+        precision=options.precision,
     )  # fmt: skip
     return train(
         model, batches[0], options=training, validation=batches[1] if len(tables) > 1 else None,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,31 +156,45 @@ class Poisson(ExponentialFamily):
     """Counts; η is the logarithm of the rate.
 
     least: of the rate. The network gives r and the rate is least + exp(r): with 1, the second parameterisation of the
-    paper's section 6.2.2. The first one is that of counts from 1, as `Shifted(Poisson(), 1)`.
+    paper's section 6.2.2. first: the smallest value; y − first is a Poisson variable. With 1, the first
+    parameterisation there.
     """
 
-    values, support, needs_double = "whole numbers from 0", constraints.nonnegative_integer, True
+    support, needs_double = constraints.nonnegative_integer, True
 
-    def __init__(self, least: float = 0.0) -> None:
+    def __init__(self, least: float = 0.0, first: int = 0) -> None:
         super().__init__()
-        self.least = real("least", least, 0, LARGEST)
-        self.text = f"poisson:{self.least!r}" if self.least else "poisson"
+        self.least, self.first = real("least", least, 0, LARGEST), whole("first", first, 0, 1)
+        self.values = f"whole numbers from {first}"
+        self.text = ("poisson-from-1" if first else "poisson") + (f":{self.least!r}" if self.least else "")
+
+    def sufficient(self, value: Tensor) -> Tensor:
+        """Y − first."""
+        return value - self.first
+
+    def supports(self, value: Tensor) -> Tensor:
+        """Whether y − first is a count."""
+        return super().supports(value - self.first)
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A(η) = exp(η)."""
         return natural.exp()
 
     def log_base(self, value: Tensor) -> Tensor:
-        """−log y!"""
-        return -(value + 1).lgamma()
+        """−log (y − first)!"""
+        return -(value - self.first + 1).lgamma()
 
     def natural(self, raw: Tensor) -> Tensor:
         """log(least + exp(raw))."""
         return raw if not self.least else torch.logaddexp(raw, torch.full_like(raw, math.log(self.least)))
 
-    def distribution(self, natural: Tensor) -> Distribution:
-        """Poisson."""
-        return distributions.Poisson(natural.exp(), validate_args=False)
+    def mean(self, natural: Tensor) -> Tensor:
+        """The rate + first."""
+        return natural.exp() + self.first
+
+    def sample(self, natural: Tensor) -> Tensor:
+        """Counts + first."""
+        return torch.poisson(natural.exp()) + self.first
 
 
 class Binomial(ExponentialFamily):
@@ -346,65 +361,23 @@ class Ordinal(ExponentialFamily):
         return natural[..., None] * levels + self.weights.to(natural.dtype)
 
 
-class Shifted(ExponentialFamily):
-    """Values that start at another number: y − shift is of the family. For example, ratings from 1 that are counts."""
-
-    def __init__(self, family: ExponentialFamily, shift: float) -> None:
-        super().__init__()
-        self.family, self.shift = family, shift
-        self.needs_double, self.support = family.needs_double, family.support
-        is_open = family.values.endswith("from 0")
-        self.values = f"{family.values[:-1]}{shift:g}" if is_open else f"{family.values} plus {shift:g}"
-        if isinstance(family, Poisson) and shift == 1:
-            self.text = family.text.replace("poisson", "poisson-from-1")
-
-    def log_partition(self, natural: Tensor) -> Tensor:
-        """That of the family."""
-        return self.family.log_partition(natural)
-
-    def log_base(self, value: Tensor) -> Tensor:
-        """That of the family at y − shift."""
-        return self.family.log_base(value - self.shift)
-
-    def sufficient(self, value: Tensor) -> Tensor:
-        """That of the family at y − shift."""
-        return self.family.sufficient(value - self.shift)
-
-    def supports(self, value: Tensor) -> Tensor:
-        """Whether y − shift is a value of the family."""
-        return self.family.supports(value - self.shift)
-
-    def natural(self, raw: Tensor) -> Tensor:
-        """That of the family."""
-        return self.family.natural(raw)
-
-    def mean(self, natural: Tensor) -> Tensor:
-        """The mean of the family plus the shift."""
-        return self.family.mean(natural) + self.shift
-
-    def sample(self, natural: Tensor) -> Tensor:
-        """Values of the family plus the shift."""
-        return self.family.sample(natural) + self.shift
-
-
 class FamilyName(NamedTuple):
-    """A family by name. make: called with its number, or without. parameter: what the number is; "" for none."""
+    """A family by name. make: called with its number, or without. form: how the number is written, if it has one."""
 
     make: Callable[..., ExponentialFamily]
-    parameter: str = ""
+    form: str = ""
     convert: Callable[[str], float] = float
-    required: bool = True
 
 
 FAMILIES: dict[str, FamilyName] = {
-    "gaussian": FamilyName(lambda variance=None: Gaussian(variance), "VARIANCE", required=False),
-    "poisson": FamilyName(Poisson, "LEAST", required=False),
-    "poisson-from-1": FamilyName(lambda least=0.0: Shifted(Poisson(least), 1), "LEAST", required=False),
+    "gaussian": FamilyName(lambda variance=None: Gaussian(variance), "[:VARIANCE]"),
+    "poisson": FamilyName(Poisson, "[:LEAST]"),
+    "poisson-from-1": FamilyName(partial(Poisson, first=1), "[:LEAST]"),
     "bernoulli": FamilyName(Bernoulli),
-    "binomial": FamilyName(Binomial, "TOTAL_COUNT", int),
-    "negative-binomial": FamilyName(NegativeBinomial, "TOTAL_COUNT"),
-    "gamma": FamilyName(Gamma, "CONCENTRATION"),
-    "ordinal": FamilyName(Ordinal, "LEVELS", int),
+    "binomial": FamilyName(Binomial, ":TOTAL_COUNT", int),
+    "negative-binomial": FamilyName(NegativeBinomial, ":TOTAL_COUNT"),
+    "gamma": FamilyName(Gamma, ":CONCENTRATION"),
+    "ordinal": FamilyName(Ordinal, ":LEVELS", int),
 }
 
 
@@ -420,23 +393,18 @@ def parse_family(text: str) -> ExponentialFamily:
     name, colon, number = str(text).partition(":")
     family = FAMILIES.get(name)
     if family is None:
-        known = ", ".join(_show(name, family) for name, family in FAMILIES.items())
+        known = ", ".join(name + family.form for name, family in FAMILIES.items())
         raise UsageError(f"$family is {text!r:.60}, expected one of: {known}", "family")
-    if not number and not colon and not (family.required and family.parameter):
+    if not colon and not family.form.startswith(":"):
         return family.make()
-    if not number or not family.parameter:
-        raise UsageError(f"$family is {text!r:.60}, expected {_show(name, family)}", "family")
+    if not number or not family.form:
+        raise UsageError(f"$family is {text!r:.60}, expected {name}{family.form}", "family")
     try:
         parameter = family.convert(number)
     except ValueError:
         kind = "whole number" if family.convert is int else "number"
         raise UsageError(f"$family is {text!r:.60}, expected a {kind} after the colon", "family") from None
     return family.make(parameter)
-
-
-def _show(name: str, family: FamilyName) -> str:
-    number = f":{family.parameter}" if family.required else f"[:{family.parameter}]"
-    return name + (number if family.parameter else "")
 
 
 def _check_positive(name: str, value: float) -> float:

@@ -359,13 +359,7 @@ def check_support(family: ExponentialFamily, sequences: Sequences, column: str, 
     assert sequences.values is not None
     wrong = ~family.supports(sequences.values) & sequences.known
     if wrong.any():
-        at, value = _find_first(sequences, sequences.values, wrong)
+        rows = sequences.rows[wrong.numpy()]
+        at, value = int(rows.min()), float(sequences.values[wrong][int(rows.argmin())])
         advice = "leave the row out" if source == TABLE else "choose another family"
         raise TableError(f"{value:g}, expected {family.values}; {advice}", table=source, row=at + 1, column=column)
-
-
-def _find_first(sequences: Sequences, values: Tensor, wrong: Tensor) -> tuple[int, float]:
-    """The first row at these places, from 0, and its value."""
-    rows = sequences.rows[wrong.numpy()]
-    first = int(rows.argmin())
-    return int(rows[first]), float(values[wrong][first])

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from attngeo.errors import UnknownOptionError
 from attngeo.options import OPTIMISATION, Options, advise, describe_options, device_option, option
+from attngeo.training import TrainingOptions
 
 Keywords = ParamSpec("Keywords")
 Estimator = TypeVar("Estimator")
@@ -20,6 +21,11 @@ class EstimatorOptions(Options):
     max_epochs: int = option(200, "Passes over the training data", panel=OPTIMISATION, flags=("--epochs",), least=1)
     learning_rate: float = option(1e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     device: str = device_option()
+
+    def training(self, **more: Any) -> TrainingOptions:
+        """The options of the loop. more: those that have another name or default there, and further ones."""
+        same: dict[str, Any] = {"epochs": self.max_epochs, "learning_rate": self.learning_rate, "device": self.device}
+        return TrainingOptions(**same | more)
 
 
 def takes_keywords(

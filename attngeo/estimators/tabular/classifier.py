@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -15,19 +14,18 @@ import torch
 from pydantic import ConfigDict
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from attngeo.bounds import list_names
 from attngeo.devices import pick_device, usable_device
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import UsageError
 from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.tabular.coding import (
     TableCoding,
     TrainingRows,
-    is_frame,
+    hold_out,
     learn_table,
     read_classifier,
     read_labels,
@@ -140,7 +138,7 @@ class AttentionClassifier(
         """
         draft = self._draft()
         options = draft._check_options()
-        training = TrainingOptions(epochs=epochs, learning_rate=options.learning_rate, device=options.device)
+        training = options.training(epochs=epochs)
         if hasattr(self, "network_"):
             validate_data(draft, X, skip_check_array=True, reset=False)
             rows = read_training_rows(read_table(X), y, sample_weight, unlabelled=True)
@@ -176,16 +174,16 @@ class AttentionClassifier(
         no training row has is masked with unseen="mask" as others are predicted, and stays. Gives a DataFrame for a
         DataFrame, otherwise an array.
         """
-        codes, frame, reader = self._code(X, y), read_table(X), self._reader()
+        codes, frame, network = self._code(X, y), read_table(X), self._exact_network()
         columns = []
         for at, coding in enumerate(self.coding_.columns[:-1]):
             column = frame.iloc[:, at].astype(object)
             rows = np.flatnonzero(column.isna())
             if len(rows):
-                column.iloc[rows] = coding.decode(reader.read_cells(codes[rows], at)[1].argmax(1))
+                column.iloc[rows] = coding.decode(_read_cells(network, codes[rows], at)[1].argmax(1))
             columns.append(column.infer_objects())
         filled = pd.concat(columns, axis=1)
-        return filled if is_frame(X) else filled.to_numpy()
+        return filled if isinstance(X, pd.DataFrame) else filled.to_numpy()
 
     def predict_cell(self, X: Any, column: Hashable, y: Any = None) -> pd.DataFrame:  # noqa: N803
         """The probability of each value of a column given the other cells, [rows, values], one column for each value.
@@ -197,20 +195,25 @@ class AttentionClassifier(
             raise UsageError(f"$column is {column!r:.60}, expected one of: {list_names(names)}", "column")
         at = names.index(column)
         values = self.coding_.columns[at].decode_all()
-        return pd.DataFrame(self._reader().read_cells(codes, at)[1], columns=pd.Index(values, dtype=object))
+        return pd.DataFrame(_read_cells(self._exact_network(), codes, at)[1], columns=pd.Index(values, dtype=object))
 
     def attention(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
         """The attention of each cell, when it is masked, on all cells: [rows, heads, K, K], the response last.
 
         Each row of a matrix has the sum 1. y: labels of the rows; without them the response is [MASK].
         """
-        codes = self._code(X, y)
-        return self._reader().read_attention(codes)
+        codes, network = self._code(X, y), self._exact_network()
+        weights = []
+        with torch.no_grad():
+            for column in range(codes.shape[1]):
+                parts = [network.attend(rows, masked) for rows, masked in _mask(network, codes, column)]
+                weights.append(torch.cat(parts, 1)[0].cpu())
+        return torch.stack(weights, 1).permute(0, 3, 1, 2).contiguous().numpy()
 
     @property
     def classes_(self) -> np.ndarray:
         """The labels, [classes]."""
-        return self._fitted_coding().response.labels()
+        return np.array(self._fitted_coding().response.values)
 
     @property
     def columns_(self) -> list[Hashable]:
@@ -246,12 +249,14 @@ class AttentionClassifier(
         seed = self.random_state if isinstance(self.random_state, int | np.integer) else None
         return ClassifierOptions(**self.get_params() | {"random_state": seed})
 
-    def _reader(self) -> _TableReader:
-        return _TableReader(self.network_, self.device)
+    def _exact_network(self) -> TableAttention:
+        """The network in double precision, so that what it says of a row depends on no other row."""
+        device = pick_device(self.device)
+        return deepcopy(self.network_).to("cpu" if device.type == "mps" else device, torch.float64)
 
     def _read_response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
         codes = self._code(X)
-        return self._reader().read_cells(codes, codes.shape[1] - 1)
+        return _read_cells(self._exact_network(), codes, codes.shape[1] - 1)
 
     def _code(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
         """Categories of rows to predict, [rows, K]; the response is missing without y."""
@@ -264,10 +269,7 @@ class AttentionClassifier(
         options = self._check_options()
         rows = self._learn(X, y, sample_weight, options, None)
         self._data_sets = 1
-        training = TrainingOptions(
-            epochs=options.max_epochs, learning_rate=options.learning_rate, patience=options.patience,
-            device=options.device,
-        )  # fmt: skip
+        training = options.training(patience=options.patience)
         return self._plan(rows, options, training, self._seed, options.validation_fraction)
 
     def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
@@ -290,19 +292,9 @@ class AttentionClassifier(
         weights = torch.from_numpy(rows.weights.astype(np.float32))
         other = None
         if held_out:
-            if len(codes) - math.ceil(held_out * len(codes)) < 1:
-                raise TableError(
-                    f"{len(codes)} rows, of which a fraction of {held_out:g} cannot be held out; give more, or set "
-                    "$validation_fraction to less",
-                    "validation_fraction",
-                )
-            kept, out = train_test_split(np.arange(len(codes)), test_size=held_out, random_state=seed)
+            kept, out = hold_out(np.arange(len(codes)), held_out, seed, "validation_fraction")
             other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
-        return FittingPlan(
-            layout, codes, weights, held_out=other,
-            network={"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward},
-            dropout=options.dropout, batch_size=options.batch_size, seed=seed, options=training,
-        )  # fmt: skip
+        return FittingPlan(layout, codes, weights, other, options, training, seed)
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder, which is created; `load` and `attngeo score` read it.
@@ -372,48 +364,24 @@ def fit_together(
     return list(estimators)
 
 
-def _chunks(layout: CellLayout, codes: np.ndarray, column: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _mask(network: TableAttention, codes: np.ndarray, column: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Slots ([1, B, K]) with this column masked, and its number ([1, B])."""
-    slots = layout.to_slots(torch.as_tensor(codes))
-    slots[:, column] = layout.mask_slots()[column]
-    for at in range(0, len(slots), CHUNK):
-        rows = slots[None, at : at + CHUNK]
-        yield rows, torch.full(rows.shape[:2], column)
+    slots = network.layout.to_slots(torch.as_tensor(codes))
+    slots[:, column] = network.layout.mask_slots()[column]
+    for rows in torch.split(slots, CHUNK):
+        yield rows[None].to(network.slots.device), torch.full((1, len(rows)), column, device=network.slots.device)
 
 
-class _TableReader:
-    """Reads a network in double precision, so that what it says of a row depends on no other row.
+@torch.no_grad()
+def _read_cells(network: TableAttention, codes: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
+    """The masked cell of each row: its vector ([rows, d]), and the probability of each category of its column.
 
-    device: where to compute; one without double precision is replaced by the CPU.
+    codes: categories, [rows, K]; those of `column` are ignored. The probabilities are [rows, categories].
     """
-
-    def __init__(self, network: TableAttention, device: str) -> None:
-        self._device = pick_device(device)
-        if self._device.type == "mps":
-            self._device = torch.device("cpu")
-        self._network = deepcopy(network).to(self._device, torch.float64)
-        self._layout = network.layout
-
-    @torch.no_grad()
-    def read_cells(self, codes: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
-        """The masked cell of each row: its vector ([rows, d]), and the probability of each category of its column.
-
-        codes: categories, [rows, K]; those of `column` are ignored. The probabilities are [rows, categories].
-        """
-        words = self._layout.to_words(torch.arange(self._layout.sizes[column]), torch.tensor(column))
-        vectors, probabilities = [], []
-        for rows, masked in _chunks(self._layout, codes, column):
-            vector, logits = self._network.read(rows.to(self._device), masked.to(self._device))
-            vectors.append(vector[0].cpu())
-            probabilities.append(logits[0].cpu()[:, words].softmax(1))
-        return torch.cat(vectors).numpy(), torch.cat(probabilities).numpy()
-
-    @torch.no_grad()
-    def read_attention(self, codes: np.ndarray) -> np.ndarray:
-        """The attention of each cell, when it is masked, on all cells: [rows, heads, K masked, K]."""
-        by_column = []
-        for column in range(self._layout.columns):
-            pairs = _chunks(self._layout, codes, column)
-            parts = [self._network.attend(rows.to(self._device), masked.to(self._device)) for rows, masked in pairs]
-            by_column.append(torch.cat(parts, 1)[0].cpu())
-        return torch.stack(by_column, 1).permute(0, 3, 1, 2).contiguous().numpy()
+    words = network.layout.to_words(torch.arange(network.layout.sizes[column]), torch.tensor(column))
+    vectors, chances = [], []
+    for rows, masked in _mask(network, codes, column):
+        vector, logits = network.read(rows, masked)
+        vectors.append(vector[0].cpu())
+        chances.append(logits[0].cpu()[:, words].softmax(1))
+    return torch.cat(vectors).numpy(), torch.cat(chances).numpy()

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from pydantic import Field, model_validator
+from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
@@ -79,18 +80,13 @@ class TrainingRows(NamedTuple):
     weights: np.ndarray
 
 
-def is_frame(table: Any) -> bool:
-    """Whether it is a DataFrame of pandas."""
-    return isinstance(table, pd.DataFrame)
-
-
 def read_table(table: Any) -> pd.DataFrame:
     """The table as a DataFrame; columns of an array are numbered.
 
     Raises TableError for a frame without rows or columns, or with equal names; ValueError and TypeError as scikit-learn
     does for what is no table of finite or missing values.
     """
-    if not is_frame(table):
+    if not isinstance(table, pd.DataFrame):
         return pd.DataFrame(check_array(_as_array(table), dtype=None, ensure_all_finite="allow-nan")).infer_objects()
     if table.shape[0] == 0 or table.shape[1] == 0:
         raise TableError(
@@ -152,6 +148,20 @@ def read_training_rows(frame: pd.DataFrame, labels: Any, weights: Any, *, unlabe
     return TrainingRows(frame[kept], series[kept], numbers[kept])
 
 
+def hold_out(
+    rows: np.ndarray, fraction: float, seed: int, option: str, table: str = ""
+) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the rows that train, and of a random fraction that does not. Raises TableError if none trains.
+
+    option: the fraction is its value.
+    """
+    if len(rows) - math.ceil(fraction * len(rows)) < 1:
+        what = f"{len(rows)} labelled rows, of which a fraction of {fraction:g} cannot be held out"
+        raise TableError(f"{what}; give more, or a smaller ${option}", option, table=table)
+    train, held_out = train_test_split(rows, test_size=fraction, random_state=seed)
+    return train, held_out
+
+
 def read_weights(weights: Any, rows: int) -> np.ndarray:
     """The weight of each row, float64, [rows]; 1 if None. Raises TableError, and ValueError if some are not finite."""
     if weights is None:
@@ -197,10 +207,6 @@ class ColumnCoding:
             shown = ", ".join(f"{value!r:.40}" for value in new[:SHOWN]) + (", …" if len(new) > SHOWN else "")
             raise TableError(f"has values that no training row has: {shown}; {advice}", column=self.name)
         return np.where(missing, MISSING, codes)
-
-    def labels(self) -> np.ndarray:
-        """The values as an array of their own kind, [values]."""
-        return np.array(self.values)
 
     def decode_all(self) -> list[Any]:
         """The values of all categories."""
@@ -420,15 +426,14 @@ def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAt
     check_layers(folder, saved, _describe_layers(options))
     coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns))
     layout = CellLayout(coding.sizes, options.vocabulary == "shared")
-    sizes = {"heads": options.n_heads, "head_size": options.head_size, "feed_forward": options.feed_forward}
     tensors = read_tensors(folder)
 
     def plan() -> dict[str, Tensor]:
-        weights = list_weights(layout, **sizes)
+        weights = list_weights(layout, **options.sizes)
         return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
 
     check_tensors(folder, tensors, plan)
-    network = TableAttention(layout, **sizes, generators=[torch.Generator()])
+    network = TableAttention(layout, **options.sizes, generators=[torch.Generator()])
     with torch.no_grad():
         for name, weight in NAMES.items():
             target = network.weights[weight]

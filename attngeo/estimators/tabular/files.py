@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from sklearn.metrics import log_loss
-from sklearn.model_selection import train_test_split
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import list_missing, list_texts, read_own_table
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
-from attngeo.estimators.tabular.coding import describe_columns, read_table
+from attngeo.estimators.tabular.coding import describe_columns, hold_out, read_table
 from attngeo.estimators.tabular.network import MISSING
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, PredictOptions
 from attngeo.options import advise
@@ -74,13 +72,7 @@ def read_tables(path: str, options: FitOptions) -> SplitTable:
             raise TableError(f"no column {absent[0]!r}, which the training rows have", table=options.test)
         return SplitTable(x, y, test_x[list(x.columns)], test_y)
     labelled = y.notna().to_numpy().nonzero()[0]
-    if len(labelled) - math.ceil(options.test_size * len(labelled)) < 1:
-        raise TableError(
-            f"{path} has {len(labelled)} rows with a label in {options.target!r}, of which a fraction of "
-            f"{options.test_size:g} cannot be held out; give more, or a smaller $test_size",
-            "test_size",
-        )
-    train, held_out = train_test_split(labelled, test_size=options.test_size, random_state=options.random_state)
+    train, held_out = hold_out(labelled, options.test_size, options.random_state, "test_size", path)
     # A label that no training row has could not be predicted.
     test_rows = held_out[y.iloc[held_out].isin(y.iloc[train].unique()).to_numpy()]
     kept = np.delete(np.arange(len(frame)), test_rows)

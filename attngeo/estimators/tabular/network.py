@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from attngeo.bounds import require_memory
 from attngeo.devices import pick_device
+from attngeo.estimators.tabular.options import ClassifierOptions
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
 from attngeo.training.loop import Batch, draw_generator, train
@@ -338,19 +339,17 @@ class FittingPlan:
     """The training of one table.
 
     codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the rows. held_out: codes
-    and weights of the rows that early stopping looks at. network: sizes of the block. start: the network that is
-    trained further, in place; a new one if it is None. optimizer: of its weights.
+    and weights of the rows that early stopping looks at. start: the network that is trained further, in place; a new
+    one if it is None. optimizer: of its weights.
     """
 
     layout: CellLayout
     codes: Tensor
     weights: Tensor
     held_out: tuple[Tensor, Tensor] | None
-    network: Mapping[str, int]
-    dropout: float
-    batch_size: int
+    options: ClassifierOptions
+    training: TrainingOptions
     seed: int
-    options: TrainingOptions
     start: TableAttention | None = None
     optimizer: torch.optim.Optimizer | None = None
 
@@ -358,14 +357,12 @@ class FittingPlan:
     def kind(self) -> tuple[object, ...]:
         """Plans with an equal one can be trained together."""
         shapes = [(codes.shape, int((codes >= 0).sum())) for codes in (self.codes, *(self.held_out or ())[:1])]
-        return (
-            self.layout, tuple(shapes), tuple(self.network.items()), self.dropout, self.batch_size,
-            self.options, id(self.start) if self.start else None,
-        )  # fmt: skip
+        options = self.options.replace(random_state=None)
+        return self.layout, tuple(shapes), options, self.training, id(self.start) if self.start else None
 
     def new_network(self) -> TableAttention:
         """A network that is not trained."""
-        return TableAttention(self.layout, **self.network, generators=[draw_generator(self.seed)])
+        return TableAttention(self.layout, **self.options.sizes, generators=[draw_generator(self.seed)])
 
 
 class FittedTable(NamedTuple):
@@ -390,24 +387,24 @@ def fit_plans(plans: Sequence[FittingPlan], progress: ProgressCallback = ignore_
 
 
 def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list[FittedTable]:
-    first = plans[0]
-    device = pick_device(first.options.device)
+    first, options = plans[0], plans[0].options
+    device = pick_device(options.device)
     network = first.start or TableAttention(
-        first.layout, **first.network, generators=[draw_generator(plan.seed) for plan in plans]
+        first.layout, **options.sizes, generators=[draw_generator(plan.seed) for plan in plans]
     )
     codes = torch.stack([plan.codes for plan in plans])
     batches = MaskedRows(
-        first.layout, codes, torch.stack([plan.weights for plan in plans]), first.batch_size,
-        seeds=[plan.seed for plan in plans], noise=2 * network.width, dropout=first.dropout, device=device,
+        first.layout, codes, torch.stack([plan.weights for plan in plans]), options.batch_size,
+        seeds=[plan.seed for plan in plans], noise=2 * network.width, dropout=options.dropout, device=device,
     )  # fmt: skip
     held_out = None
     if first.held_out is not None:
         pairs = [plan.held_out for plan in plans if plan.held_out is not None]
         stacked = [torch.stack(tensors) for tensors in zip(*pairs, strict=True)]
-        held_out = MaskedRows(first.layout, stacked[0], stacked[1], max(first.batch_size, 1024), device=device)
-    with _limited_threads(codes.numel() // codes.shape[1] * first.batch_size * network.width):
+        held_out = MaskedRows(first.layout, stacked[0], stacked[1], max(options.batch_size, 1024), device=device)
+    with _limited_threads(codes.numel() // codes.shape[1] * options.batch_size * network.width):
         history = train(
-            network, batches, options=first.options, validation=held_out, optimizer=first.optimizer, progress=progress
+            network, batches, options=first.training, validation=held_out, optimizer=first.optimizer, progress=progress
         )
     network.cpu()
     alone = len(plans) == 1

@@ -56,6 +56,11 @@ class ClassifierOptions(EstimatorOptions):
         None, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the network."""
+        return {"heads": self.n_heads, "head_size": self.head_size, "feed_forward": self.feed_forward}
+
     def _check(self) -> None:
         if self.patience is not None and not self.validation_fraction:
             raise UsageError(

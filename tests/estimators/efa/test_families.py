@@ -24,7 +24,6 @@ from attngeo.estimators.efa.families import (
     NegativeBinomial,
     Ordinal,
     Poisson,
-    Shifted,
 )
 
 NATURAL = torch.tensor([-2.5, -0.7, -0.01, 0.4, 1.8], dtype=torch.float64)
@@ -42,7 +41,7 @@ CASES: dict[str, tuple[ExponentialFamily, Tensor, Tensor, Callable[[np.ndarray],
     "real-count": (NegativeBinomial(0.4), NEGATIVE, COUNTS, lambda eta: stats.nbinom(0.4, -np.expm1(eta))),
     "gamma": (Gamma(1.7), NEGATIVE, REALS.exp(), lambda eta: stats.gamma(1.7, scale=-1 / eta)),
     "ordinal": (Ordinal(5), NEGATIVE, FEW, lambda eta: stats.boltzmann(-eta, 5)),
-    "shifted": (Shifted(Poisson(), 1), NATURAL, COUNTS + 1, lambda eta: stats.poisson(np.exp(eta), loc=1)),
+    "shifted": (Poisson(first=1), NATURAL, COUNTS + 1, lambda eta: stats.poisson(np.exp(eta), loc=1)),
 }
 CASE = pytest.mark.parametrize("name", CASES)
 
@@ -61,7 +60,7 @@ def test_means_are_those_of_scipy_and_gradients_of_the_log_partition(name: str) 
     family, natural, _, make = CASES[name]
     found = family.mean(natural).detach()
     np.testing.assert_allclose(found, make(natural.numpy()).mean(), rtol=1e-6)
-    shift = family.shift if isinstance(family, Shifted) else 0
+    shift = family.first if isinstance(family, Poisson) else 0
     at = natural.clone().requires_grad_()
     torch.testing.assert_close(found - shift, torch.autograd.grad(family.log_partition(at).sum(), at)[0])
 
@@ -101,7 +100,7 @@ def test_the_means_that_a_network_states() -> None:
     raw = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)
     for family, mean in (
         (Gaussian(4.0), raw), (Gamma(2.0), raw.exp()), (Poisson(), raw.exp()), (Poisson(least=1), 1 + raw.exp()),
-        (Bernoulli(), raw.sigmoid()), (Shifted(Poisson(), 1), 1 + raw.exp()),
+        (Bernoulli(), raw.sigmoid()), (Poisson(first=1), 1 + raw.exp()),
     ):  # fmt: skip
         torch.testing.assert_close(family.mean(family.natural(raw)), mean)
 
@@ -157,7 +156,7 @@ def test_a_learned_variance_ends_at_that_of_the_data() -> None:
     [
         (Gaussian(), [math.nan, math.inf]), (Poisson(), [-1, 0.5]), (Bernoulli(), [2, -1]), (Binomial(3), [4, 1.5]),
         (NegativeBinomial(2), [-1, 0.1]), (Gamma(1.0), [0, -1]), (Categorical(), [-1, 0.5]), (Ordinal(3), [3, -1]),
-        (Shifted(Poisson(), 1), [0, 1.5]),
+        (Poisson(first=1), [0, 1.5]),
     ],
 )  # fmt: skip
 def test_values_outside_the_support(family: ExponentialFamily, outside: list[float]) -> None:
