@@ -328,7 +328,8 @@ def test_progress_goes_to_stderr_of_a_terminal_only() -> None:
 
 def test_models_with_long_paths_are_told_apart_in_their_summary(inside: Command, tmp_path: Path) -> None:
     models = [write_single(tmp_path / "models of a long name in one folder" / name) for name in ("first", "second")]
-    shown = inside("score", *models, COLUMNS="80").stdout.rpartition("\nmodel ")[2]
-    words = "".join(shown.split())
+    shown = inside("score", *models, COLUMNS="80").stdout.rpartition("\nmodel")[2]
+    width = len("model") + shown.index("stack")
+    words = "".join("".join(line[:width] for line in shown.splitlines()[1:]).split())
     assert [str(model).replace(" ", "") for model in models if str(model).replace(" ", "") not in words] == []
     assert max(map(len, shown.splitlines())) <= 80

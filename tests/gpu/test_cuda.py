@@ -16,7 +16,7 @@ from support.mistral import write_mistral
 import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.geometry import directionality, symmetry
-from attngeo.scores.weights import read, read_ahead, site_nbytes, sites_of
+from attngeo.scores.weights import read, read_ahead, sites_of
 
 pytestmark = pytest.mark.gpu
 
@@ -72,7 +72,7 @@ def test_tensors_arrive_whole_while_the_device_is_busy(layers_in_memory: int, tm
     busy = torch.randn(2048, 2048, device=CUDA)
     with closing(open_store(folder)) as store:
         sites, _ = sites_of(store)
-        memory = max(layers_in_memory * site_nbytes(store, sites[0]), 1)
+        memory = max(layers_in_memory * store.fetched(sites[0].reads), 1)
         found = []
         for site, tensors in read_ahead(store, sites, device=CUDA, memory=memory):
             for _ in range(5):

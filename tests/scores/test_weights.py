@@ -20,7 +20,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import CorruptCheckpointError, UsageError
 from attngeo.progress import Progress
 from attngeo.scores.spec import ScoreOptions
-from attngeo.scores.weights import read_ahead, site_nbytes, sites_of
+from attngeo.scores.weights import read_ahead, sites_of
 
 CPU = torch.device("cpu")
 LAYERS = 8
@@ -94,7 +94,7 @@ def test_scores_do_not_depend_on_what_is_in_flight(folder: Path, memory: Any) ->
 def test_memory_bounds_the_layers_in_flight(store: TensorStore, lanes: int, layers: float) -> None:
     """As many as fit, at least one, and at most those that are worked on: one for each lane, and the caller's."""
     watched = Watched(store, lanes=lanes)
-    memory = int(layers * site_nbytes(store, watched.sites[0]))
+    memory = int(layers * store.fetched(watched.sites[0].reads))
     allowed = min(max(int(layers), 1), lanes + 1)
     for done, (site, _) in enumerate(read_ahead(watched, watched.sites, device=CPU, memory=memory)):
         assert site.layer == done

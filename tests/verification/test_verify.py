@@ -141,8 +141,9 @@ def test_a_model_in_half_precision_is_compared_as_a_copy(saved: Save, monkeypatc
 
 
 def test_a_model_without_values_or_no_model_is_refused(built: Build) -> None:
+    bert = built("bert")
     with torch.device("meta"):
-        model = type(built("bert"))(built("bert").config)
+        model = type(bert)(bert.config)
     with refuses(CorruptCheckpointError, "meta"):
         attngeo.verify(model)
     with refuses(UsageError, "int"):
