@@ -15,9 +15,8 @@ import torch
 from attngeo.analogies.lexicon import Lexicon, QuestionRows, Space, build_lexicon, describe_settings
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.probe import ask
-from attngeo.analogies.published import published_rows
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
-from attngeo.analogies.summary import COLUMNS, compare_models, summarise_answers
+from attngeo.analogies.summary import COLUMNS, compare_models, published_rows, summarise_answers
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding

@@ -27,6 +27,16 @@ COMPARISON_COLUMNS = (
     "difference", "difference_low", "difference_high", "p_value", "p_corrected",
 )  # fmt: skip
 COUNTS = ("asked", "known", "both", "only_model", "only_other", "neither")
+# Wibisono and Wang 2023, Table 3, over 9,522 questions that all its models know.
+PAPER = "paper, Table 3"
+# Questions asked and known, by type; the two types make the whole.
+TABLE_3_COUNTS = {"semantic": (8869, 2278), "syntactic": (10675, 7244), "overall": (19544, 9522)}
+# Model → accuracy and mean cosine of target and answer, by type.
+TABLE_3 = {
+    "BERT": {"semantic": (0.641, 0.500), "syntactic": (0.754, 0.610), "overall": (0.727, 0.584)},
+    "GloVe": {"semantic": (0.759, 0.600), "syntactic": (0.692, 0.610), "overall": (0.708, 0.607)},
+    "CBOW": {"semantic": (0.234, 0.504), "syntactic": (0.667, 0.582), "overall": (0.563, 0.564)},
+}
 
 
 def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which: str = "own") -> pd.DataFrame:
@@ -200,3 +210,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     corrected = np.empty(len(order))
     corrected[order] = np.minimum(np.maximum.accumulate(np.asarray(p_values)[order] * factors), 1)
     return [float(value) for value in corrected]
+
+
+def published_rows() -> list[dict[str, Any]]:
+    """Table 3 as rows of the results' table; what it does not print is missing."""
+    return [
+        {
+            "model": f"{model} ({PAPER})", "questions": "published",
+            "level": "overall" if name == "overall" else "type", "name": name,
+            "asked": TABLE_3_COUNTS[name][0], "known": TABLE_3_COUNTS[name][1], "accuracy": accuracy,
+            "mean_cosine": cosine, "note": "",
+        }
+        for model, values in TABLE_3.items()
+        for name, (accuracy, cosine) in values.items()
+    ]  # fmt: skip

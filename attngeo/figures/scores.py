@@ -42,7 +42,6 @@ from attngeo.figures.style import (
     split_panels,
     tell_apart,
 )
-from attngeo.papers.saponati2025.published import published_scores
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUARTILES, statistic, summarise
 
@@ -164,13 +163,13 @@ def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: 
 MOST_NAMED, NAME_LENGTH = 12, 28
 
 
-def draw_sizes(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """Median score over layers against the number of parameters, with quartiles; a point for each stack and model.
 
-    The published models are drawn faintly behind the others, hollow if an erratum is known. Raises DataError if no row
-    has a number of parameters. Source: Saponati et al. 2025, Fig. 2 and S1.
+    published: the published models, which are drawn faintly behind the others, hollow if an erratum is known. Raises
+    DataError if no row has a number of parameters. Source: Saponati et al. 2025, Fig. 2 and S1.
     """
-    summary, published = summarise(rows), published_scores()
+    summary = summarise(rows)
     if summary["parameters"].isna().all():
         raise DataError("the numbers of parameters are missing; write the rows again with attngeo score")
     figure = go.Figure()

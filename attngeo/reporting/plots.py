@@ -17,6 +17,7 @@ from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions
 from attngeo.options import takes_after_two
+from attngeo.papers.saponati2025.published import published_scores
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.spec import number_columns
 from attngeo.scores.summary import refuse_repeated
@@ -95,7 +96,7 @@ def is_table(source: Any) -> bool:
 def read_tables(
     spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, *, hub: HubAccess, progress: ProgressCallback
 ) -> list[pd.DataFrame]:
-    """The tables that a kind of figure is drawn from: one, but for a matrix.
+    """The tables that a kind of figure is drawn from: one, but for a matrix; and the published models beside scores.
 
     Raises UsageError for inputs that this kind cannot be drawn from, and what reading them raises.
     """
@@ -125,7 +126,7 @@ def read_tables(
     rows = filter_rows(rows, options.where or {}, THE_TABLE)
     if spec.source == "score":
         refuse_repeated(rows)
-        return [_choose_stack(rows, options.stack)]
+        return [_choose_stack(rows, options.stack), *([published_scores()] if "published" in spec.options else [])]
     if spec.source == "simulate" and "data" not in rows:
         require_columns(rows, METHOD_SETTING, name_input(sources[0]), "attngeo tabular simulate")
     return [rows]

@@ -10,9 +10,8 @@ from support.vectors import table
 
 import attngeo
 from attngeo.analogies.options import AnalogyOptions
-from attngeo.analogies.published import COUNTS, TABLE_3, published_rows
 from attngeo.analogies.questions import load_questions
-from attngeo.analogies.summary import summarise_answers
+from attngeo.analogies.summary import TABLE_3, TABLE_3_COUNTS, published_rows, summarise_answers
 
 NO_DRAWS = AnalogyOptions(draws=0)
 stored = needs("published/analogy_bert_questions.csv")
@@ -66,11 +65,11 @@ def test_table_3_stands_beside_the_results() -> None:
     rows = pd.DataFrame(published_rows())
     assert set(rows["name"]) == {"semantic", "syntactic", "overall"}
     asked = load_questions("google").questions
-    assert COUNTS["overall"][0] == len(asked)
+    assert TABLE_3_COUNTS["overall"][0] == len(asked)
     for kind in ("semantic", "syntactic"):
-        assert COUNTS[kind][0] == sum(question.type == kind for question in asked)
+        assert TABLE_3_COUNTS[kind][0] == sum(question.type == kind for question in asked)
     # The printed overall values are those of the types, weighted by their questions.
     for values in TABLE_3.values():
         for measure in (0, 1):
-            parts = sum(values[kind][measure] * COUNTS[kind][1] for kind in ("semantic", "syntactic"))
-            assert values["overall"][measure] == pytest.approx(parts / COUNTS["overall"][1], abs=1.1e-3)
+            parts = sum(values[kind][measure] * TABLE_3_COUNTS[kind][1] for kind in ("semantic", "syntactic"))
+            assert values["overall"][measure] == pytest.approx(parts / TABLE_3_COUNTS["overall"][1], abs=1.1e-3)

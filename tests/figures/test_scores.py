@@ -14,6 +14,7 @@ from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers, draw_sizes
 from attngeo.figures.style import DASHES, ROLES
+from attngeo.papers.saponati2025.published import published_scores
 
 NASTY = "<b>x</b>&<script>alert(1)</script>%{x}"
 SYMMETRY, DIRECTIONALITY = PlotOptions(score="symmetry"), PlotOptions(score="directionality")
@@ -87,7 +88,7 @@ def test_a_point_for_each_head(rows: pd.DataFrame) -> None:
     "make",
     [
         draw_heatmap, draw_layers, draw_heads,
-        draw_sizes,
+        lambda rows, options: draw_sizes(rows, published_scores(), options),
     ],
 )  # fmt: skip
 def test_names_are_shown_letter_for_letter(rows: pd.DataFrame, make: Any) -> None:

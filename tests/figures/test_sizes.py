@@ -15,7 +15,7 @@ SYMMETRY, ALONE = PlotOptions(), PlotOptions(published=False)
 
 
 def test_medians_are_drawn_with_quartiles_before_the_published_models(rows: pd.DataFrame) -> None:
-    figure = draw_sizes(rows, SYMMETRY)
+    figure = draw_sizes(rows, published_scores(), SYMMETRY)
     assert [trace.name for trace in figure.data] == ["published encoders", "published decoders", "encoder", "decoder"]
     own = figure.data[2]
     layers = one_model(rows, "demo:minilm").query("head.isna()")["symmetry"]
@@ -28,30 +28,29 @@ def test_medians_are_drawn_with_quartiles_before_the_published_models(rows: pd.D
     assert (figure.data[0].x[place], round(figure.data[0].y[place], 2)) == (109_482_240, 0.51)
     assert figure.data[0].marker.symbol[place] == "circle"
     assert "circle-open" in figure.data[1].marker.symbol
-    assert len(draw_sizes(rows, ALONE).data) == 2
+    assert len(draw_sizes(rows, published_scores(), ALONE).data) == 2
     assert figure.layout.xaxis.type == "log"
 
 
 def test_a_few_models_are_named_and_those_of_unknown_size_left_out(rows: pd.DataFrame) -> None:
-    figure = draw_sizes(rows, SYMMETRY)
+    figure = draw_sizes(rows, published_scores(), SYMMETRY)
     assert list(figure.data[2].text) == ["demo:minilm", "demo:encoder"]
     assert "hollow" in figure.layout.title.text
     assert figure.layout.xaxis.exponentformat == "B"
     assert min(figure.data[1].y) >= -1
     rows = rows.assign(parameters=rows["parameters"].where(rows["model"] != "demo:minilm"))
-    encoder, decoder = draw_sizes(rows, ALONE).data
+    encoder, decoder = draw_sizes(rows, published_scores(), ALONE).data
     assert (list(encoder.text), list(decoder.text)) == (["demo:encoder"], ["demo:decoder"])
-    assert "hollow" not in draw_sizes(rows, ALONE).layout.title.text
+    assert "hollow" not in draw_sizes(rows, published_scores(), ALONE).layout.title.text
     many = pd.concat([one_model(rows, "demo:encoder").assign(model=f"m{i}") for i in range(MOST_NAMED + 1)])
-    assert draw_sizes(many, ALONE).data[0].text is None
+    assert draw_sizes(many, published_scores(), ALONE).data[0].text is None
 
 
-def test_published_models_without_the_score_are_left_out(rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_models_without_the_score_are_left_out(rows: pd.DataFrame) -> None:
     published = published_scores().drop(columns="symmetry")
-    monkeypatch.setattr("attngeo.figures.scores.published_scores", lambda: published)
-    assert len(draw_sizes(rows, SYMMETRY).data) == 2
+    assert len(draw_sizes(rows, published, SYMMETRY).data) == 2
 
 
 def test_rows_without_sizes_are_refused(rows: pd.DataFrame) -> None:
     with pytest.raises(DataError, match="parameters"):
-        draw_sizes(rows.assign(parameters=pd.NA), SYMMETRY)
+        draw_sizes(rows.assign(parameters=pd.NA), published_scores(), SYMMETRY)
