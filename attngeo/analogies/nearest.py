@@ -69,13 +69,13 @@ def nearest(
         lexicon = build_lexicon(embedding, terms, options)
         rows = [lexicon.row(word) for word in terms]
         if unknown := [word for word, row in zip(terms, rows, strict=True) if row is None]:
-            raise UsageError(_explain(unknown[0], lexicon))
+            raise _explain(unknown[0], lexicon)
         space = Space(lexicon, options)
         places = torch.tensor(rows)
         vectors = space.vectors(places)
         target = unit(vectors.new_tensor(weights)[None] @ vectors)[0]
         if not target.any():
-            raise UsageError(f"{_write_sum(terms, weights)!r}: the sum of these vectors is 0, expected another sum")
+            raise UsageError(f"{words!r}: the sum of these vectors is 0, expected another sum")
         # If too few words exist to show one, this raises.
         top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
         check_top_k(space, len(terms), top_k)
@@ -103,21 +103,13 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
     >>> parse_sum("king - man + woman")
     (['king', 'man', 'woman'], [1, -1, 1])
     """
-    terms: list[str] = []
-    signs: list[int] = []
-    sign: int | None = 1
-    for part in text.split():
-        if part in SIGNS and (sign is None or not terms):
-            sign = SIGNS[part]
-        elif sign is not None and part not in SIGNS:
-            terms.append(part)
-            signs.append(sign)
-            sign = None
-        else:
-            raise UsageError(f"{text!r} is not a sum of words, expected for example king - man + woman")
-    if sign is not None:
-        raise UsageError(f"{text!r} ends without a word, expected for example king - man + woman")
-    return terms, signs
+    parts = text.split()
+    if parts and parts[0] not in SIGNS:
+        parts = ["+", *parts]
+    signs, terms = parts[::2], parts[1::2]
+    if not terms or len(signs) != len(terms) or not SIGNS.keys() >= {*signs} or SIGNS.keys() & {*terms}:
+        raise UsageError(f"{text!r} is not a sum of words, expected for example king - man + woman")
+    return terms, [SIGNS[sign] for sign in signs]
 
 
 def _read_terms(words: str | Sequence[str], signs: Sequence[int] | None) -> tuple[list[str], tuple[int, ...]]:
@@ -132,26 +124,20 @@ def _read_terms(words: str | Sequence[str], signs: Sequence[int] | None) -> tupl
     return list(words), chosen
 
 
-def _write_sum(terms: Sequence[str], signs: Sequence[int]) -> str:
-    """The text of a sum: "king - man + woman"."""
-    text = " ".join(f"{'+' if sign > 0 else '-'} {term}" for term, sign in zip(terms, signs, strict=True))
-    return text.removeprefix("+ ")
-
-
-def _explain(word: str, lexicon: Lexicon) -> str:
+def _explain(word: str, lexicon: Lexicon) -> UsageError:
     """Why a word is unknown, and what would help."""
     embedding = lexicon.embedding
     problem = f"{embedding.ref} does not know {word!r}"
     if word in embedding.labels:
-        return f"{problem} as a whole word; try --candidates all"
+        return UsageError(f"{problem} as a whole word; try $candidates all", "candidates")
     if _is_sum(word, lexicon):
-        return f"{problem}; put spaces around the signs: {' '.join(SIGN.split(word))}"
+        return UsageError(f"{problem}; put spaces around the signs: {' '.join(SIGN.split(word))}")
     if close := get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75):
         problem += f"; did you mean {close[0]!r}?"
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
-        return f"{problem}; --compose mean uses the mean of its {len(pieces)} tokens"
-    return problem
+        return UsageError(f"{problem}; $compose mean uses the mean of its {len(pieces)} tokens", "compose")
+    return UsageError(problem)
 
 
 def _is_sum(word: str, lexicon: Lexicon) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,61 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # th
 from attngeo.bounds import read_small_text
 from attngeo.checkpoints.remote import require_answers
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
-from attngeo.pretrain.sources import HUB_REFERENCE, silence_libraries
+from attngeo.pretrain.sources import (
+    HUB_REFERENCE,
+    LARGEST_IN_MEMORY,
+    PAPER_TOKENISER,
+    TABLE_ROWS,
+    TextSource,
+    choose_text_column,
+    silence_libraries,
+)
 
+# Source: https://huggingface.co/datasets/legacy-datasets/wikipedia. The files are named one by one, because `datasets`
+# refuses a repository that also has a loading script.
+WIKIPEDIA = "hf://datasets/legacy-datasets/wikipedia/data/20220301.en/*.parquet"
 # Characters of a message of `datasets`.
 LONGEST_REASON = 200
+
+
+def open_wikipedia(name: str, column: str = "") -> TextSource:
+    """The text of the English Wikipedia of March 2022, streamed. Raises DataUnavailableError."""
+    with explain_errors(name):
+        table = datasets.load_dataset_builder("parquet", data_files=WIKIPEDIA).as_streaming_dataset("train")
+    documents = partial(read_table, name, table, column or "text")
+    return TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENISER)
+
+
+def open_hub(reference: str, column: str = "") -> TextSource:
+    """The text of a Hub data set: downloaded if it is small, else streamed.
+
+    reference: `org/name[:config][@revision][#split]`. column: see `choose_text_column`. Raises DataUnavailableError if
+    the data set cannot be reached, DataError if it cannot be read or holds no text.
+    """
+    with explain_errors(reference):
+        builder, split = open_builder(reference)
+        size = builder.info.dataset_size
+        streaming = size is None or size > LARGEST_IN_MEMORY
+        if streaming:
+            table: Any = builder.as_streaming_dataset(split=split or "train")
+        else:
+            builder.download_and_prepare(verification_mode="no_checks")  # many cards give the sizes of an older version
+            table = builder.as_dataset(split=split or "train")
+        sample = list(islice(table, TABLE_ROWS))
+    chosen = choose_text_column(reference, sample, column)
+    return TextSource(reference, partial(read_table, reference, table, chosen), streaming)
+
+
+def read_table(reference: str, table: Any, column: str) -> Iterator[str]:
+    """The documents in a column of a table of `datasets`. Raises DataUnavailableError or DataError."""
+    with explain_errors(reference):
+        batches = table.select_columns([column]).iter(batch_size=TABLE_ROWS)
+    while True:
+        with explain_errors(reference):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield from (text for text in batch[column] if isinstance(text, str))
 
 
 def open_builder(reference: str) -> tuple[Any, str | None]:

@@ -53,9 +53,6 @@ TABLE_ROWS = 100
 EXPECTED = "a text file, a folder, org/name of the Hub, or one of austen, wikipedia, redpajama, jigsaw:PATH/train.csv"
 # The tokeniser of the data sets of Saponati et al. 2025.
 PAPER_TOKENISER = "google-bert/bert-base-uncased"
-# Source: https://huggingface.co/datasets/legacy-datasets/wikipedia. The files are named one by one, because `datasets`
-# refuses a repository that also has a loading script.
-WIKIPEDIA = "hf://datasets/legacy-datasets/wikipedia/data/20220301.en/*.parquet"
 # Source: https://huggingface.co/datasets/togethercomputer/RedPajama-Data-V2, "To download the files". These are the
 # English documents of snapshot 2023-14, without the third of lowest quality, as the data set's card says.
 REDPAJAMA = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
@@ -134,14 +131,9 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
             corpus = files("attngeo.pretrain").joinpath("corpora", "austen.txt.xz")
             source = TextSource(name, partial(read_files, [corpus], column or "text"))
         case "wikipedia":
-            import datasets
+            from attngeo.pretrain.hub_data import open_wikipedia
 
-            from attngeo.pretrain.hub_data import explain_errors
-
-            with explain_errors(name):
-                table = datasets.load_dataset_builder("parquet", data_files=WIKIPEDIA).as_streaming_dataset("train")
-            documents = partial(read_table, name, table, column or "text")
-            source = TextSource(name, documents, streaming=True, tokenizer=PAPER_TOKENISER)
+            source = open_wikipedia(name, column)
         case "redpajama":
             listing = f"{REDPAJAMA}/{REDPAJAMA_FILES}"
             with _explain_unreadable(listing), _open_address(listing) as file:
@@ -155,7 +147,12 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
             hub = HUB_REFERENCE.fullmatch(reference)
             is_local = hub is None or is_path(hub["name"]) or get_ending(reference) in READERS
             is_local = is_local or resolve_path(reference, EXPECTED).exists()
-            source = open_path(reference, column) if is_local else open_hub(reference, column)
+            if is_local:
+                source = open_path(reference, column)
+            else:
+                from attngeo.pretrain.hub_data import open_hub
+
+                source = open_hub(reference, column)
     return dataclasses.replace(source, name=reference, space_characters=space_characters)
 
 
@@ -203,42 +200,6 @@ def _list_files(folder: Path) -> Iterator[Path]:
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
         if not hidden and path.name.lower() != "readme.md" and path.is_file():
             yield path
-
-
-def open_hub(reference: str, column: str = "") -> TextSource:
-    """The text of a Hub data set: downloaded if it is small, else streamed.
-
-    reference: `org/name[:config][@revision][#split]`. column: see `choose_text_column`. Raises DataUnavailableError if
-    the data set cannot be reached, DataError if it cannot be read or holds no text.
-    """
-    from attngeo.pretrain.hub_data import explain_errors, open_builder
-
-    with explain_errors(reference):
-        builder, split = open_builder(reference)
-        size = builder.info.dataset_size
-        streaming = size is None or size > LARGEST_IN_MEMORY
-        if streaming:
-            table: Any = builder.as_streaming_dataset(split=split or "train")
-        else:
-            builder.download_and_prepare(verification_mode="no_checks")  # many cards give the sizes of an older version
-            table = builder.as_dataset(split=split or "train")
-        sample = list(islice(table, TABLE_ROWS))
-    chosen = choose_text_column(reference, sample, column)
-    return TextSource(reference, partial(read_table, reference, table, chosen), streaming)
-
-
-def read_table(reference: str, table: Any, column: str) -> Iterator[str]:
-    """The documents in a column of a table of `datasets`. Raises DataUnavailableError or DataError."""
-    from attngeo.pretrain.hub_data import explain_errors
-
-    with explain_errors(reference):
-        batches = table.select_columns([column]).iter(batch_size=TABLE_ROWS)
-    while True:
-        with explain_errors(reference):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield from (text for text in batch[column] if isinstance(text, str))
 
 
 def read_files(places: Sequence[Place], column: str) -> Iterator[str]:
