@@ -96,9 +96,8 @@ def test_links_are_absolute_and_lead_to_files_that_exist(path: Path) -> None:
 def test_the_readmes_name_every_column_and_exit_code() -> None:
     root = (ROOT / "README.md").read_text("utf-8")
     assert all(f"`{column}`" in root for column in score_columns())
-    classes = [
-        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.AttnGeoError)
-    ]
+    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
+    classes = [kind for kind in kinds if issubclass(kind, errors.AttnGeoError)]
     codes = {error.exit_code for error in classes}
     assert codes == {2, 3, 4, 130}
     assert all(f"| {code} | " in root for code in codes)
