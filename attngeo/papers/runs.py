@@ -87,12 +87,12 @@ def answer_cases(
         answers = compute(missing)
         seconds = time.perf_counter() - started
         log.info("%s: %.1f s", name, seconds)
-        made = {"seconds": round(seconds / len(missing), 3), "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+        timing = {"seconds": round(seconds / len(missing), 3), "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
         for at, (computed, about) in zip(missing, answers, strict=True):
             rows[at] = computed
             record = records[at]
             if record is not None:
-                record.keep(computed, {**software(), **machine(), "model": name, **about, **made})
+                record.keep(computed, {**software(), **machine(), "model": name, **about, **timing})
     return [computed for computed in rows if computed is not None]
 
 

@@ -68,7 +68,7 @@ def to_latex(frame: pd.DataFrame) -> str:
 
 def to_html(frame: pd.DataFrame) -> str:
     """A complete page: the title from `attrs`, the table, and its provenance from `attrs`."""
-    made = "".join(
+    provenance = "".join(
         f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(value)}</dd>"
         for name, value in frame.attrs.items()
         if value not in (None, [], "") and name != "title"
@@ -81,7 +81,7 @@ def to_html(frame: pd.DataFrame) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
         f"</head><body>\n<h1>{title}</h1>\n<div>{table}</div>\n"
-        f"<h2>How it was made</h2>\n<dl>{made}</dl>\n</body></html>\n"
+        f"<h2>How it was made</h2>\n<dl>{provenance}</dl>\n</body></html>\n"
     )
 
 

@@ -36,7 +36,7 @@ PLACES = pd.DataFrame(
 EFA: tuple[tuple[pd.DataFrame, dict[str, Any]], ...] = (
     (ROWS, {"family": "poisson"}),
     (ROWS, {"family": "gaussian", "direction": "uni", "coordinates": ("x", "y"), "lags": ("before",), "join": 4}),
-    (ROWS, {"family": "binomial:2", "embedding": "levels", "head": (3,)}),
+    (ROWS, {"family": "binomial:2", "embedding": "truncated", "head": (3,)}),
     (ROWS, {"part": "items", "head_size": 3, "norm": True, "feed_forward": 3}),
     (ROWS, {"model": "fm", "part": "items", "start": True}),
     (PLACES, {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}),

@@ -124,8 +124,8 @@ def _choose_questions(corpus: Corpus, name: str, options: ExplainOptions) -> tup
     words = [{question.a, question.b, question.c, question.answers[0]} for question in asked.questions]
     known = [
         question
-        for question, own in zip(asked.questions, words, strict=True)
-        if len(own) == 4 and own.issubset(corpus.words)
+        for question, needed in zip(asked.questions, words, strict=True)
+        if len(needed) == 4 and needed.issubset(corpus.words)
     ]
     if not known:
         raise QuestionError(

@@ -154,11 +154,11 @@ def check_proposition_3(seed: int = 0) -> Residuals:
         layer.value.weight.copy_(layer.key.weight)
         layer.key.weight.normal_()
         printed.append(_miss(attention(batch), wanted))
-    found = (
+    computed = (
         f"log rates of {_count_positions()} masked values; printed matrix, read as that of values or that of keys: "
         f"off by {min(printed):.0%} to {max(printed):.0%}"
     )
-    return Residuals(found, tuple(errors), tuple(printed))
+    return Residuals(computed, tuple(errors), tuple(printed))
 
 
 def _seeded_sizes(seed: int) -> Iterator[tuple[int, int, int]]:

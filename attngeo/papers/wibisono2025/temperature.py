@@ -119,8 +119,8 @@ def _read_archive(folder: Path, archive: Path, cities: list[str]) -> pd.DataFram
     for site in list_sites():
         if site.city in days and days[site.city].isna().any():
             path = find_file(folder, site.file)
-            own = read_table(path, DATED, sep=r"\s+", names=list(DATED))
-            days[site.city] = days[site.city].fillna(_spread(own, site.city, path)[site.city])
+            rows = read_table(path, DATED, sep=r"\s+", names=list(DATED))
+            days[site.city] = days[site.city].fillna(_spread(rows, site.city, path)[site.city])
     return days.replace(MISSING, np.nan)
 
 

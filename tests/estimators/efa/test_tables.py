@@ -212,7 +212,7 @@ def test_positions_are_dates_or_numbers_of_any_size(kind: str) -> None:
     plain = model.log_prob(ROWS.assign(when=numbers))
     pd.testing.assert_series_equal(model.log_prob(ROWS.assign(when=when[kind])), plain)
     twice = ROWS.assign(when=when[kind]).pipe(lambda rows: rows.assign(when=rows.loc[0, "when"]))
-    with refuses(TableError, "row 2", "when", "earlier row"):
+    with refuses(TableError, "row 2", "when", "twice"):
         model.log_prob(twice)
 
 
@@ -463,7 +463,7 @@ def test_rows_that_are_asked_for_keep_their_position_or_share_one(direction: str
         own = asked.iloc[[2, 1, row]].fillna({"value": 5.0})
         assert found[row] == pytest.approx(at_places(model, places).predict(own)["mean"][row], abs=1e-5)
     assert found[3] != pytest.approx(found[4], abs=1e-3)
-    with refuses(TableError, "row 3", "earlier row"):
+    with refuses(TableError, "row 3", "twice"):
         model.predict(asked.assign(position=[7, 5, 7, 9, 9]))
     with refuses(TableError, "sequence 1 has 5 positions", "at most 4", "share a position"):
         model.predict(asked.assign(position=[7, 5, 1, 9, 10]))
