@@ -10,7 +10,7 @@ from support.checkpoints import write_single
 import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import ModelRef, did_you_mean, hub_models
-from attngeo.errors import AttnGeoError, ModelNotFoundError, UsageError
+from attngeo.errors import AttnGeoError, ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.papers.saponati2025.published import published_scores
 
 
@@ -90,3 +90,10 @@ def test_every_published_model_of_the_hub_may_be_suggested() -> None:
     names = hub_models()
     assert published <= set(names)
     assert len(names) == len(set(names))
+
+
+def test_a_file_of_a_repository_is_no_path() -> None:
+    ref = ModelRef.parse("org/name/sub/model-Q4_K_M.gguf@v1")
+    assert (ref.kind, ref.name, ref.file, ref.revision) == ("hub", "org/name", "sub/model-Q4_K_M.gguf", "v1")
+    with pytest.raises(UnsupportedModelError, match="GGUF"):
+        open_store("org/name/model.gguf")
