@@ -12,12 +12,12 @@ import typer
 from attngeo.bounds import dump_json
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import UsageError
-from attngeo.options import INPUT, RESULTS
+from attngeo.options import INPUT
 from attngeo.studies.engine import StudyOptions
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose
+from .outputs import Quiet, Verbose, folder_option
 from .progress import Bar
 
 CHECK_FAILED = 1
@@ -29,17 +29,7 @@ def report(
         Path | None,
         typer.Argument(metavar="RECIPE.toml", help="The recipe; with --init, the file to write", show_default=False),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FOLDER",
-            help="Folder of the report",
-            show_default="the recipe's name",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
+    output: Annotated[Path | None, folder_option("Folder of the report", "the recipe's name")] = None,
     start: Annotated[
         bool,
         typer.Option(

@@ -115,8 +115,10 @@ def deliver(
     """
     if len(frame) and is_first_process():
         deliver_rows(frame, outputs, format, print_table)
-    failures = [(outcome.name, outcome.failure) for outcome in outcomes if outcome.failure is not None]
-    for name, failure in failures:
-        say(f"{name}: {describe_error(failure).removeprefix(f'{name}: ')}")
-    if failures:
+    failed = [outcome for outcome in outcomes if outcome.failure is not None]
+    for outcome in failed:
+        assert outcome.failure is not None
+        text = describe_error(outcome.failure)
+        say(f"{outcome.name}: {text}" if outcome.is_raised else text)
+    if failed:
         raise typer.Exit(SEVERAL_FAILED)
