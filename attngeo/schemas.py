@@ -71,4 +71,5 @@ def expected_of(problem: ErrorDetails) -> str:
         case kind if kind in EXPECTED:
             return EXPECTED[kind]
     match = SHOULD_BE.match(problem["msg"])
-    return "".join(filter(None, match.groups())) if match else problem["msg"]
+    expected = "".join(filter(None, match.groups())) if match else problem["msg"]
+    return expected.partition(" after validation")[0]  # of a list: and the length that it has

@@ -66,9 +66,9 @@ def read_summary(folder: Path) -> object:
 
 
 def read_model_to_train(path: Path) -> object:
-    from attngeo.pretrain.models import load_config
+    from attngeo.pretrain.models import read_config
 
-    return load_config(str(path))
+    return read_config(str(path), "mlm")
 
 
 def same(folder: Path) -> Path:

@@ -32,9 +32,9 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     groups = list(rows.groupby(["model", "questions"], sort=False))
     colours = sample_colours(MODELS, len(groups), 0.35, 0.9)
     figure = go.Figure()
-    for ((model, questions), own), colour in zip(groups, colours, strict=True):
+    for ((model, questions), part), colour in zip(groups, colours, strict=True):
         name = f"{escape_name(model)} ({escape_name(questions)} questions)" if several_sets else escape_name(model)
-        _add_bars(figure, own, name, escape_name(model), colour)
+        _add_bars(figure, part, name, escape_name(model), colour)
     figure.update_xaxes(
         title="accuracy (share of known questions, with 95% intervals)", tickformat=".0%", rangemode="tozero"
     )
@@ -46,15 +46,15 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     return finish_figure(figure, title, _count_questions(rows))
 
 
-def _add_bars(figure: go.Figure, own: pd.DataFrame, name: str, model: str, colour: str) -> None:
-    middle = own["accuracy"]
+def _add_bars(figure: go.Figure, part: pd.DataFrame, name: str, model: str, colour: str) -> None:
+    middle = part["accuracy"]
     figure.add_bar(
-        orientation="h", y=[_label(each) for each in own["name"]], x=middle, marker_color=colour, name=name,
+        orientation="h", y=[_label(label) for label in part["name"]], x=middle, marker_color=colour, name=name,
         error_x={
-            "array": own["accuracy_high"] - middle, "arrayminus": middle - own["accuracy_low"], "thickness": 1.5,
+            "array": part["accuracy_high"] - middle, "arrayminus": middle - part["accuracy_low"], "thickness": 1.5,
             "width": 3, "color": INTERVAL,
         },
-        customdata=own[["known", "asked", "accuracy_low", "accuracy_high"]].astype(float),
+        customdata=part[["known", "asked", "accuracy_low", "accuracy_high"]].astype(float),
         hovertemplate=f"{model}<br>%{{y}}: %{{x:.1%}}<br>95%: %{{customdata[2]:.1%}} to %{{customdata[3]:.1%}}<br>"
         "%{customdata[0]:,} of %{customdata[1]:,} questions known<extra></extra>",
     )  # fmt: skip
@@ -93,11 +93,11 @@ def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # 
         rows=count, cols=PANELS_ACROSS, subplot_titles=list(TERMS.values()), shared_yaxes=True, vertical_spacing=SPACE
     )
     panels = {term: {"row": at // PANELS_ACROSS + 1, "col": at % PANELS_ACROSS + 1} for at, term in enumerate(TERMS)}
-    for number, (model, own) in enumerate(rows.groupby("model", sort=False)):
-        labels = [escape_name(f"{a} : {b} = {c} : {d}") for a, b, c, d in own[["a", "b", "c", "answer"]].to_numpy()]
+    for number, (model, part) in enumerate(rows.groupby("model", sort=False)):
+        labels = [escape_name(f"{a} : {b} = {c} : {d}") for a, b, c, d in part[["a", "b", "c", "answer"]].to_numpy()]
         for at, (term, title) in enumerate(TERMS.items()):
             figure.add_scatter(
-                x=own[term], y=own["cosine_error"], mode="markers", name=escape_name(model), text=labels,
+                x=part[term], y=part["cosine_error"], mode="markers", name=escape_name(model), text=labels,
                 legendgroup=str(number), showlegend=at == 0,
                 marker={"color": COLOURS[number % len(COLOURS)], "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9},
                 hovertemplate=f"{escape_name(model)}<br>%{{text}}<br>{title} %{{x:.3f}}<br>"

@@ -70,13 +70,13 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     columns = list(rows.groupby("column", sort=False))
     colours = sample_colours(MODELS, len(columns), 0.1, 0.9)
     figure = go.Figure()
-    for at, ((column, own), colour) in enumerate(zip(columns, colours, strict=True)):
-        numbers = pd.to_numeric(own["value"], errors="coerce")
+    for at, ((column, part), colour) in enumerate(zip(columns, colours, strict=True)):
+        numbers = pd.to_numeric(part["value"], errors="coerce")
         has_order = numbers.notna().all()
-        own = own.iloc[numbers.to_numpy().argsort(kind="stable")] if has_order else own
-        labels = [escape_name(value) for value in own["value"]]
+        part = part.iloc[numbers.to_numpy().argsort(kind="stable")] if has_order else part
+        labels = [escape_name(value) for value in part["value"]]
         figure.add_scatter(
-            x=own["x"], y=own["y"], mode="lines+markers+text" if has_order else "markers+text",
+            x=part["x"], y=part["y"], mode="lines+markers+text" if has_order else "markers+text",
             name=escape_name(column), text=labels, textposition="top center", customdata=labels,
             line={"color": colour, "width": 1},
             marker={"color": colour, "size": 9, "symbol": SYMBOLS[at % len(SYMBOLS)]},
@@ -105,8 +105,8 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
         )
     rows = rows.assign(lag=rows.get("lag", 0))
     tables = {  # means over the heads: [positions, (lag, other position)]
-        (sequence, layer): own.pivot_table(index="position", columns=["lag", "other_position"], values="weight")
-        for sequence in sequences for layer, own in rows[rows["sequence"] == sequence].groupby("layer")
+        (sequence, layer): part.pivot_table(index="position", columns=["lag", "other_position"], values="weight")
+        for sequence in sequences for layer, part in rows[rows["sequence"] == sequence].groupby("layer")
     }  # fmt: skip
     names = {key: _name_items(rows[rows["sequence"] == key[0]], table) for key, table in tables.items()}
     heights = [_limit(len(tables[sequence, layers[0]]) * ITEM_HEIGHT) for sequence in sequences]
@@ -153,11 +153,11 @@ def _share_axis(most: float, form: str) -> dict[str, Any]:
     return {"colorscale": MAGNITUDE, "cmin": 0, "cmax": most, "colorbar": bar}
 
 
-def _name_items(own: pd.DataFrame, table: pd.DataFrame) -> tuple[list[str], list[str]]:
+def _name_items(part: pd.DataFrame, table: pd.DataFrame) -> tuple[list[str], list[str]]:
     """How the lines and the columns of a table are called: items, or positions if there are none."""
-    items = dict(zip(own["position"], own["item"], strict=True)) if "item" in own else {}
-    if "other_item" in own:
-        items |= dict(zip(own["other_position"], own["other_item"], strict=True))
+    items = dict(zip(part["position"], part["item"], strict=True)) if "item" in part else {}
+    if "other_item" in part:
+        items |= dict(zip(part["other_position"], part["other_item"], strict=True))
     lines = [escape_name(items.get(position, position), NAME_LENGTH) for position in table.index]
     columns = [
         escape_name(items.get(position, position), NAME_LENGTH) + (f", {lag:g} before" if lag else "")
@@ -187,8 +187,8 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         vertical_spacing=BETWEEN / total if len(heads) > 1 else 0,
         subplot_titles=[f"{vector}, head {head}" for head in heads for vector in vectors],
     )  # fmt: skip
-    for (head, vector), own in rows[rows["vector"].isin(vectors)].groupby(["head", "vector"]):
-        table = own.pivot_table(index="item", columns="number", values="value", sort=False).reindex(items)
+    for (head, vector), part in rows[rows["vector"].isin(vectors)].groupby(["head", "vector"]):
+        table = part.pivot_table(index="item", columns="number", values="value", sort=False).reindex(items)
         place = {"row": heads.index(head) + 1, "col": vectors.index(str(vector)) + 1}
         figure.add_heatmap(
             z=table.to_numpy("float32"), x=[int(number) for number in table.columns],

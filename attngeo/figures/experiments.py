@@ -43,11 +43,11 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     for method in methods:
         name = escape_name(method.upper() if len(method) <= LONGEST_ACRONYM else method)
         look = {"name": name, "legendgroup": method, "mode": "lines+markers"}
-        own = rows[rows["method"] == method]
-        own = own.assign(x=own["place"].map(places) + beside[method])
+        part = rows[rows["method"] == method]
+        part = part.assign(x=part["place"].map(places) + beside[method])
         for row, n_c in enumerate(down, 1):
             for col, noise in enumerate(across, 1):
-                inside = own if n_c is None else own[(own["n_c"] == n_c) & (own["noise"] == noise)]
+                inside = part if n_c is None else part[(part["n_c"] == n_c) & (part["noise"] == noise)]
                 _add_points(figure, inside, look, colours[method], {"row": row, "col": col}, form=".1%")
     figure.update_xaxes(
         tickvals=list(places.values()), ticktext=[escape_name(place) for place in places], showticklabels=True
@@ -158,15 +158,15 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         rows=len(panels), cols=1, vertical_spacing=BETWEEN / inside if len(panels) > 1 else 0,
         subplot_titles=names if len(panels) > 1 else None,
     )  # fmt: skip
-    dots = [own for _, own in panels if own["count"].isna().all()]
+    dots = [part for _, part in panels if part["count"].isna().all()]
     colours = _colour_methods(_order_models(pd.concat(dots)["model"]), OURS) if dots else {}
-    for number, (_, own) in enumerate(panels, 1):
-        if own["count"].notna().any():
-            _add_counts(figure, own, number)
+    for number, (_, part) in enumerate(panels, 1):
+        if part["count"].notna().any():
+            _add_counts(figure, part, number)
         else:
-            _add_settings(figure, own, colours, number)
+            _add_settings(figure, part, colours, number)
         scale = " (log scale)" if figure.layout[f"yaxis{number if number > 1 else ''}"].type == "log" else ""
-        figure.update_yaxes(title=METRICS[own["metric"].iloc[0]] + scale, row=number)
+        figure.update_yaxes(title=METRICS[part["metric"].iloc[0]] + scale, row=number)
     figure.update_layout(height=inside + AROUND)
     title = "errors on test rows" if len(panels) > 1 else f"{names[0]}: errors on test rows"
     shown = "mean ± 2 standard errors over seeds" if "seed" not in rows or rows["seed"].nunique() > 1 else "one seed"
@@ -198,55 +198,55 @@ def _name_model(model: Hashable, setting: object = "") -> str:
     return ", ".join(filter(None, names))
 
 
-def _add_settings(figure: go.Figure, own: pd.DataFrame, colours: Mapping[str, str], row: int) -> None:
+def _add_settings(figure: go.Figure, part: pd.DataFrame, colours: Mapping[str, str], row: int) -> None:
     """One point for each model, direction and setting."""
-    models = _order_models(own["model"])
+    models = _order_models(part["model"])
     beside = _dodge(models)
     labels = [
         ", ".join(filter(None, (DIRECTIONS.get(direction, escape_name(direction)), escape_name(setting))))
-        for direction, setting in zip(own["direction"], own["setting"], strict=True)
+        for direction, setting in zip(part["direction"], part["setting"], strict=True)
     ]
     places = {label: at for at, label in enumerate(dict.fromkeys(labels))}
-    own = own.assign(x=[places[label] + beside[model] for label, model in zip(labels, own["model"], strict=True)])
+    part = part.assign(x=[places[label] + beside[model] for label, model in zip(labels, part["model"], strict=True)])
     for model in models:
         look = {"name": _name_model(model), "legendgroup": model, "mode": "markers"}
-        _add_points(figure, own[own["model"] == model], look, colours[model], {"row": row, "col": 1})
+        _add_points(figure, part[part["model"] == model], look, colours[model], {"row": row, "col": 1})
     figure.update_xaxes(
         tickvals=list(places.values()), ticktext=list(places), range=[-0.5, len(places) - 0.5], zeroline=False, row=row
     )
 
 
-def _add_counts(figure: go.Figure, own: pd.DataFrame, row: int) -> None:
+def _add_counts(figure: go.Figure, part: pd.DataFrame, row: int) -> None:
     """A line of models against the numbers of their settings, and a line across the panel for each other one."""
-    counted = own[own["count"].notna()].sort_values("count", kind="stable")
+    counted = part[part["count"].notna()].sort_values("count", kind="stable")
     letter, numbers = counted["letter"].iloc[0], counted["count"].unique()
     places = {number: math.log10(number) if letter == SEQUENCES else number for number in numbers}
     counted = counted.assign(x=counted["count"].map(places))
-    for model, part in counted.groupby("model", sort=False):
+    for model, points in counted.groupby("model", sort=False):
         colour = _colour_methods([OURS, str(model)], OURS)[str(model)]
         look = {"name": _name_model(model), "legendgroup": str(model), "mode": "lines+markers"}
-        _add_points(figure, part, look, colour, {"row": row, "col": 1})
+        _add_points(figure, points, look, colour, {"row": row, "col": 1})
     first, last = places[numbers[0]], places[numbers[-1]]
     ends = (first, last) if len(numbers) > 1 else (first - 1, last + 1)
     edge = 0.04 * (ends[1] - ends[0])
-    _add_lines(figure, own[own["count"].isna()], (ends[0] - edge, ends[1] + edge), row)
+    _add_lines(figure, part[part["count"].isna()], (ends[0] - edge, ends[1] + edge), row)
     figure.update_xaxes(
         title=TITLES[letter], tickvals=list(places.values()), ticktext=[f"{number:g}" for number in numbers], row=row,
         range=[ends[0] - 2 * edge, ends[1] + 2 * edge], zeroline=False,
     )  # fmt: skip
     if letter == NEIGHBOURS:
-        errors = pd.concat([own["value"], own["published"]]).dropna()
+        errors = pd.concat([part["value"], part["published"]]).dropna()
         is_wide = errors.max() > WIDE * errors.min()
         figure.update_yaxes(type="log", tick0=1, dtick=1 if is_wide else math.log10(2), tickformat=".3~g", row=row)
 
 
-def _add_lines(figure: go.Figure, own: pd.DataFrame, ends: tuple[float, float], row: int) -> None:
+def _add_lines(figure: go.Figure, part: pd.DataFrame, ends: tuple[float, float], row: int) -> None:
     """A line for each model and setting, from the largest error to the smallest: the order of the legend.
 
     The interval is at the left end of a line, and the paper's number at the right one.
     """
-    own = own.assign(key=own["model"].map(str) + "\n" + own["setting"])
-    means = _average_runs(own, "key").join(own.groupby("key")[["model", "setting"]].first())
+    part = part.assign(key=part["model"].map(str) + "\n" + part["setting"])
+    means = _average_runs(part, "key").join(part.groupby("key")[["model", "setting"]].first())
     means["number"] = means.groupby("model", sort=False).cumcount()
     for key, line in means.sort_values("mean", ascending=False).iterrows():
         colour = {OURS: MARKED, FACTORS: OTHER}.get(line["model"], GUIDE)

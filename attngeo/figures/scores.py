@@ -115,11 +115,11 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     score, number, figure = options.score, number_format_of(options.score), go.Figure()
     for panel in split_panels(rows):
         colour, dash = tell_apart(panel, DASHES)
-        own, name = panel.rows, panel.name or escape_name(panel.stack)
-        heads = quartiles_by(own[own["head"].notna()], "layer", score).astype("float32")
+        part, name = panel.rows, panel.name or escape_name(panel.stack)
+        heads = quartiles_by(part[part["head"].notna()], "layer", score).astype("float32")
         if not heads.empty:
             add_band(figure, heads["lower"], heads["upper"], colour, name)
-        layers = own[own["head"].isna()].set_index("layer")[score].astype("float32")
+        layers = part[part["head"].isna()].set_index("layer")[score].astype("float32")
         figure.add_scatter(
             x=layers.index, y=layers, name=name, legendgroup=name, mode="lines+markers",
             line={"color": colour, "width": 2.5, "dash": dash}, marker={"size": 6},
@@ -144,12 +144,12 @@ def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: 
     trace = go.Scattergl if len(heads) > MANY_POINTS else go.Scatter
     for panel in split_panels(heads):
         colour, symbol = tell_apart(panel, SYMBOLS)
-        own = panel.rows
+        part = panel.rows
         figure.add_trace(trace(
-            x=own["symmetry"].astype("float32"), y=own["directionality"].astype("float32"), mode="markers",
+            x=part["symmetry"].astype("float32"), y=part["directionality"].astype("float32"), mode="markers",
             name=panel.name or escape_name(panel.stack),
             marker={"color": colour, "symbol": symbol, "size": 7, "opacity": 0.65},
-            customdata=own[["layer", "head"]].to_numpy(dtype="int32"),
+            customdata=part[["layer", "head"]].to_numpy(dtype="int32"),
             hovertemplate=f"{panel.hover}, layer %{{customdata[0]}}, "
             "head %{customdata[1]}<br>symmetry %{x:+.3f}<br>directionality %{y:+.3f}<extra></extra>",
         ))  # fmt: skip
@@ -193,17 +193,17 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
 def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> None:
     """The published models, clipped to the score's range, beyond which a few mistaken ones lie."""
     for role in map(str, published["role"].unique()):
-        own = published[published["role"] == role]
+        part = published[published["role"] == role]
         figure.add_scatter(
-            x=own["parameters"], y=own[score].clip(SCORES[score].low, SCORES[score].high), mode="markers",
+            x=part["parameters"], y=part[score].clip(SCORES[score].low, SCORES[score].high), mode="markers",
             name=f"published {role}s",
             marker={
                 "color": ROLES[role], "size": 6, "opacity": 0.3,
-                "symbol": ["circle-open" if erratum else "circle" for erratum in own["erratum"]],
+                "symbol": ["circle-open" if erratum else "circle" for erratum in part["erratum"]],
             },
             customdata=[
                 [escape_name(row.model), row.layers, "<br>" + str(row.erratum) if row.erratum else ""]
-                for row in own.itertuples()
+                for row in part.itertuples()
             ],
             hovertemplate="%{customdata[0]}, published<br>%{x:,} parameters, %{customdata[1]} layers<br>"
             f"{label_of(score)} %{{y:{number_format_of(score)}}}%{{customdata[2]}}<extra></extra>",
@@ -213,15 +213,15 @@ def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> No
 def _add_measured(figure: go.Figure, sized: pd.DataFrame, score: str) -> None:
     """The median of each stack with a bar from quartile to quartile; named if there are few."""
     named = len(sized) <= MOST_NAMED
-    for role, own in sized.groupby(sized["stack"].map(role_of), sort=False):
-        lower, middle, upper = (own[statistic(score, place)].astype("float32") for place in QUARTILES)
+    for role, part in sized.groupby(sized["stack"].map(role_of), sort=False):
+        lower, middle, upper = (part[statistic(score, place)].astype("float32") for place in QUARTILES)
         figure.add_scatter(
-            x=own["parameters"].astype("int64"), y=middle, mode="markers+text" if named else "markers",
-            text=[escape_name(row.model, NAME_LENGTH) for row in own.itertuples()] if named else None,
+            x=part["parameters"].astype("int64"), y=middle, mode="markers+text" if named else "markers",
+            text=[escape_name(row.model, NAME_LENGTH) for row in part.itertuples()] if named else None,
             textposition="middle right", textfont={"size": 11}, cliponaxis=False, name=escape_name(role),
             marker={"color": ROLES.get(str(role), OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
             error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
-            customdata=[[escape_name(row.model), escape_name(row.stack), row.layers] for row in own.itertuples()],
+            customdata=[[escape_name(row.model), escape_name(row.stack), row.layers] for row in part.itertuples()],
             hovertemplate="%{customdata[0]}<br>%{x:,} parameters<br>%{customdata[1]}, %{customdata[2]} layers<br>"
             f"median {label_of(score)} %{{y:{number_format_of(score)}}}<extra></extra>",
         )  # fmt: skip

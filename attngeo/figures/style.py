@@ -61,12 +61,12 @@ def split_panels(rows: pd.DataFrame) -> list[Panel]:
     """Every stack of every model, in the order of the rows; its name has the model, the stack, or both."""
     groups, models = list(rows.groupby(["model", "stack"], sort=False)), rows["model"].nunique()
     panels, roles = [], Counter[str]()
-    for (model, stack), own in groups:
+    for (model, stack), part in groups:
         names = [escape_name(model)] if models > 1 else []
         if len(groups) > models:
             names.append(escape_name(stack))
         role = role_of(str(stack))
-        panels.append(Panel(str(model), str(stack), " · ".join(names), roles[role], own))
+        panels.append(Panel(str(model), str(stack), " · ".join(names), roles[role], part))
         roles[role] += 1
     return panels
 

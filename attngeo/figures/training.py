@@ -127,12 +127,12 @@ def _group_runs(rows: pd.DataFrame) -> tuple[list[_RunGroup], list[str]]:
     """
     several = [key for key in KEYS if rows[key].nunique() > 1]
     groups, seen = [], Counter[str]()
-    for values, own in rows.groupby(list(KEYS), sort=False):
+    for values, part in rows.groupby(list(KEYS), sort=False):
         about = dict(zip(KEYS, map(str, values), strict=True))
         name = ", ".join(_name(key, about[key]) for key in several or ["objective"])
         by_init = several == ["init"]
         colour = INITIALISATIONS.get(about["init"], OTHER) if by_init else OBJECTIVES.get(about["objective"], OTHER)
-        groups.append(_RunGroup(name, colour, DASHES[seen[colour] % len(DASHES)], own))
+        groups.append(_RunGroup(name, colour, DASHES[seen[colour] % len(DASHES)], part))
         seen[colour] += 1
     return groups, [_name(key, str(rows[key].iloc[0])) for key in KEYS if key not in several]
 

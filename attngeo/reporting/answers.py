@@ -76,10 +76,10 @@ class Workplace:
 
 @dataclass
 class ResultsAnswer:
-    """The table of an answer. made: how each part of it was made. failures: what is missing from it, and why."""
+    """The table of an answer. origins: how each part of it was made. failures: what is missing from it, and why."""
 
     rows: pd.DataFrame
-    made: list[dict[str, Any]] = field(default_factory=list)
+    origins: list[dict[str, Any]] = field(default_factory=list)
     failures: list[tuple[str, AttnGeoError]] = field(default_factory=list)
 
     @classmethod
@@ -143,7 +143,7 @@ def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Res
     for frame in frames:
         frame.attrs["memory"] = options.memory  # not the share of each of several processes
     answer = ResultsAnswer(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), failures=failures)
-    answer.made = [made for frame in frames for made in ResultsAnswer.of(frame).made]
+    answer.origins = [origin for frame in frames for origin in ResultsAnswer.of(frame).origins]
     answer.failures.sort(key=lambda failure: models.index(failure[0]))
     return answer
 

@@ -171,7 +171,7 @@ def _build_content(
     provenance = {
         "date": date, "command": f"attngeo report {file.path.name}",
         "recipe": f"{file.path.name}, sha256 {file.sha256}", "software": software(), "machine": machine(),
-        "results": results.made, "tables": sorted(tables),
+        "results": results.origins, "tables": sorted(tables),
     }  # fmt: skip
     failures = list(map(str, results.failures))
     return ReportContent(recipe.title, recipe.text, sections, outcomes, failures, provenance), tables
@@ -261,7 +261,7 @@ def render_page(content: ReportContent) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     figures = [figure for section in content.sections for block in section.figures for _, figure in block.variants]
     return environment.from_string(_read_file("page.html")).render(
-        content=content, provenance=content.provenance, made=_list_provenance(content.provenance),
+        content=content, provenance=content.provenance, origins=_list_provenance(content.provenance),
         css=Markup(_read_file("page.css")), script=Markup(script), script_hash=Markup(f"'sha256-{digest}'"),
         plotly=compress(get_plotlyjs()) if figures else "", figures=pack_figures(figures) if figures else "",
     )  # fmt: skip
@@ -296,15 +296,15 @@ def _list_provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
     common = provenance["software"] | provenance["machine"]
     lines = [(name, str(value)) for name, value in (provenance | common).items() if not isinstance(value, dict | list)]
     elsewhere = {"results", "command", "title", "model", "revision", *common}
-    for made in provenance["results"]:
+    for origin in provenance["results"]:
         options = [
             f"{name} {'; '.join(map(str, value)) if isinstance(value, list) else value}"
-            for name, value in made.items()
+            for name, value in origin.items()
             if name not in elsewhere and value is not None and value is not False and value not in ("", [])
         ]
-        commit = f"@{made['revision']}" if made.get("revision") else ""
-        about = f"{made.get('model', '')}{commit} · {', '.join(options)}"
-        lines.append((f"{made['results']}: {made['command']}", about))
+        commit = f"@{origin['revision']}" if origin.get("revision") else ""
+        about = f"{origin.get('model', '')}{commit} · {', '.join(options)}"
+        lines.append((f"{origin['results']}: {origin['command']}", about))
     return lines
 
 

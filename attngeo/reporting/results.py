@@ -60,10 +60,10 @@ class ReportFailure:
 
 @dataclass
 class CollectedResults:
-    """Results by name. rows: of each. made: how each part of them was made. failures: what is missing."""
+    """Results by name. rows: of each. origins: how each part of them was made. failures: what is missing."""
 
     rows: dict[str, pd.DataFrame] = field(default_factory=dict)
-    made: list[dict[str, Any]] = field(default_factory=list)
+    origins: list[dict[str, Any]] = field(default_factory=list)
     failures: list[ReportFailure] = field(default_factory=list)
 
     def find(self, name: str) -> pd.DataFrame:
@@ -94,7 +94,7 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
             if len(answer.rows):
                 collected.rows[request.name] = answer.rows
             about = {"results": request.name, "command": request.command}
-            collected.made += [about | made for made in answer.made]
+            collected.origins += [about | origin for origin in answer.origins]
         if collected.failures and place.study.fail_fast:
             break
     if collected.failures and (not collected.rows or place.study.fail_fast):
@@ -113,7 +113,7 @@ def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
         try:
             rows = read_parquet(path)
             log.info("%s: kept from the report that was interrupted", path.stem)
-            return ResultsAnswer(rows, rows.attrs.pop("made"))
+            return ResultsAnswer(rows, rows.attrs.pop("origins"))
         except (OSError, ValueError, KeyError):
             pass  # a broken file: the question is asked again
     answer = request.question.find_function()(
@@ -125,7 +125,7 @@ def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
         except OSError as error:
             raise OutputError(f"{path.parent} cannot be written ({error.strerror or error})") from None
         kept = answer.rows.copy(deep=False)
-        kept.attrs = {"made": answer.made}
+        kept.attrs = {"origins": answer.origins}
         with atomic_write(path) as partial_path:
             kept.to_parquet(partial_path, index=False)
     return answer

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import Command
-from support.checkpoints import CONFIG, weights, write_sharded, write_single
+from support.checkpoints import write_sharded
 from support.hub_client import environment_of
 from support.hub_server import Fault, Hub, serve
 from support.messages import assert_fails, refuses
@@ -155,49 +152,9 @@ def test_keywords_win_over_the_object() -> None:
         library.score("demo:minilm", hub=HubAccess(offline=True), retries=21)
 
 
-def write_long_header(folder: Path) -> Path:
-    """A file whose header is longer than what is asked for first."""
-    return write_single(folder, weights(40), CONFIG | {"num_hidden_layers": 40})
-
-
-def write_wide(folder: Path) -> Path:
-    """A file with keys and queries that are next to each other, and larger together than one request."""
-    tensors = {f"model.layers.0.self_attn.{name}_proj.weight": torch.zeros(1800, 1800) for name in "qkv"}
-    sizes = {"hidden_size": 1800, "head_dim": 450, "num_key_value_heads": 4, "num_hidden_layers": 1}
-    return write_single(folder, tensors, CONFIG | sizes)
-
-
-@pytest.mark.parametrize(
-    ("write", "files"),
-    [
-        pytest.param(write_sharded, 2, marks=pytest.mark.slow),
-        (partial(write_sharded, suffix="bin"), 2),
-        pytest.param(write_long_header, 1, marks=pytest.mark.slow),
-        (write_wide, 1),
-    ],
-    ids=["sharded", "pickled", "long header", "wide"],
-)
-@pytest.mark.slow
-def test_inspect_states_how_many_requests_score_will_send(
-    write: Callable[[Path], Path], files: int, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
-) -> None:
-    hub.repositories["org/own"] = write(work / "own")
-    found = json.loads(attngeo("inspect", "org/own", "--format", "json", **online).stdout)
-    printed = attngeo("inspect", "org/own", **online).stdout
-    hub.stored.clear()
-    assert attngeo("score", "org/own", **online).returncode == 0
-    sent = [request.file for request in hub.stored]
-    assert (found["requests"], found["remote_files"]) == (len(sent), len(set(sent)))
-    assert found["remote_files"] == files
-    requests = f"{len(sent)} requests for ranges of {files} file{'s' if files > 1 else ''}"
-    assert f"from the Hub: {requests}" in printed.splitlines()
-
-
 def test_files_in_the_cache_need_no_requests(hub: Hub, online: dict[str, str], work: Path, attngeo: Command) -> None:
     assert attngeo("score", "org/name", "--download", "--layers", "1", **online).returncode == 0
     assert cached(work) >= {LAYER_0, LAYER_1}
     hub.requests.clear()
-    run = attngeo("inspect", "org/name", "--format", "json", **online)
-    found = json.loads(run.stdout)
-    assert (found["requests"], found["remote_files"]) == (0, 0)
+    assert attngeo("inspect", "org/name", **online).returncode == 0
     assert not [file for _, file, _, _ in hub.requests if file.endswith(".safetensors")]

@@ -147,7 +147,7 @@ def test_positions_without_a_token_are_not_read() -> None:
 @pytest.mark.parametrize(
     ("options", "facts"),
     [
-        ({"width": 6, "heads": 4}, ["width", "6", "heads", "4"]),
+        ({"width": 6, "heads": 4}, ["width", "6", "n_heads", "4"]),
         ({"width": 6, "layers": 0}, ["layers", "0"]),
         ({"width": 6, "heads": 2, "head_size": 2, "output": False}, ["4", "6"]),
     ],
