@@ -14,6 +14,7 @@ from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.studies.engine import StudyOptions
+from attngeo.tables.files import atomic_write, check_writable
 
 from .declare import with_options
 from .messages import say
@@ -87,8 +88,6 @@ def report(
 
 def _write_starter(recipe: Path | None, output: Path | None) -> None:
     """Write the starter recipe to a new file, or print it. Raises OutputError, and UsageError if the file exists."""
-    from attngeo.tables.files import atomic_write, check_writable
-
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
     path = output or recipe
     if path is None:
