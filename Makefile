@@ -53,7 +53,7 @@ test-pythons:  ## Run them with the versions of Python in PYTHONS, each in its o
 	done
 
 slow: $(INSTALLED)  ## Run the slow tests.
-	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not gpu"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu"
 
 portable: $(INSTALLED)  ## Run the tests that compute with other kernels, threads and roundings of the processor.
 	$(call computing,MKL_CBWR=AVX2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE,--rounding 1)

@@ -66,8 +66,9 @@ def test_no_seed_draws_matrices_that_lose_the_digits(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(1, 10))
 def test_no_verdict_depends_on_the_seed(seed: int) -> None:
+    """Seed 0 is that of `test_all_statements_hold` in tests/commands/test_theory.py."""
     frame = check_statements(seed=seed).set_index("statement")
     assert frame["holds"].all(), list(frame["computed"][~frame["holds"]])
     assert set(frame.index[~frame["as_printed"]]) == WRONG_AS_PRINTED
