@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +29,7 @@ from .outputs import (
     file_option,
 )
 from .progress import Bar
-from .tables import Terminal, format_number, is_missing, print_table, show_number
+from .tables import Cell, Terminal, format_number, is_missing, print_table, show_number, show_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ LONGEST_NAME = 24
 # What a narrow terminal does not show, of measures and of error terms.
 EXPENDABLE = ("rank", "MRR", "top 5", "cosine")
 EXPENDABLE_TERMS = ("contexts", "rank")
-MEASURES: dict[str, Callable[[Any], str]] = {
+MEASURES: dict[str, Cell] = {
     "known": show_number("known", ",d"),
     "accuracy [95%]": lambda row: _format_interval(row["accuracy"], row["accuracy_low"], row["accuracy_high"], ".3f"),
     "top 5": show_number("top5"),
@@ -50,7 +50,7 @@ MEASURES: dict[str, Callable[[Any], str]] = {
     "rank": show_number("mean_rank", ",.1f"),
     "cosine": show_number("mean_cosine"),
 }
-TERMS: dict[str, Callable[[Any], str]] = {
+TERMS: dict[str, Cell] = {
     "1 - cos": show_number("cosine_error", ".2f"),
     "rank": show_number("rank", "d"),
     "ρ": show_number("rho", ".2f"),
@@ -61,6 +61,7 @@ TERMS: dict[str, Callable[[Any], str]] = {
     "ζ range": show_number("zeta_spread", ".2f"),
     "contexts": show_number("contexts", "d"),
 }
+print_rows = partial(print_table, rule="tight")
 
 Explain = Annotated[
     str | None,
@@ -162,9 +163,9 @@ def print_result(result: AnalogyResult) -> None:
     models = list(dict.fromkeys(result.questions["model"]))
     common, alone, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
-        columns = {"category": lambda row: row["name"], **MEASURES}
+        columns = {"category": show_text("name"), **MEASURES}
         title = _describe_models(scores, models[0])
-        print_table(alone, columns, title=title, section="level", is_bold=_is_total, expendable=EXPENDABLE)
+        print_rows(alone, columns, title=title, section=["level"], style=_style, expendable=EXPENDABLE)
     else:
         _print_side_by_side(result, common, models)
         _print_totals(common, models, "the questions that all models know")
@@ -175,9 +176,9 @@ def print_result(result: AnalogyResult) -> None:
         _print_totals(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper")
 
 
-def _is_total(row: Any) -> bool:
-    """Whether a row is about a type or the whole."""
-    return bool(row["level"] != "category")
+def _style(row: Any) -> str:
+    """The style of a row: bold if it is about a type or the whole."""
+    return "bold" if row["level"] != "category" else ""
 
 
 def _describe_models(scores: pd.DataFrame, name: str) -> str:
@@ -199,24 +200,25 @@ def _print_side_by_side(result: AnalogyResult, rows: pd.DataFrame, models: list[
     widest = max(len(_shorten(model, models)) for model in models)
     at_once = max(1, (Terminal().width - LONGEST_NAME) // (min(widest, LONGEST_NAME) + 2))
     for start in range(0, len(models), at_once):
-        columns: dict[str, Callable[[Any], str]] = {"accuracy": lambda row: row["name"], "known": MEASURES["known"]}
+        columns: dict[str, Cell] = {"accuracy": show_text("name"), "known": MEASURES["known"]}
         for model in models[start : start + at_once]:
             columns[_shorten(model, models)] = partial(show_accuracy, model)
         first = rows[rows["model"] == models[0]]
-        print_table(first, columns, title=title, section="level", is_bold=_is_total)
+        print_rows(first, columns, title=title, section=["level"], style=_style)
         title = "\n"
 
 
 def _print_totals(rows: pd.DataFrame, models: list[str], over: str) -> None:
     """The measures of each model for each type and the whole."""
     totals = rows[rows["level"] != "category"]
-    columns = {"model": lambda row: _shorten(row["model"], models), "": lambda row: row["name"], **MEASURES}
-    print_table(totals, columns, title=f"\nover {over}", texts=2, section="model", expendable=EXPENDABLE)
+    columns = {"model": lambda row: _shorten(row["model"], models), "": show_text("name"), **MEASURES}
+    title = f"\nover {over}"
+    print_rows(totals, columns, title=title, texts=["model", ""], section=["model"], expendable=EXPENDABLE)
 
 
 def _print_comparisons(comparisons: pd.DataFrame, models: list[str]) -> None:
     """The overall differences of accuracy between models, with their tests."""
-    columns: dict[str, Callable[[Any], str]] = {
+    columns: dict[str, Cell] = {
         "model": lambda row: _shorten(row["model"], models),
         "against": lambda row: _shorten(row["other"], models),
         "difference [95%]": lambda row: _format_interval(
@@ -226,7 +228,10 @@ def _print_comparisons(comparisons: pd.DataFrame, models: list[str]) -> None:
         "p (Holm)": lambda row: "< 0.001" if row["p_corrected"] < 0.001 else f"{row['p_corrected']:.3f}",
     }
     overall = comparisons[comparisons["level"] == "overall"]
-    print_table(overall, columns, title="\ndifferences of accuracy, overall", texts=2, expendable=["only one right"])
+    print_rows(
+        overall, columns, title="\ndifferences of accuracy, overall", texts=["model", "against"],
+        expendable=["only one right"],
+    )  # fmt: skip
 
 
 def _shorten(model: str, models: list[str]) -> str:
@@ -247,7 +252,7 @@ def print_explanation(frame: pd.DataFrame) -> None:
     console.print(", ".join(counts), style="bold", highlight=False)
     for model, rows in frame.groupby("model", sort=False):
         columns = {str(model): lambda row: f"{row['a']} : {row['b']} = {row['c']} : {row['answer']}", **TERMS}
-        print_table(rows, columns, expendable=EXPENDABLE_TERMS)
+        print_rows(rows, columns, expendable=EXPENDABLE_TERMS)
     console.print("ρ to ξ are norms over the contexts in which all probabilities are positive", style="dim")
     if (frame["contexts"] == 0).any():
         console.print("—: there is no such context; a larger corpus has more", style="dim")

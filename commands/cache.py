@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
-from attngeo.bounds import dump_json, printable
+from attngeo.bounds import dump_json
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.provenance import digest_code, software
@@ -23,7 +20,7 @@ from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries,
 
 from .messages import say
 from .outputs import FindingsFormat, Quiet
-from .tables import Terminal, drop_columns
+from .tables import Cell, print_table
 
 # Folder of the cache → the module that knows when its results are outdated, and which options are usual. Other folders
 # have the names of questions, and their results are of one version of all code.
@@ -126,21 +123,29 @@ def _print(entries: list[Entry]) -> None:
     """One line for each result: model, layers, options that are not the defaults, size and time in UTC."""
     if not entries:
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("model", "commit", "layers", "options", "size", "modified"):
-        table.add_column(name, justify="right" if name == "size" else "left", overflow="fold")
-    for entry in entries:
-        row = _describe(entry)
-        of = "" if entry.parts is None else f"{entry.parts} of "
-        unknown = "?" if entry.path.parent.name == "scores" else ""  # only scores have layers
-        cells = (
-            row["model"] or "unreadable", (row["revision"] or "")[:7], f"{of}{row['layers'] or unknown}",
-            " ".join([*_name_changed(entry, row["options"]), *(["(outdated)"] if row["outdated"] else [])]),
-            decimal(entry.nbytes), f"{entry.modified:%Y-%m-%d %H:%M}",
-        )  # fmt: skip
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    console = Terminal()
-    console.print(drop_columns(table, console, ["commit", "size"]))
+    rows = [_describe(entry) | {"entry": entry} for entry in entries]
+    columns: dict[str, Cell] = {
+        "model": lambda row: row["model"] or "unreadable",
+        "commit": lambda row: (row["revision"] or "")[:7],
+        "layers": _show_layers,
+        "options": _show_options,
+        "size": lambda row: decimal(row["bytes"]),
+        "modified": lambda row: f"{row['entry'].modified:%Y-%m-%d %H:%M}",
+    }
+    print_table(rows, columns, texts=columns.keys() - {"size"}, expendable=["commit", "size"])
+
+
+def _show_layers(row: dict[str, Any]) -> str:
+    """The number of layers, and how many are finished; only scores have layers."""
+    entry = row["entry"]
+    finished = "" if entry.parts is None else f"{entry.parts} of "
+    unknown = "?" if entry.path.parent.name == "scores" else ""
+    return f"{finished}{row['layers'] or unknown}"
+
+
+def _show_options(row: dict[str, Any]) -> str:
+    outdated = ["(outdated)"] if row["outdated"] else []
+    return " ".join([*_name_changed(row["entry"], row["options"]), *outdated])
 
 
 def _name_changed(entry: Entry, options: dict[str, Any]) -> list[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from attngeo import estimators
-from attngeo.bounds import printable
 from attngeo.estimators import efa as models
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaPredictOptions
-from attngeo.options import COMPUTATION, RESULTS
+from attngeo.options import COMPUTATION
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2025.options import RunOptions
 from attngeo.scores.spec import ResultOptions
@@ -21,10 +21,20 @@ from attngeo.tables.write import write_table
 
 from .declare import with_options
 from .help import Command, Group
-from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
+from .outputs import (
+    Output,
+    OutputFormat,
+    Quiet,
+    RowsFormat,
+    Verbose,
+    check_outputs,
+    deliver_rows,
+    file_option,
+    hold_folders,
+)
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_mean, format_number, print_frame, print_table, show_number, start_table
+from .tables import Cell, Terminal, format_mean, format_number, print_frame, print_table, show_number, show_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,9 +86,9 @@ def fit(
 
 def _print_scores(rows: pd.DataFrame) -> None:
     first, names = rows.iloc[0], ["log_prob", "without_context", "without_repeats"]
-    counts = {name: lambda row, name=name: f"{row[name]:,}" for name in ("sequences", "rows")}
+    counts = {name: show_number(name, ",d") for name in ("sequences", "rows")}
     numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
-    print_table(rows, {"data": lambda row: row["data"], **counts, **numbers})
+    print_table(rows, {"data": show_text("data"), **counts, **numbers}, rule="tight")
     sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
     Terminal().print(f"{first['part'].capitalize()}, {first['family']}; each row given {sees}.", highlight=False)
 
@@ -166,14 +176,14 @@ def attention(
     output: Output = None,
     places_output: Annotated[
         Path | None,
-        typer.Option(
-            "--places-output", metavar="FILE", rich_help_panel=RESULTS,
+        file_option(
+            "--places-output",
             help="Write the attention of places with coordinates on each other, for attngeo plot place-attention; "
             "print nothing, unless -o is given",
         ),
     ] = None,
     format: RowsFormat = OutputFormat.table,
-) -> None:  # fmt: skip
+) -> None:
     """Show how much each item attends to the others when it is predicted (figure 3 of the paper).
 
     On the terminal, each line is a masked item with the largest weights, which are means over the heads of a layer;
@@ -197,26 +207,24 @@ def attention(
 
 def _print_weights(rows: pd.DataFrame) -> None:
     """Print the largest weights of each row when it is masked, which are means over the heads of a layer."""
-    console, sequences = Terminal(), rows["sequence"].unique()
+    sequences = rows["sequence"].unique()
     items = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
     shown = rows[rows["sequence"].isin(sequences[:PRINTED])]
     for (sequence, layer), part in shown.groupby(["sequence", "layer"], sort=False):
-        table = start_table(f"layer {layer}")
-        table.add_column(f"the {STRONGEST} largest weights")
-        table.title, table.title_justify = f"sequence {printable(str(sequence))}", "left"
-        rows_of = sorted(part["row"].unique())
-        names = {row: f"{at} {printable(str(items.get(row, '')))}".strip() for at, row in enumerate(rows_of, 1)}
+        names = {row: f"{at} {items.get(row, '')}".strip() for at, row in enumerate(sorted(part["row"].unique()), 1)}
         means = part.groupby(["row", "other", "lag"])["weight"].mean().reset_index()
+        lines = []
         for row, weights in means.sort_values("weight", ascending=False, kind="stable").groupby("row"):
             cells = [
                 f"{names[other]}{f' t-{lag}' if lag else ''}: {format_number(weight, '.2f')}"
                 for other, lag, weight in zip(*(weights[name][:STRONGEST] for name in PAIR), strict=True)
             ]
-            table.add_row(names[row], ", ".join(cells))
-        console.print(table)
+            lines.append((names[row], ", ".join(cells)))
+        columns = {f"layer {layer}": itemgetter(0), f"the {STRONGEST} largest weights": itemgetter(1)}
+        print_table(lines, columns, title=f"sequence {sequence}", texts=columns)
     if (left := len(sequences) - PRINTED) > 0:
         more = f"And {left:,} more sequence{'s' if left > 1 else ''}; -o FILE writes all."
-        console.print(more, highlight=False)
+        Terminal().print(more, highlight=False)
 
 
 @with_options
@@ -258,23 +266,24 @@ def run(
 
 def _print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each direction, setting, model and metric."""
-    table = start_table("direction")
-    has_settings = bool(frame["setting"].ne("").any())
-    for name in (*(["setting"] if has_settings else []), "model", "metric"):
-        table.add_column(name.replace("_", " "), no_wrap=True)
-    for name in ("runs", "value", "paper"):
-        table.add_column(name, justify="right", no_wrap=True)
-    previous: Any = None
     shown = frame[frame["metric"] != EPOCHS].sort_values("direction", kind="stable")
-    for (direction, setting, model, metric), rows in shown.groupby(KEYS, sort=False):
-        if previous not in (None, (direction, setting)) and not has_settings:
-            table.add_section()
-        previous = (direction, setting)
-        value = format_mean(rows["value"].mean(), rows["value"].std())
-        cells = [str(direction), *([str(setting)] if has_settings else []), str(model), str(metric).replace("_", " ")]
-        published = format_number(rows["published"].iloc[0])
-        table.add_row(*cells, str(len(rows)), value, published, style="bold" if model == "efa" else "")
-    Terminal().print(table)
+    rows = shown.groupby(KEYS, sort=False).agg(
+        runs=("value", "size"), mean=("value", "mean"), deviation=("value", "std"), published=("published", "first")
+    )
+    has_settings = bool(frame["setting"].ne("").any())
+    texts: dict[str, Cell] = {name: show_text(name) for name in KEYS if has_settings or name != "setting"}
+    texts["metric"] = lambda row: row["metric"].replace("_", " ")
+    numbers: dict[str, Cell] = {
+        "runs": show_text("runs"),
+        "value": lambda row: format_mean(row["mean"], row["deviation"]),
+        "paper": show_number("published"),
+    }
+    section = [] if has_settings else ["direction"]
+    print_table(rows.reset_index(), texts | numbers, texts=texts, section=section, style=_style)
+
+
+def _style(row: Any) -> str:
+    return "bold" if row["model"] == "efa" else ""
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {

@@ -6,14 +6,12 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from attngeo.bounds import dump_json
 from attngeo.errors import PROJECT_FILES
 from attngeo.options import RESULTS
 
-from .tables import Terminal
+from .tables import Terminal, print_table, show_text
 
 if TYPE_CHECKING:
     from attngeo.layouts.layout import Family, LatentLayout, Layout
@@ -95,14 +93,9 @@ def _caveats(family: Family) -> str:
 
 
 def _print(rows: list[dict[str, str]]) -> None:
-    table = Table("family", "queries and keys", "caveats", box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
-        column.overflow = "fold"
-    for row in rows:
-        table.add_row(row["family"], row["queries_and_keys"], row["caveats"])
-    console = Terminal()
-    console.print(table)
-    console.print(
+    columns = {name.replace("_", " "): show_text(name) for name in ("family", "queries_and_keys", "caveats")}
+    print_table(rows, columns, texts=columns)
+    Terminal().print(
         "Other families are read if their tensor names match a rule. How to add one:\n"
         f"{PROJECT_FILES}/attngeo/layouts/README.md",
         highlight=False,

@@ -23,7 +23,9 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from attngeo.choices import PANELS, RUNNING
-from attngeo.errors import AttnGeoError, NetworkError, UsageError, require_extra
+from attngeo.errors import NetworkError, UsageError, require_extra
+
+from .messages import FLAGS
 
 # Typer's names of types → short ones.
 TYPES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<str>": "TEXT", "<list[Path]>": "FILE", "<path>": "PATH"}
@@ -69,13 +71,12 @@ class Command(Helpful, TyperCommand):
         """Run the command. It ends if nobody reads its output any more."""
         if ctx.params.get("quiet") and ctx.params.get("verbose"):
             raise UsageError("--quiet and --verbose contradict each other; leave out one of them")
+        FLAGS.clear()
+        FLAGS.update({str(param.name): param.opts[0] for param in self.params if param.opts[0][0] == "-"})
         with _pipe():
             try:
                 with require_extra():
                     return super().invoke(ctx)
-            except AttnGeoError as error:
-                error.spelling = {str(param.name): param.opts[0] for param in self.params if param.opts[0][0] == "-"}
-                raise
             finally:
                 sys.stdout.flush()
 

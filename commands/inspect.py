@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.filesize import decimal
-from rich.text import Text
 
 from attngeo.bounds import dump_json, printable
 from attngeo.checkpoints.reference import HubAccess
@@ -24,7 +23,7 @@ from .messages import TRACEBACK, describe_error, say
 from .outputs import FindingsFormat, Quiet, Verbose
 from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all
-from .tables import MISSING, Terminal, drop_columns, start_table
+from .tables import MISSING, Cell, Terminal, print_table, show_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,17 +90,18 @@ def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bo
     revision = f"@{survey['revision'][:12]}" if survey["revision"] else ""
     title = printable(f"{survey['model']}{revision} · {survey['model_type'] or 'unknown'}")
     console.print(title, highlight=False, style="bold")
-    _, to_read, total, share = _cost_cells([survey])
-    shown = "" if share == MISSING else f" ({share})"
-    console.print(f"to read: {to_read} of {'an unknown total' if total == MISSING else total}{shown}", highlight=False)
+    cost = _sum_costs([survey])
+    total = "an unknown total" if cost["of"] == MISSING else cost["of"]
+    share = "" if cost["share"] == MISSING else f" ({cost['share']})"
+    console.print(f"to read: {cost['to read']} of {total}{share}", highlight=False)
     stacks: dict[str, list[dict[str, Any]]] = {}
     for site in survey["sites"]:
         stacks.setdefault(site["stack"], []).append(site)
-    table = start_table("stack", "layers", "heads", "key heads", "head_dim", "d_model")
-    for stack, sites in stacks.items():
-        sizes = (_range(sites, name) for name in ("heads", "key_heads", "head_dim", "d_model"))
-        table.add_row(*map(Text, (printable(stack), str(len(sites)), *sizes)))
-    console.print(drop_columns(table, console, ["key heads", "head_dim"]))
+    sizes = {
+        name: partial(_range, name=name.replace(" ", "_")) for name in ("heads", "key heads", "head_dim", "d_model")
+    }
+    columns: dict[str, Cell] = {"stack": lambda sites: sites[0]["stack"], "layers": len, **sizes}
+    print_table([*stacks.values()], columns, expendable=["key heads", "head_dim"])
     console.print("read", style="bold")
     for sites in stacks.values():
         _print_modules(console, sites, verbose=verbose)
@@ -120,25 +120,22 @@ def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bo
 
 def _print_costs(surveys: list[dict[str, Any]]) -> None:
     """A line for each model: layers, bytes to read, of how many, and their share; then all models together."""
-    table = start_table("model", "layers", "to read", "of", "share")
-    table.columns[0].overflow = "fold"
-    for survey in surveys:
-        table.add_row(Text(printable(survey["model"])), *_cost_cells([survey]))
+    rows = [{"model": survey["model"], "of all": False, **_sum_costs([survey])} for survey in surveys]
     if len(surveys) > 1:
-        table.add_section()
-        table.add_row(f"{len(surveys)} models", *_cost_cells(surveys))
-    console = Terminal()
-    console.print(drop_columns(table, console, ["of", "layers"]))
+        rows.append({"model": f"{len(surveys)} models", "of all": True, **_sum_costs(surveys)})
+    columns = {name: show_text(name) for name in ("model", "layers", "to read", "of", "share")}
+    print_table(rows, columns, section=["of all"], expendable=["of", "layers"])
 
 
-def _cost_cells(surveys: list[dict[str, Any]]) -> list[str]:
+def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, str]:
     """Layers, bytes to read, of how many, and their share, of models together; missing if unknown for one of them."""
     to_read = sum(survey["bytes_to_read"] for survey in surveys)
     totals, shares = ([survey[name] for survey in surveys] for name in ("bytes_total", "share_to_read"))
     layers = sum(len(survey["sites"]) for survey in surveys)
     total = sum(totals) if all(totals) else None
     share = MISSING if total is None or None in shares else f"{to_read / total:.1%}"
-    return [f"{layers:,}", decimal(to_read), MISSING if total is None else decimal(total), share]
+    of = MISSING if total is None else decimal(total)
+    return {"layers": f"{layers:,}", "to read": decimal(to_read), "of": of, "share": share}
 
 
 def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bool) -> None:

@@ -23,6 +23,8 @@ START = 0.6
 # Seconds until an interrupt that Python dropped is sent again, so that what dropped it has ended.
 AGAIN = 0.1
 
+# Option of the command that runs → its flag, for messages.
+FLAGS: dict[str, str] = {}
 _requests: list[int] = []
 
 
@@ -32,7 +34,9 @@ def say(text: str) -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """The line for an error; for one that is a bug, with what to do."""
+    """The line for an error, with the flags of options; for one that is a bug, with what to do."""
+    if isinstance(error, AttnGeoError):
+        error.spelling = FLAGS
     if isinstance(error, AttnGeoError) and not isinstance(error, UnexpectedError):
         return str(error)
     what = str(error) if isinstance(error, UnexpectedError) else f"unexpected {type(error).__name__}: {error}"

@@ -13,7 +13,7 @@ from .declare import with_options
 from .messages import say
 from .outputs import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models, deliver_rows
 from .progress import Bar
-from .tables import print_table, show_number
+from .tables import print_table, show_number, show_text
 
 
 @with_options
@@ -48,6 +48,6 @@ def nearest(
     if not quiet:
         for note in frame.attrs["notes"]:
             say(f"note: {model}: {note}")
-    columns = {"word": lambda row: row["word"], "cosine": show_number("cosine", "+.3f")}
+    columns = {"word": show_text("word"), "cosine": show_number("cosine", "+.3f")}
     title = " · ".join([model, " ".join(words), *frame.attrs["how"]])
-    deliver_rows(frame, (), format, lambda rows: print_table(rows, columns, title=title))
+    deliver_rows(frame, (), format, lambda rows: print_table(rows, columns, title=title, rule="tight"))

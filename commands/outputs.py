@@ -106,6 +106,11 @@ def file_option(*flags: str, help: str) -> Any:
     return typer.Option(*flags, metavar="FILE", help=help, rich_help_panel=RESULTS)
 
 
+def folder_option(help: str, default: str) -> Any:
+    """The option -o of a command whose results are a folder. default: the name of the folder, for people."""
+    return typer.Option("-o", "--output", metavar="FOLDER", help=help, show_default=default, rich_help_panel=RESULTS)
+
+
 Output = Annotated[
     list[Path] | None,
     file_option(

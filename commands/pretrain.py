@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from attngeo.bounds import printable
 from attngeo.errors import UsageError
-from attngeo.options import RESULTS, RUNNING
+from attngeo.options import RUNNING
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,
@@ -31,9 +32,9 @@ from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import to_json
 
 from .declare import with_options
-from .outputs import FindingsFormat, Quiet, Verbose
+from .outputs import FindingsFormat, Quiet, Verbose, folder_option
 from .progress import Bar
-from .tables import Terminal, drop_columns, format_number, format_quartiles, start_table
+from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table, show_text
 
 MOST_ROWS = 10
 LONGEST_NAME = 14
@@ -57,17 +58,7 @@ def pretrain(
         bool,
         typer.Option("--resume", help="Resume the run in -o from its last checkpoint", rich_help_panel=RUNNING),
     ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FOLDER",
-            help="Folder of the run",
-            show_default="pretrain-…, by its options",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
+    output: Annotated[Path | None, folder_option("Folder of the run", "pretrain-…, by its options")] = None,
     format: FindingsFormat = "table",
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -122,20 +113,27 @@ def _print_run(run: Run) -> None:
     by_step = run.geometry.groupby("step")
     steps: list[int] = sorted(run.geometry["step"].unique())
     stride = -(-(len(steps) - 1) // (MOST_ROWS - 1)) or 1
-    titles = [title for spec in SCORES.values() for title in (spec.label, QUARTILES_TITLE)]
-    grid = start_table("step", "loss", *titles)
+    rows = []
     for step in sorted({*steps[::stride], steps[-1]}):
-        rows = by_step.get_group(step)
-        spread, loss = spread_of(rows), rows["loss"].iloc[0]
-        scores = [cell for score in SCORES for cell in format_quartiles(spread, score, digits=DIGITS)]
-        grid.add_row(f"{step:,}", "" if loss != loss else f"{loss:.3f}", *scores)
+        scored = by_step.get_group(step)
+        spread = spread_of(scored)
+        row = {"step": f"{step:,}", "loss": scored["loss"].iloc[0]}
+        for score in SCORES:
+            row[score], row[f"{score}_quartiles"] = format_quartiles(spread, score, digits=DIGITS)
+        rows.append(row)
+    columns: list[tuple[str, Cell]] = [
+        ("step", show_text("step")),
+        ("loss", lambda row: "" if is_missing(row["loss"]) else f"{row['loss']:.3f}"),
+    ]
+    for score, spec in SCORES.items():
+        columns += [(spec.label, show_text(score)), (QUARTILES_TITLE, show_text(f"{score}_quartiles"))]
     console, summary, options = Terminal(), run.summary, run.options
     title = [options.model_name, options.objective_name, f"{options.init} init", Path(summary["data"]["name"]).name,
              f"{summary['parameters']:,} parameters"]  # fmt: skip
     if "tokens_per_second" in summary:
         title.append(f"{summary['tokens_per_second']:,.0f} tokens/s")
     console.print(Text(printable(" · ".join(title))), style="bold")
-    console.print(drop_columns(grid, console, [QUARTILES_TITLE]))
+    print_table(rows, columns, expendable=[QUARTILES_TITLE])
     count = run.geometry["layer"].nunique()
     console.print(Text(printable(f"medians over {count} layers · {run.folder}")), style="dim")
     sys.stdout.write(printable(describe_run(run)) + "\n")
@@ -148,27 +146,31 @@ def _print_comparison(comparison: Comparison) -> None:
     seeds = int(spread["seeds"].iloc[0])
     title = f"{rows['model'].iloc[0]} · {seeds} {'seed' if seeds == 1 else 'seeds'} · {comparison.folder}"
     console.print(Text(printable(title)), style="bold")
-    gains = start_table("objective", "init", "final loss", "to baseline", "speed-up")
-    for row in spread.to_dict("records"):
-        gains.add_row(
-            row["objective"], _shorten(row["init"]), _format_range(row, "final_loss", "{:.3f}"),
-            _format_steps(row), _format_range(row, "speed_up", "{:.0%}"),
-        )  # fmt: skip
-    console.print(drop_columns(gains, console, ["to baseline", "final loss"]))
+    objective, init = show_text("objective"), lambda row: _shorten(row["init"])
+    gains: dict[str, Cell] = {
+        "objective": objective,
+        "init": init,
+        "final loss": lambda row: _format_range(row, "final_loss", "{:.3f}"),
+        "to baseline": _format_steps,
+        "speed-up": lambda row: _format_range(row, "speed_up", "{:.0%}"),
+    }
+    print_table(spread, gains, expendable=["to baseline", "final loss"])
+    means = rows.groupby(["objective", "init"], sort=False).mean(numeric_only=True).reset_index()
     for score, spec in SCORES.items():
-        grid = start_table(spec.label, "init", "layers", "heads")
-        for (objective, init), runs in rows.groupby(["objective", "init"], sort=False):
-            means = runs.mean(numeric_only=True).to_dict()
-            cells = [" ".join(format_quartiles(means, score, digits=DIGITS, heads=heads)) for heads in (False, True)]
-            grid.add_row(str(objective), _shorten(str(init)), *cells)
-        console.print(drop_columns(grid, console, ["heads"]))
+        scores: dict[str, Cell] = {spec.label: objective, "init": init}
+        for title, heads in (("layers", False), ("heads", True)):
+            scores[title] = partial(_join_quartiles, score=score, heads=heads)
+        print_table(means, scores, expendable=["heads"])
     legend = "means over seeds (lowest–highest); medians [quartiles] at the end of training"
     console.print(Text(legend), style="dim")
 
 
+def _join_quartiles(row: Mapping[Any, Any], score: str, *, heads: bool) -> str:
+    return " ".join(format_quartiles(row, score, digits=DIGITS, heads=heads))
+
+
 def _shorten(init: str) -> str:
     """The end of a long reference, which differs most from that of others."""
-    init = printable(init)
     return init if len(init) <= LONGEST_NAME else f"…{init[1 - LONGEST_NAME :]}"
 
 

@@ -12,12 +12,13 @@ import typer
 from attngeo.bounds import dump_json
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import UsageError
-from attngeo.options import INPUT, RESULTS
+from attngeo.options import INPUT
 from attngeo.studies.engine import StudyOptions
+from attngeo.tables.files import atomic_write, check_writable
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose
+from .outputs import Quiet, Verbose, folder_option
 from .progress import Bar
 
 CHECK_FAILED = 1
@@ -29,17 +30,7 @@ def report(
         Path | None,
         typer.Argument(metavar="RECIPE.toml", help="The recipe; with --init, the file to write", show_default=False),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FOLDER",
-            help="Folder of the report",
-            show_default="the recipe's name",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
+    output: Annotated[Path | None, folder_option("Folder of the report", "the recipe's name")] = None,
     start: Annotated[
         bool,
         typer.Option(
@@ -97,8 +88,6 @@ def report(
 
 def _write_starter(recipe: Path | None, output: Path | None) -> None:
     """Write the starter recipe to a new file, or print it. Raises OutputError, and UsageError if the file exists."""
-    from attngeo.tables.files import atomic_write, check_writable
-
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
     path = output or recipe
     if path is None:

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 import attngeo
 from attngeo.bounds import printable
@@ -24,10 +21,19 @@ from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options
 from .messages import describe_error, say
-from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows
+from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, file_option
 from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
-from .tables import Terminal, drop_columns, format_number, format_quartiles, format_score, is_missing
+from .tables import (
+    Cell,
+    Terminal,
+    format_quartiles,
+    format_score,
+    is_missing,
+    print_table,
+    show_number,
+    show_text,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,11 +58,8 @@ DESCRIPTIONS = {
 
 Plots = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file; may be repeated",
-        rich_help_panel=RESULTS,
+    file_option(
+        "--plot", help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file; may be repeated"
     ),
 ]
 Conditions = Annotated[
@@ -239,7 +242,7 @@ def _deliver(
         for frame in frames if not summary_only else ():
             _print_scores(frame, per_head=options.per_head, quiet=quiet)
         if summary_only or len(frames) > 1:
-            Terminal().print(_tabulate_models(frames))
+            _print_models(frames)
 
     deliver_rows(rows, outputs, format, print_tables)
 
@@ -248,27 +251,26 @@ def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
     console = Terminal()
     console.print(_describe_frame(frame), style="bold", highlight=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("stack", overflow="fold", min_width=7)
-    for name in ("layer", "head") if per_head else ("layer",):
-        table.add_column(name, justify="right", no_wrap=True)
-    for spec in SCORES.values():
-        table.add_column(spec.label, no_wrap=True)
-        if spec.chance_is_exact:
-            table.add_column("z", justify="right", no_wrap=True)
-    table.add_column("norm", justify="right", no_wrap=True)
     rows = frame if per_head else frame[frame["head"].isna()]
-    previous = None
-    for row in rows.to_dict("records"):
-        if previous not in (None, row["stack"]):
-            table.add_section()
-        cells = _make_cells(row, per_head, first=row["stack"] != previous, bars=console.width >= WIDTH_OF_BARS)
-        table.add_row(*map(Text, cells), style="bold" if per_head and is_missing(row["head"]) else "")
-        previous = row["stack"]
-    # The summary below shows the name of the stack, too.
-    expendable = ["norm", "z", "stack"] if rows["stack"].nunique() == 1 else ["norm", "z"]
-    console.print(drop_columns(table, console, expendable))
-    console.print(_tabulate_stacks(frame))
+    rows = rows.assign(first=~rows["stack"].duplicated())
+    columns: list[tuple[str, Cell]] = [
+        ("stack", lambda row: row["stack"] if row["first"] else ""),
+        ("layer", show_text("layer")),
+    ]
+    if per_head:
+        columns.append(("head", lambda row: "all" if is_missing(row["head"]) else row["head"]))
+    for spec in SCORES.values():
+        columns.append((spec.label, partial(_show_score, name=spec.name, bars=console.width >= WIDTH_OF_BARS)))
+        if spec.chance_is_exact:
+            columns.append(("z", show_number(f"{spec.name}_z", "+.1f")))
+    columns.append(("norm", show_number("frobenius_norm", ".4g")))
+    print_table(
+        rows, columns, texts=["stack", *(spec.label for spec in SCORES.values())], section=["stack"],
+        style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
+        # The summary below shows the name of the stack, too.
+        expendable=["norm", "z", "stack"] if rows["stack"].nunique() == 1 else ["norm", "z"],
+    )  # fmt: skip
+    _print_stacks(frame)
     console.print()
     if not quiet:
         for line in _list_footnotes(frame):
@@ -287,17 +289,11 @@ def _describe_frame(frame: pd.DataFrame) -> str:
     )
 
 
-def _make_cells(row: dict[Any, Any], per_head: bool, *, first: bool, bars: bool) -> list[str]:
-    cells = [printable(row["stack"]) if first else "", str(row["layer"])]
-    if per_head:
-        cells.append("all" if is_missing(row["head"]) else str(row["head"]))
-    for name, spec in SCORES.items():
-        signed = spec.low == -spec.high
-        bar = f" {_draw_bar(row[name] / spec.high)}" if bars and signed else ""
-        cells.append(format_score(row[name], name) + bar)
-        if spec.chance_is_exact:
-            cells.append(format_number(row[f"{name}_z"], "+.1f"))
-    return [*cells, format_number(row["frobenius_norm"], ".4g")]
+def _show_score(row: dict[Any, Any], name: str, *, bars: bool) -> str:
+    """A score, and a bar if there is room for it and the score has a sign."""
+    spec = SCORES[name]
+    bar = f" {_draw_bar(row[name] / spec.high)}" if bars and spec.low == -spec.high else ""
+    return format_score(row[name], name) + bar
 
 
 def _draw_bar(share: float) -> str:
@@ -308,34 +304,34 @@ def _draw_bar(share: float) -> str:
     return f"{filled if share < 0 else '':>{HALF_BAR}}│{filled if share >= 0 else '':<{HALF_BAR}}"
 
 
-def _tabulate_stacks(frame: pd.DataFrame) -> Table:
+def _print_stacks(frame: pd.DataFrame) -> None:
     """Median and quartiles over layers and over heads: two lines for each stack of a model."""
-    labels = [spec.label for spec in SCORES.values()]
-    table = Table("median [quartiles] over", *labels[:-1], box=None, pad_edge=False, header_style="")
-    table.add_column(labels[-1], overflow="fold")
+    lines = []
     for stack, members in frame.groupby("stack", sort=False):
         spread, is_layer = spread_of(members), members["head"].isna()
         for what, rows in (("layer", members[is_layer]), ("head", members[~is_layer])):
-            cells = [" ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES]
-            table.add_row(*map(Text, (f"{printable(stack)}, {_count_scored(rows, what)}", *cells)))
-    return table
+            cells = {name: " ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES}
+            lines.append({"over": f"{stack}, {_count_scored(rows, what)}", **cells})
+    columns = {"median [quartiles] over": show_text("over"), **_show_scores()}
+    print_table(lines, columns, texts=columns, rule="none")
 
 
-def _tabulate_models(frames: Iterable[pd.DataFrame]) -> Table:
+def _print_models(frames: Iterable[pd.DataFrame]) -> None:
     """Median and quartiles over layers: one line for each stack of each model."""
-    table = Table("model", "stack", box=None, pad_edge=False, header_style="")
-    table.columns[0].overflow = "fold"  # paths differ at their ends
-    table.add_column("layers", justify="right", no_wrap=True)
-    for spec in SCORES.values():
-        table.add_column(spec.label)
+    lines = []
     for frame in frames:
-        model = printable(frame.attrs["model"])
+        model = frame.attrs["model"]
         for stack, members in frame.groupby("stack", sort=False):
-            cells = [" ".join(format_quartiles(spread_of(members), name, digits=2)) for name in SCORES]
-            layers = int(members["head"].isna().sum())
-            table.add_row(*map(Text, (model, printable(stack), str(layers), *cells)))
+            spread = spread_of(members)
+            cells = {name: " ".join(format_quartiles(spread, name, digits=2)) for name in SCORES}
+            lines.append({"model": model, "stack": stack, "layers": int(members["head"].isna().sum()), **cells})
             model = ""
-    return table
+    columns = {name: show_text(name) for name in ("model", "stack", "layers")} | _show_scores()
+    print_table(lines, columns, texts=columns.keys() - {"layers"}, rule="none")
+
+
+def _show_scores() -> dict[str, Cell]:
+    return {spec.label: show_text(name) for name, spec in SCORES.items()}
 
 
 def _count_scored(rows: pd.DataFrame, what: str) -> str:

@@ -15,6 +15,8 @@ from attngeo.options import INPUT
 from attngeo.progress import is_first_process
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions
+from attngeo.studies.models import list_models
+from attngeo.studies.results import cache_folder
 
 from .messages import TRACEBACK, describe_error, say
 from .outputs import MODEL_HELP, OutputFormat, complete_models, deliver_rows
@@ -48,8 +50,6 @@ ModelsFile = Annotated[
 
 def list_all(models: list[str] | None, file: str | None, hub: HubAccess, *, command: str) -> list[str]:
     """The models of the command line and of the file. Raises UsageError if there are none."""
-    from attngeo.studies.models import list_models
-
     if not models and file is None:
         raise UsageError(f"Missing argument 'MODEL...', or --models FILE (see attngeo {command} --help)")
     return list_models(models or [], file, hub=hub)
@@ -84,8 +84,6 @@ def run_all(
         with Bar(name, quiet=quiet, verbose=verbose) as progress:
             outcomes = function(runs, results=results, study=study, progress=progress, on_outcome=count)
     except KeyboardInterrupt:
-        from attngeo.studies.results import cache_folder
-
         finished = sum(outcome.failure is None for outcome in seen)
         if finished and cache_folder() is not None:
             say(f"{finished} of {len(runs)} {unit} are finished; the same command resumes after them")
@@ -115,8 +113,10 @@ def deliver(
     """
     if len(frame) and is_first_process():
         deliver_rows(frame, outputs, format, print_table)
-    failures = [(outcome.name, outcome.failure) for outcome in outcomes if outcome.failure is not None]
-    for name, failure in failures:
-        say(f"{name}: {describe_error(failure).removeprefix(f'{name}: ')}")
-    if failures:
+    failed = [outcome for outcome in outcomes if outcome.failure is not None]
+    for outcome in failed:
+        assert outcome.failure is not None
+        text = describe_error(outcome.failure)
+        say(f"{outcome.name}: {text}" if outcome.is_raised else text)
+    if failed:
         raise typer.Exit(SEVERAL_FAILED)

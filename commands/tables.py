@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,54 +20,87 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = "—"
+# What a column shows of a row, and the lines of a table.
+Cell = Callable[[Any], Any]
+Rule = Literal["spaced", "tight", "none"]
 # Numbers of rows that are the answer.
 ANSWERS = ("log_prob", "predicted_mean", "probability", "score")
 # Larger numbers have so many digits that tables cut them.
 LARGE = 1e12
 
 
-def start_table(first: str, *numbers: str) -> Table:
-    """A table without rows: a column of names, then columns of numbers, which are aligned to the right."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column(first)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
-
-
 def print_table(
-    rows: pd.DataFrame,
-    columns: Mapping[str, Callable[[Any], str]],
+    rows: pd.DataFrame | list[Any],
+    columns: Mapping[str, Cell] | Sequence[tuple[str, Cell]],
     *,
     title: str = "",
-    texts: int = 1,
-    section: str | None = None,
-    is_bold: Callable[[Any], bool] | None = None,
+    texts: Collection[str] | None = None,
+    section: Sequence[str] = (),
+    is_headed: bool = False,
+    style: Callable[[Any], str] = lambda _: "",
     expendable: Sequence[str] = (),
+    rule: Rule = "spaced",
 ) -> None:
     """Print rows as a table, on a narrow terminal without the expendable columns, the first ones first.
 
-    columns: title → the cell of a row. texts: the number of columns, from the first, that are texts; the others are
-    aligned to the right. section: the column of the rows at whose changes a line is drawn.
+    columns: title → the cell of a row, or pairs of them if a title occurs twice. texts: the titles of columns that are
+    texts, by default the first one; the others are aligned to the right. section: the columns of the rows at whose
+    changes a line is drawn. is_headed: whether each section begins with its name. rule: spaced for a line below the
+    titles and empty lines around the table, tight without empty lines, none without a line.
     """
     console = Terminal()
     for line in title.splitlines():
         console.print(printable(line), style="bold", highlight=False)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for place, name in enumerate(columns):
-        is_text = place < texts
-        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    records = rows if isinstance(rows, list) else rows.to_dict("records")
+    pairs = list(columns.items() if isinstance(columns, Mapping) else columns)
+    texts = [pairs[0][0]] if texts is None else texts
+    table = _build_table(records, pairs, texts, section, is_headed, style, rule)
+    for name in expendable:
+        if fits(table, console):
+            break
+        pairs = [pair for pair in pairs if pair[0] != name]
+        table = _build_table(records, pairs, texts, section, is_headed, style, rule)
+    console.print(table)
+
+
+def _build_table(
+    records: list[Any],
+    columns: list[tuple[str, Cell]],
+    texts: Collection[str],
+    section: Sequence[str],
+    is_headed: bool,
+    style: Callable[[Any], str],
+    rule: Rule,
+) -> Table:
+    has_rule = rule != "none"
+    table = Table(
+        box=SIMPLE_HEAD if has_rule else None, show_edge=rule == "spaced", pad_edge=False, collapse_padding=has_rule,
+        header_style="table.header" if has_rule else "",
+    )  # fmt: skip
+    for name, _ in columns:
+        is_text = name in texts
+        table.add_column(
+            printable(name), justify="left" if is_text else "right", no_wrap=not is_text,
+            overflow="fold" if is_text else "ellipsis",
+        )  # fmt: skip
     previous: Any = None
-    for row in rows.to_dict("records"):
-        if section is not None and previous not in (None, row[section]):
+    for row in records:
+        values = [row[name] for name in section]
+        if previous not in (None, values):
             table.add_section()
-        previous = row[section] if section is not None else None
-        cells = [Text(printable(cell(row))) for cell in columns.values()]
-        table.add_row(*cells, style="bold" if is_bold is not None and is_bold(row) else "")
-    console.print(drop_columns(table, console, expendable))
+        if is_headed and previous != values:
+            table.add_row(Text(printable(" ".join(values))), style="bold")
+        previous = values
+        table.add_row(*(Text(printable(str(cell(row)))) for _, cell in columns), style=style(row))
+    return table
 
 
-def show_number(column: str, form: str = ".3f") -> Callable[[Any], str]:
+def show_text(column: str) -> Cell:
+    """The cell of a row that shows one of its texts, for `print_table`; a dash for a missing one."""
+    return lambda row: MISSING if is_missing(row[column]) else row[column]
+
+
+def show_number(column: str, form: str = ".3f") -> Cell:
     """The cell of a row that shows one of its numbers, for `print_table`."""
     return lambda row: format_number(row[column], form)
 
@@ -128,38 +161,11 @@ def fits(table: Table, console: Console) -> bool:
     return Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width
 
 
-def drop_columns(table: Table, console: Console, expendable: Sequence[str]) -> Table:
-    """Drop expendable columns, in their order, until the table fits the terminal."""
-    for name in expendable:
-        if fits(table, console):
-            break
-        table = _without(table, name)
-    return table
-
-
 def print_frame(rows: pd.DataFrame) -> None:
     """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]
-    shown = {name: printable(str(name)).replace("_", " ") for name in rows.columns}
-    for name in rows.columns:
-        table.add_column(shown[name], justify="right" if name in numeric else "left")
-    for row in rows.to_dict("records"):
-        cells = (
-            format_number(value) if name in numeric or is_missing(value) else printable(str(value))
-            for name, value in row.items()
-        )
-        table.add_row(*cells)
-    console = Terminal()
-    console.print(drop_columns(table, console, [shown[name] for name in reversed(numeric) if name not in ANSWERS]))
-
-
-def _without(table: Table, name: str) -> Table:
-    """The table without the column of this name. The constructor of a table numbers its columns, cells included."""
-    kept = [column for column in table.columns if str(column.header) != name]
-    narrow = Table(
-        *kept, box=table.box, show_edge=table.show_edge, pad_edge=table.pad_edge,
-        collapse_padding=table.collapse_padding,
-    )  # fmt: skip
-    narrow.rows = table.rows
-    return narrow
+    shown = {name: str(name).replace("_", " ") for name in rows.columns}
+    columns = {shown[name]: show_number(name) if name in numeric else show_text(name) for name in rows.columns}
+    texts = [shown[name] for name in rows.columns if name not in numeric]
+    expendable = [shown[name] for name in reversed(numeric) if name not in ANSWERS]
+    print_table(rows, columns, texts=texts, expendable=expendable)

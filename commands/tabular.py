@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
-from attngeo.bounds import printable
 from attngeo.estimators import tabular as models
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
 from attngeo.papers.runs import perform_runs
@@ -25,7 +22,7 @@ from .messages import say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Terminal, format_mean, format_number, print_frame, print_table, show_number
+from .tables import Cell, Terminal, format_mean, print_frame, print_table, show_number, show_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,8 +66,7 @@ def fit(
 def _print_scores(rows: pd.DataFrame) -> None:
     names, first = ("accuracy", "mse", "log_loss", "calibration_error"), rows.iloc[0]
     numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
-    labels = {"method": lambda row: METHOD_LABELS[row["method"]]}
-    print_table(rows, labels | numbers, is_bold=lambda row: row["method"] == OURS)
+    print_table(rows, {"method": _show_method} | numbers, style=_style, rule="tight")
     Terminal().print(f"{first['train_rows']:,} rows train, {first['test_rows']:,} test.", highlight=False)
 
 
@@ -165,30 +161,38 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     from attngeo.papers.wibisono2023.tables import describe_advantage, labels_of, measure_advantage, summarise_methods
 
     summary, labels = summarise_methods(frame), labels_of(frame)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in (*labels, "method", "runs", "accuracy", "paper", "mse", "paper"):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
-    previous: list[Any] | None = None
-    for row in summary.to_dict("records"):
-        setting = [row[name] for name in labels]
-        if previous not in (None, setting):
-            table.add_section()
-        texts = [f"{value:g}" if isinstance(value, float) else printable(str(value)) for value in setting]
-        shown = [""] * len(setting) if setting == previous else texts
-        style = "bold" if row["method"] == OURS else ""
-        means = (
-            format_mean(row["accuracy_mean"], row["accuracy_sd"]), format_number(row["published_accuracy"]),
-            format_mean(row["mse_mean"], row["mse_sd"]), format_number(row["published_mse"]),
-        )  # fmt: skip
-        table.add_row(*map(Text, [*shown, METHOD_LABELS[row["method"]], str(row["runs"]), *means]), style=style)
-        previous = setting
+    rows = summary.assign(first=~summary.duplicated(labels))
+    columns: list[tuple[str, Cell]] = [
+        *((name, partial(_show_setting, name=name)) for name in labels),
+        ("method", _show_method),
+        ("runs", show_text("runs")),
+        ("accuracy", lambda row: format_mean(row["accuracy_mean"], row["accuracy_sd"])),
+        ("paper", show_number("published_accuracy")),
+        ("mse", lambda row: format_mean(row["mse_mean"], row["mse_sd"])),
+        ("paper", show_number("published_mse")),
+    ]
+    print_table(rows, columns, texts=["method"], section=labels, style=_style, expendable=["runs", "paper", "mse"])
     console = Terminal()
-    console.print(table)
     if frame.attrs.get("convention") == "text" and frame["published_accuracy"].notna().any():
         console.print("The paper's numbers are of other tables, which --convention published makes.")
     advantages = measure_advantage(frame)
     if len(advantages):
         console.print(describe_advantage(advantages), highlight=False)
+
+
+def _show_setting(row: Any, name: str) -> str:
+    """A value of the setting, in its first line."""
+    if not row["first"]:
+        return ""
+    return f"{row[name]:g}" if isinstance(row[name], float) else str(row[name])
+
+
+def _show_method(row: Any) -> str:
+    return METHOD_LABELS[row["method"]]
+
+
+def _style(row: Any) -> str:
+    return "bold" if row["method"] == OURS else ""
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from attngeo.papers.statements import ROUNDING, STATEMENTS, TheoryOptions, check_statements, select_statements
@@ -16,7 +14,7 @@ from .declare import with_options
 from .messages import say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows
 from .progress import Bar
-from .tables import Terminal, drop_columns, format_number
+from .tables import Cell, Terminal, print_table, show_number, show_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,23 +72,21 @@ def theory(
 def print_statements(frame: pd.DataFrame) -> None:
     """Print a line for each statement, then what was measured for those that are no identities or fail as printed."""
     console = Terminal()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("statement", no_wrap=True)
-    table.add_column("in the paper", overflow="fold")
-    for name in ("residual", "tolerance", "holds", "as printed"):
-        table.add_column(name, justify="right", no_wrap=True)
     papers = frame["paper"].str.partition(", ")
-    for paper, rows in frame.assign(paper=papers[0], place=papers[2]).groupby("paper", sort=False):
-        table.add_row(Text(str(paper), style="bold"))
-        for row in rows.to_dict("records"):
-            limits = (format_number(row[name], ".2g") for name in ("residual", "tolerance"))
-            answers = ("yes" if row[name] else "no" for name in ("holds", "as_printed"))
-            table.add_row(
-                *map(Text, (row["statement"], row["place"], *limits, *answers)),
-                style="" if row["holds"] else "bold red",
-            )
-        table.add_section()
-    console.print(drop_columns(table, console, ["in the paper"]))
+    rows = frame.assign(paper=papers[0], place=papers[2])
+    columns: dict[str, Cell] = {
+        "statement": show_text("statement"),
+        "in the paper": show_text("place"),
+        "residual": show_number("residual", ".2g"),
+        "tolerance": show_number("tolerance", ".2g"),
+        "holds": lambda row: "yes" if row["holds"] else "no",
+        "as printed": lambda row: "yes" if row["as_printed"] else "no",
+    }
+    print_table(
+        [row for _, members in rows.groupby("paper", sort=False) for row in members.to_dict("records")],
+        columns, texts=["statement", "in the paper"], section=["paper"], is_headed=True,
+        style=lambda row: "" if row["holds"] else "bold red", expendable=["in the paper"],
+    )  # fmt: skip
     for row in frame.to_dict("records"):
         if not row["holds"] or not row["as_printed"] or row["tolerance"] != ROUNDING:
             console.print(Text(row["statement"], style="bold"))

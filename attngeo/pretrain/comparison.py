@@ -193,12 +193,16 @@ def _train_one(setting: tuple[str, RunOptions], progress: ProgressCallback, *, f
 def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoError:
     """The error for runs that did not finish: that of the first which failed by itself, not by a signal."""
     faults = [outcome for outcome in failed if not isinstance(outcome.failure, InterruptedTrainingError)]
-    error = (faults or failed)[0].failure
+    first = (faults or failed)[0]
+    error = first.failure
     assert error is not None
     if len(faults) < 2:
         return error
+    name = f"{first.name}: " if first.is_raised else ""
     others = ", ".join(outcome.name for outcome in faults[1:])
-    return type(error)(f"{faults[0].name}: {error}; {len(faults)} of {total} runs failed, also {others}")
+    error.spelling = {option: f"${option}" for option in error.option}  # the new error spells them
+    text = f"{name}{error}; {len(faults)} of {total} runs failed, also {others}"
+    return type(error)(text, *error.option)
 
 
 def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:

@@ -79,7 +79,7 @@ def plot(
         return spec.make(*tables, options=options)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:  # a text in place of a number
+    except (TypeError, ValueError) as error:  # a text in place of a number
         raise DataError(f"{name} cannot be drawn ({first_line(error)}); expected the columns of {expected}") from error
 
 

@@ -90,13 +90,15 @@ class StudyTask(Generic[Setting]):
 class RunOutcome(Generic[Result]):
     """The end of one run. number, name: of its setting. result: of the function, if `failure` is None.
 
-    notes: what its progress said about results that were kept.
+    is_raised: whether the function raised the failure itself; its message need not name the run, as that of other
+    failures does. notes: what its progress said about results that were kept.
     """
 
     number: int
     name: str
     result: Result | None = None
     failure: AttnGeoError | None = None
+    is_raised: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -232,7 +234,7 @@ def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: Progr
     try:
         return RunOutcome(task.number, task.name, function(task.setting, report), notes=tuple(notes))
     except AttnGeoError as error:
-        failure = error
+        return RunOutcome(task.number, task.name, failure=error, is_raised=True, notes=tuple(notes))
     except Exception as error:
         failure = UnexpectedError.of(task.name, error)
         failure.__cause__ = error

@@ -132,6 +132,11 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_runs_of_a_comparison_that_fail_name_the_flag(inside: Run, tmp_path: Path) -> None:
+    done = inside("pretrain", "--compare", "default,symmetric", "--seq-len", "1000", cwd=tmp_path)
+    assert_fails(done, 2, "--seq-len", 1000, "2 of 2")
+
+
 @pytest.mark.slow
 def test_a_resumed_run_needs_its_folder_alone(attngeo: Run, options: list[object], tmp_path: Path) -> None:
     stored = TextPretrainOptions.of(
