@@ -65,7 +65,7 @@ class Transfer:
         if self._stream is None:
             return Sent(tensors, None)
         with torch.cuda.stream(self._stream):
-            copies = {name: each.pin_memory().to(self._device, non_blocking=True) for name, each in tensors.items()}
+            copies = {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
             return Sent(copies, self._stream.record_event())
 
     def receive(self, sent: Sent) -> dict[str, Tensor]:
@@ -84,6 +84,6 @@ def explain_memory(advice: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # torch has no class of its own for the memory of a CPU
-        if not any(each in str(error) for each in ("allocate memory", "not enough memory", "out of memory")):
+        if not any(text in str(error) for text in ("allocate memory", "not enough memory", "out of memory")):
             raise
         raise TrainingError(f"a batch needs more memory than there is; {advice} ({first_line(error)})") from None

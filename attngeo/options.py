@@ -296,9 +296,9 @@ def _decorator(keywords: Any) -> Any:
         def accept(*subjects: Any, **values: Any) -> Any:
             for name in values:
                 if name not in signature.parameters or name == "self":
-                    known = [known for known in signature.parameters if known != "self"]
+                    names = [parameter for parameter in signature.parameters if parameter != "self"]
                     called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-                    raise UnknownOptionError(f"{called}() has no option {name!r}; {advise(name, known)}", name)
+                    raise UnknownOptionError(f"{called}() has no option {name!r}; {advise(name, names)}", name)
             rest = {name: value for name, value in values.items() if name not in options_of(keywords)}
             for name, kind in parts.items():
                 chosen = {option: values[option] for option in options_of(kind) if option in values}

@@ -145,24 +145,24 @@ def _ask_one(
     embedding = replace(embedding, ref=next(name for name in names if name not in taken))
     lexicon = build_lexicon(embedding, words, options)
     rows = [lexicon.rows_of(question) for question in questions]
-    known = [place for place, row in enumerate(rows) if row is not None]
+    places = [place for place, row in enumerate(rows) if row is not None]
     log.info(
         "%s: %d vectors of %d dimensions, %d candidates; %d of %d questions have only known words",
-        embedding.ref, *embedding.matrix.shape, len(lexicon.candidates), len(known), len(rows),
+        embedding.ref, *embedding.matrix.shape, len(lexicon.candidates), len(places), len(rows),
     )  # fmt: skip
-    notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _describe_case(lexicon, questions, len(known))
+    notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _describe_case(lexicon, questions, len(places))
     frame = _build_frame(questions, embedding.ref)
     frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}
     frame["known"] = [row is not None for row in rows]
-    if known:
+    if places:
         terms, answers = _encode([row for row in rows if row is not None])
         result = ask(
             Space(lexicon, options), terms, answers, method=options.method, top_k=options.top_k,
             memory=int(options.memory), progress=progress,
         )  # fmt: skip
-        frame.loc[known, "rank"] = result.rank.tolist()
-        frame.loc[known, "cosine"] = result.cosine.tolist()
-        frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
+        frame.loc[places, "rank"] = result.rank.tolist()
+        frame.loc[places, "cosine"] = result.cosine.tolist()
+        frame.loc[places, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
     return frame, notes
 
 

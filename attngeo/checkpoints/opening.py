@@ -17,7 +17,6 @@ from torch import Tensor
 
 from attngeo.bounds import in_utf8
 from attngeo.checkpoints.files import (
-    INDEX_SUFFIX,
     THREADS,
     Index,
     find_only_weights,
@@ -140,9 +139,9 @@ class FileStore:
         at_once: int = 1,
     ) -> None:
         self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, revision, offline
-        self.main_file, self.format = main_file, require_format(main_file.removesuffix(INDEX_SUFFIX), ref).name
-        self.folder: Path | None = folder
         self._files = [main_file] if index is None else index.files
+        self.main_file, self.format = main_file, require_format(self._files[0], ref).name
+        self.folder: Path | None = folder
         self._open_source, self._index, self._at_once = open_source, index, at_once
         self._other = other or (lambda name: path if (path := folder / name).is_file() else None)
         self._sources: dict[str, ByteSource] = {}

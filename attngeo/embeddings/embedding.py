@@ -90,9 +90,10 @@ class Embedding:
         return bool(sum(word != word.lower() for word in words) > LEAST_CASED_SHARE * len(words))
 
 
-def find_finite_rows(matrix: Tensor, block: int = 4096) -> Tensor:
+def find_finite_rows(matrix: Tensor) -> Tensor:
     """Whether each row [rows] of `matrix` [rows, width] is finite. Works in blocks, to need little memory."""
     finite = torch.empty(len(matrix), dtype=torch.bool)
+    block = 4096
     for start in range(0, len(matrix), block):
         finite[start : start + block] = matrix[start : start + block].isfinite().all(1)
     return finite

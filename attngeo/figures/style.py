@@ -199,7 +199,7 @@ def _lighten(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts) if share else colour
 
 
-def _fade(colour: str, opacity: float = 0.2) -> str:
+def _fade(colour: str) -> str:
     """The colour of a band around a line of this colour."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
+    return f"rgba({red},{green},{blue},0.2)"

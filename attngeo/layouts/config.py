@@ -204,8 +204,8 @@ def list_words(name: str) -> list[str]:
 
 def _name_part(section: ConfigSection) -> str:
     words = split_words(section.key)
-    known = (*(synonyms[0] for synonyms in SYNONYMS), "decoder", "encoder")
-    return next((word for word in known if word in words), section.key.removesuffix("_config"))
+    parts = (*(synonyms[0] for synonyms in SYNONYMS), "decoder", "encoder")
+    return next((word for word in parts if word in words), section.key.removesuffix("_config"))
 
 
 def _states_heads(fields: Mapping[str, Any]) -> bool:
@@ -265,10 +265,10 @@ def read_heads(
     list that has one value for each stage; None if there are no stages. words: those of the module's name, in their
     order. Raises CorruptCheckpointError if the number of heads is missing, or if a number is not a positive integer.
     """
-    known = [*words, role]
+    names = [*words, role]
     if isinstance(nested := section.get("attn_config"), Mapping):
         section = {**section, **nested}
-    heads = _read_positive(HEADS, section, defaults, known, stage, ref)
+    heads = _read_positive(HEADS, section, defaults, names, stage, ref)
     if heads is None:
         raise CorruptCheckpointError(
             f"{ref}: config.json has no number of attention heads, looked for {', '.join(HEADS)}"
@@ -277,8 +277,8 @@ def read_heads(
     ratio = section.get("head_ratio", defaults.get("head_ratio", 1))
     return HeadConfig(
         max(heads // ratio, 1) if type(ratio) is int and ratio > 0 else heads,
-        key_heads=_read_positive(KEY_HEADS, section, defaults, known, stage, ref),
-        head_dim=_read_positive(HEAD_DIM, section, defaults, known, stage, ref),
+        key_heads=_read_positive(KEY_HEADS, section, defaults, names, stage, ref),
+        head_dim=_read_positive(HEAD_DIM, section, defaults, names, stage, ref),
     )
 
 

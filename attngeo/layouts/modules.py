@@ -105,8 +105,8 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) 
         halves += other
     others = _leave_out_others(attending, names)
     lacking = _find_halves(halves, attending, ref)
-    read = {join(module.name, weight) for module in attending.values() for weight in _weights(module.layout)}
-    left_out = find_left_out(names, read, [*attending, *others], lacking)
+    tensors = {join(module.name, weight) for module in attending.values() for weight in _weights(module.layout)}
+    left_out = find_left_out(names, tensors, [*attending, *others], lacking)
     if not attending:
         raise explain_nothing_found(names, config, others | left_out, ref)
     return list(attending.values()), left_out | others
@@ -266,35 +266,35 @@ NORM = re.compile(r"norm|(^|[._])ln[._]")
 
 
 def find_left_out(
-    names: Collection[str], read: Collection[str], known: Collection[str], halves: Mapping[str, str]
+    names: Collection[str], tensors: Collection[str], modules: Collection[str], halves: Mapping[str, str]
 ) -> dict[str, str]:
     """What may be attention and is not read: name pattern → reason.
 
-    read: the tensors that are read. known: the modules that are read, and those whose reason is known. halves: the
+    tensors: those that are read. modules: those that are read, and those whose reason is known. halves: the
     reasons for modules that have queries or keys only.
     """
-    unread = _find_unread(names, read, known)
+    unread = _find_unread(names, tensors, modules)
     reasons = dict.fromkeys(unread, UNKNOWN) | _find_changed(unread, names) | dict(halves)
     return dict(_name_others(*item) for item in reasons.items())
 
 
-def _find_unread(names: Iterable[str], read: Collection[str], listed: Collection[str]) -> list[str]:
+def _find_unread(names: Iterable[str], tensors: Collection[str], listed: Collection[str]) -> list[str]:
     """Name patterns of what may be attention and that no layout reads.
 
     They are query projections of repeated layers, and modules called attention with two weights or more.
     """
     queries, weights = set(), defaultdict(set)
     for name in names:
-        if name in read or not name.endswith(".weight") or NORM.search(name):
+        if name in tensors or not name.endswith(".weight") or NORM.search(name):
             continue
         if UNREAD.search(name) and (NUMBER.search(name) or "att" in name.lower()):
             queries.add(pattern_of(name))
         if at := ATTENTION.match(name):
             weights[at[1]].add(name)
     inside = {".".join(name.split(".")[:depth]) for name in listed for depth in range(len(name.split(".")) + 1)}
-    modules = {pattern_of(module) for module, tensors in weights.items() if len(tensors) > 1 and module not in inside}
-    known = {pattern_of(name) for name in listed}
-    modules = {module for module in modules if not any(is_in(module, other) for other in known)}
+    modules = {pattern_of(module) for module, parts in weights.items() if len(parts) > 1 and module not in inside}
+    others = {pattern_of(name) for name in listed}
+    modules = {module for module in modules if not any(is_in(module, other) for other in others)}
     queries |= {pattern_of(name) for name in names if ADAPTER.search(name)}
     return sorted(queries | {module for module in modules if not any(is_in(name, module) for name in queries)})
 

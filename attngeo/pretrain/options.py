@@ -27,6 +27,7 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Options,
+    advise,
     option,
     options_of,
 )
@@ -209,10 +210,10 @@ class PretrainOptions(Options):
             raise UsageError(f"$warmup is {self.warmup}, expected at most the {self.steps} steps; lower it", "warmup")
 
     @classmethod
-    def of(cls, model: str = "", **given: Any) -> Self:
+    def of(cls, model: str = "", **options: Any) -> Self:
         """The options of a run of `model`: those given, and for the others what the model is trained with by default.
 
-        model: a name of `PRESETS`, or the path of a transformers config.json. given: options by name; None means not
+        model: a name of `PRESETS`, or the path of a transformers config.json. options: by name; None means not
         given. If `steps` is given, the warm-up is at most a tenth of them, and a short run has about ten logs.
         Raises UsageError, also for an option of the other task.
         """
@@ -221,12 +222,12 @@ class PretrainOptions(Options):
         if preset is not None and preset.task != cls.TASK:
             names = ", ".join(name for name, other in PRESETS.items() if other.task == cls.TASK)
             raise UsageError(f"model {model} is trained on {preset.task}s, not {cls.TASK}s; expected one of: {names}")
-        chosen = {name: value for name, value in given.items() if value is not None}
+        chosen = {name: value for name, value in options.items() if value is not None}
         for name in chosen.keys() - options_of(cls).keys():
             for other in KINDS.values():
                 if name in options_of(other):
                     raise UsageError(f"${name} is for {other.TASK}s, but this run has {cls.TASK}s; leave it out", name)
-            raise UsageError(f"there is no option {name!r}")
+            raise UsageError(f"there is no option {name!r}; {advise(name, options_of(cls))}", name)
         if chosen.get("objective") == "clm":
             refuse_masking(chosen)
         defaults = preset.options if preset else DEFAULTS[cls.TASK]
@@ -368,9 +369,9 @@ class ComparisonOptions(Options):
             one_of("objectives", objective, Objective)
 
 
-def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, dict[str, Any]]:
+def separate_comparison(options: Mapping[str, Any]) -> tuple[ComparisonOptions, dict[str, Any]]:
     """The options of a comparison among those given, and the options of its runs. Raises UsageError."""
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value is not None}
     compared = {name: chosen[name] for name in options_of(ComparisonOptions) if name in chosen}
     comparison = ComparisonOptions(**compared)
     rest = {name: value for name, value in chosen.items() if name not in compared}
@@ -383,9 +384,9 @@ def separate_comparison(given: Mapping[str, Any]) -> tuple[ComparisonOptions, di
     return comparison, rest
 
 
-def refuse_masking(given: Mapping[str, Any]) -> None:
+def refuse_masking(options: Mapping[str, Any]) -> None:
     """Raise UsageError if these options of a run that masks no tokens say how many it masks."""
-    if "mlm_probability" in given:
+    if "mlm_probability" in options:
         raise UsageError(
             "$mlm_probability is for the objective mlm, expected $objective mlm, got clm; leave it out",
             "mlm_probability",
@@ -393,15 +394,15 @@ def refuse_masking(given: Mapping[str, Any]) -> None:
         )
 
 
-def make_options(model: str = "", *, task: Task | None = None, **given: Any) -> RunOptions:
+def make_options(model: str = "", *, task: Task | None = None, **options: Any) -> RunOptions:
     """The options of a run, of the class for its task: see `PretrainOptions.of`.
 
     task: by default that of the model, or of the data if they are digits or cifar10, otherwise text.
     """
     if task is None:
         preset = PRESETS.get(model or "")
-        task = preset.task if preset else "image" if given.get("data") in IMAGE_DATA else "text"
-    return KINDS[one_of("task", task, Task)].of(model or "", **given)
+        task = preset.task if preset else "image" if options.get("data") in IMAGE_DATA else "text"
+    return KINDS[one_of("task", task, Task)].of(model or "", **options)
 
 
 def make_absolute(option: str, reference: str) -> str:
@@ -468,12 +469,12 @@ def read_settings(folder: Path) -> RunOptions:
         ) from None
 
 
-def resume_options(stored: Kind, given: Mapping[str, Any], folder: Path) -> Kind:
-    """The options of a run in a folder, with those of `given` that a resumed run may change.
+def resume_options(stored: Kind, options: Mapping[str, Any], folder: Path) -> Kind:
+    """The options of a run in a folder, with those of `options` that a resumed run may change.
 
-    given: options by name; None means not given. Raises UsageError for any other difference.
+    options: by name; None means not given. Raises UsageError for any other difference.
     """
-    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    asked: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, value in asked.items():
         if name not in options_of(type(stored)):
             raise UsageError(f"${name} is not an option of the {stored.TASK} run in {folder}; leave it out", name)

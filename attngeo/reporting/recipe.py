@@ -75,16 +75,16 @@ def compare_with_published(rows: pd.DataFrame) -> pd.DataFrame:
     The last column is the known mistake in the published values, empty if there is none.
     """
     table = summarise(rows)
-    known = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
+    values = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
     for score in [score for score in score_names() if score in published_scores()]:
-        table[f"{score}_published"] = [float(row.get(score, "nan")) for row in known]
+        table[f"{score}_published"] = [float(row.get(score, "nan")) for row in values]
         table[f"{score}_difference"] = table[statistic(score, "median")] - table[f"{score}_published"]
-    return table.assign(erratum=[row.get("erratum", "") for row in known])[list(published_columns())]
+    return table.assign(erratum=[row.get("erratum", "") for row in values])[list(published_columns())]
 
 
 def _with_labels(columns: Iterable[str]) -> Callable[[Collection[str] | None], tuple[str, ...]]:
     """The columns of a table of methods: the labels of settings that the results have, and these."""
-    return lambda known: (*(name for name in LABELS if known is None or name in known), *columns)
+    return lambda names: (*(name for name in LABELS if names is None or name in names), *columns)
 
 
 VIEWS = {
@@ -314,10 +314,10 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
 def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
     spec, options = figure.spec, figure.shown
     keys = (("of",) if spec.columns else ("model",)) + (("models",) if "model" in spec.columns else ())
-    known = (*spec.options, *keys, *(("model",) if spec.from_saved else ()))
+    settings = (*spec.options, *keys, *(("model",) if spec.from_saved else ()))
     for name in type(figure).model_fields:
-        if name in figure.model_fields_set and name not in ("kind", "caption", *known):
-            yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(known)}"
+        if name in figure.model_fields_set and name not in ("kind", "caption", *settings):
+            yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(settings)}"
     if "score" in figure.model_fields_set and options.score not in spec.scores:
         yield (*place, "score"), f"score is {options.score!r}, expected one of: {', '.join(spec.scores)}"
     if figure.model is not None and figure.of is not None:
@@ -335,10 +335,10 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
 def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tuple[Place, str]]:
     view, request = VIEWS[table.show], recipe.find_request(table.of)
     yield from _check_reference(recipe, place, table.of, view.needs, where=table.where)
-    known = view.columns(None if request is None else request.question.list_columns())
+    columns = view.columns(None if request is None else request.question.list_columns())
     for column in table.columns or ():
-        if known is not None and column not in known:
-            yield (*place, "columns"), explain_unknown_column(column, known)
+        if columns is not None and column not in columns:
+            yield (*place, "columns"), explain_unknown_column(column, columns)
 
 
 def _check_reference(
@@ -348,8 +348,8 @@ def _check_reference(
     """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
     request = recipe.find_request(name)
     if request is None:
-        known = ", ".join(request.name for request in recipe.results) or "(none)"
-        yield (*place, "of"), f"there are no results {name!r}, expected one of: {known}"
+        names = ", ".join(request.name for request in recipe.results) or "(none)"
+        yield (*place, "of"), f"there are no results {name!r}, expected one of: {names}"
         return
     known_columns = request.question.list_columns()
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
@@ -359,8 +359,8 @@ def _check_reference(
         yield (*place, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
     for model in models or ():
         if request.model_names and model not in request.model_names:
-            known = ", ".join(request.model_names)
-            yield (*place, "models"), f"{name!r} has no model {model!r}, expected one of: {known}"
+            names = ", ".join(request.model_names)
+            yield (*place, "models"), f"{name!r} has no model {model!r}, expected one of: {names}"
     for column in where:
         if known_columns is not None and column not in known_columns:
             yield (*place, "where", column), explain_unknown_column(column, known_columns)

@@ -68,9 +68,9 @@ def spread_of(rows: pd.DataFrame) -> dict[str, float]:
     as numpy's default.
     """
     heads = rows["head"].notna()
-    known = rows.reindex(columns=list(score_names())).astype("float64")
+    scores = rows.reindex(columns=list(score_names())).astype("float64")
     return {
-        statistic(score, place, heads=of_heads): float(known.loc[heads if of_heads else ~heads, score].quantile(share))
+        statistic(score, place, heads=of_heads): float(scores.loc[heads if of_heads else ~heads, score].quantile(share))
         for of_heads in (False, True)
         for score in score_names()
         for place, share in QUANTILES.items()
@@ -102,10 +102,10 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     refuse_repeated(rows)
     summaries = []
     for (model, stack), members in rows.groupby(["model", "stack"], sort=False):
-        known = list(members["parameters"].dropna()) if "parameters" in members else []
+        sizes = list(members["parameters"].dropna()) if "parameters" in members else []
         heads = members["head"].notna()
         counts = {
-            "model": model, "stack": stack, "parameters": known[0] if known else pd.NA,
+            "model": model, "stack": stack, "parameters": sizes[0] if sizes else pd.NA,
             "layers": int(members.loc[~heads, first_score].count()),
             "heads": int(members.loc[heads, first_score].count()),
         }  # fmt: skip
@@ -163,8 +163,8 @@ class Outcome:
         values = ", ".join(f"{name} is {_number(value)}" for name, value in self.values.items())
         if not values:
             return "no scores were computed"
-        known = not any(map(math.isnan, self.values.values()))
-        return f"{values}, so the condition cannot be evaluated" if self.holds is None and known else values
+        has_values = not any(map(math.isnan, self.values.values()))
+        return f"{values}, so the condition cannot be evaluated" if self.holds is None and has_values else values
 
     @property
     def complaint(self) -> str:
@@ -253,9 +253,9 @@ class Condition:
 
     def _note_name(self, name: str) -> float:
         """A number that no other name has, to check the condition with. Raises UsageError for an unknown name."""
-        known = condition_names()
-        if name not in known:
-            near = [f"{name}.median"] if f"{name}.median" in known else get_close_matches(name, known, n=1)
+        names = condition_names()
+        if name not in names:
+            near = [f"{name}.median"] if f"{name}.median" in names else get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else "expected a name such as symmetry.median"
             raise UsageError(f"the condition {self.expression!r} names {name!r}, which is not in the summary; {hint}")
         if name not in self.names:

@@ -139,11 +139,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Product(query, key, running, self._products)
 
     def _keep(self, products: list[Product]) -> None:
-        known = self.seen.products
-        number = known[-1].softmax + 1 if known else 0
+        record = self.seen.products
+        number = record[-1].softmax + 1 if record else 0
         for product in products:
             product.softmax = number
-            known.append(product)
+            record.append(product)
 
     def drop_unused(self) -> None:
         """Drop the products that went through a softmax whose result nothing used."""
@@ -235,8 +235,8 @@ def _input_hook(
                 if width in widths:
                     shape = [width if i == axis else 1 for i in range(value.ndim)]
                     return vectors(width).to(value).reshape(shape).expand_as(value).clone()
-        known = others.setdefault((module_name, call, name), value.detach().clone())
-        return known.clone() if known.shape == value.shape else value
+        first = others.setdefault((module_name, call, name), value.detach().clone())
+        return first.clone() if first.shape == value.shape else value
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         call = next(calls)

@@ -141,6 +141,14 @@ def test_an_index_of_another_name_is_read(tmp_path: Path) -> None:
     assert Q0 in open_store(folder).names
 
 
+def test_an_index_whose_name_has_no_format_is_read(tmp_path: Path) -> None:
+    folder = write_sharded(tmp_path)
+    index = (folder / "model.safetensors.index.json").rename(folder / "ema.index.json")
+    store = open_store(index)
+    assert Q0 in store.names
+    assert store.format == "safetensors"
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_gguf_is_refused_with_advice(named: bool, tmp_path: Path) -> None:
     path = write_config(tmp_path) / "model-Q4_K_M.gguf"

@@ -228,3 +228,8 @@ def test_a_value_of_another_type_is_refused(name: str, value: object, tmp_path: 
     (tmp_path / SETTINGS).write_text(json.dumps(stored | {name: value}))
     with pytest.raises(TrainingError, match=f"{name} is {value!r}"):
         read_settings(tmp_path)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match=r"'stepz'.*steps"):
+        make_options(stepz=3)

@@ -172,8 +172,8 @@ class MaskedAttention(nn.Module):
         vectors = torch.zeros_like(masked)
         for rows, length in _group_by_length(known if present is None else present, tokens.shape[2]):
             parts = (part[rows, :length] for part in (tokens, masked, known))
-            read = self._read_all(*parts, causal=False)
-            vectors.index_put_((rows[:, None], torch.arange(length, device=rows.device)), read.to(vectors.dtype))
+            group = self._read_all(*parts, causal=False)
+            vectors.index_put_((rows[:, None], torch.arange(length, device=rows.device)), group.to(vectors.dtype))
         return vectors
 
     def read_one(self, tokens: Tensor, masked: Tensor, known: Tensor, position: int, *, causal: bool) -> Tensor:
@@ -278,17 +278,17 @@ def _step(layer: MaskedLayer, x: Tensor, keys: Keys, seen: Tensor) -> Tensor:
     return layer.join(x, layer.add(weights @ keys.value))
 
 
-def _read(layer: MaskedLayer, masked: Tensor, keys: Keys, own: Keys, seen: Tensor) -> Tensor:
+def _read(layer: MaskedLayer, masked: Tensor, keys: Keys, masked_keys: Keys, seen: Tensor) -> Tensor:
     """The masked tokens after a layer: each sees the other tokens, and itself as it is masked.
 
-    keys: of the tokens. own: of the masked ones. seen: [B, I or more, J].
+    keys: of the tokens. masked_keys: of the masked ones. seen: [B, I or more, J].
     """
     query = layer.queries(masked)
     is_own = mark_own(masked, seen.shape[-1])
-    logits = torch.where(is_own, (query * own.key).sum(-1, keepdim=True), query @ keys.key.transpose(-1, -2))
+    logits = torch.where(is_own, (query * masked_keys.key).sum(-1, keepdim=True), query @ keys.key.transpose(-1, -2))
     weights = layer.weigh(logits, (seen[:, : masked.shape[1]] | is_own)[:, None])  # [B, H, I, J]
     others = weights.masked_fill(is_own, 0)
-    mixed = others @ keys.value + (weights - others).sum(-1, keepdim=True) * own.value
+    mixed = others @ keys.value + (weights - others).sum(-1, keepdim=True) * masked_keys.value
     return layer.join(masked, layer.add(mixed))
 
 
@@ -298,21 +298,22 @@ def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, visible: T
     The copies have the queries, keys and values of the sequence, but for those of the masked token. visible: which
     tokens those of each copy see, [B, I, J].
     """
-    keys, own, query = layer.keys(tokens), layer.keys(masked), layer.queries(tokens)
+    keys, masked_keys, query = layer.keys(tokens), layer.keys(masked), layer.queries(tokens)
     is_own = mark_own(masked, tokens.shape[1]).unsqueeze(1)  # [I, 1, J]
     logits = (query @ keys.key.transpose(-1, -2)).unsqueeze(2)
-    masks = (own.key @ query.transpose(-1, -2)).unsqueeze(-1)  # each token's logit for the mask: [B, H, I, J, 1]
+    # Each token's logit for the mask, [B, H, I, J, 1].
+    masks = (masked_keys.key @ query.transpose(-1, -2)).unsqueeze(-1)
     weights = layer.weigh(torch.where(is_own, masks, logits), visible[:, None, :, None])  # [B, H, I, J, J]
     others = weights.masked_fill(is_own, 0)
     mixed = (others.flatten(2, 3) @ keys.value).view(*others.shape[:4], -1)
-    mixed = mixed + (weights - others).sum(-1, keepdim=True) * own.value.unsqueeze(3)
+    mixed = mixed + (weights - others).sum(-1, keepdim=True) * masked_keys.value.unsqueeze(3)
     once = tokens if layer.shape.residual else torch.zeros_like(tokens)
     if layer.output is None:
         output = torch.eye(layer.shape.width).to(tokens)
     else:
         once, output = (once + layer.output.bias if layer.shape.bias else once), layer.output.weight
-    read = _read(layer, masked, keys, own, visible)
-    return MixedCopies(once, mixed.permute(0, 2, 3, 1, 4).flatten(3), output, read)
+    after = _read(layer, masked, keys, masked_keys, visible)
+    return MixedCopies(once, mixed.permute(0, 2, 3, 1, 4).flatten(3), output, after)
 
 
 def _expand(layer: MaskedLayer, copies: MixedCopies) -> Tensor:

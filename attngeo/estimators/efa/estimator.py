@@ -168,15 +168,15 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if HELD_OUT not in tables and options.validation_fraction:
             sequences[TRAINING], sequences[HELD_OUT] = hold_out(sequences[TRAINING], options)
             names[HELD_OUT] = "held-out"
-        architecture, read = self.architecture_, list(sequences.values())
-        self._shape = describe_data(options, architecture, family, self._shape, read)
+        architecture, training = self.architecture_, list(sequences.values())
+        self._shape = describe_data(options, architecture, family, self._shape, training)
         with seeded(draw_generator(options.random_state).initial_seed()):
             self.model_ = make_model(options, architecture, family, self._shape)
         if TEST in tables:
             sequences[TEST] = self._reader.read(tables[TEST], source=TEST)
         for source, rows in sequences.items():
             self.model_.check(rows, options.value, source if source in tables else TRAINING)
-        self.history_ = train_model(self.model_, read, options, architecture, folder=folder, progress=progress)
+        self.history_ = train_model(self.model_, training, options, architecture, folder=folder, progress=progress)
         self._tables = {names[source]: rows for source, rows in sequences.items()}
 
     def _make_options(self) -> EfaOptions:
@@ -219,8 +219,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def measure(self, data: pd.DataFrame, train: pd.DataFrame) -> Measured:
         """How probable the rows of a table are, beside what is known without a context from training rows."""
         self._require_fit()
-        read = [self._reader.read(table) for table in (data, train)]
-        return measure_rows(self.model_, read[0], read[1], self.options_)
+        rows, train_rows = (self._reader.read(table) for table in (data, train))
+        return measure_rows(self.model_, rows, train_rows, self.options_)
 
     def measure_fit(self, **tables: pd.DataFrame) -> dict[str, Measured]:
         """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation"), of
@@ -231,8 +231,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "_tables"):
             raise UsageError("the model has no training rows; call fit, or measure with a training table")
         train = self._tables["train"]
-        read = self._tables | {name: self._reader.read(table, source=name) for name, table in tables.items()}
-        return {name: measure_rows(self.model_, table, train, self.options_) for name, table in read.items()}
+        sequences = self._tables | {name: self._reader.read(table, source=name) for name, table in tables.items()}
+        return {name: measure_rows(self.model_, table, train, self.options_) for name, table in sequences.items()}
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.

@@ -99,12 +99,12 @@ class ItemAttention(nn.Module):
 
     def read(self, batch: Batch) -> Tensor:
         """The vector X'_ii of each masked position, [B, I, K]."""
-        read: Tensor = self.attention(*self.embed(batch), causal=self.causal)
-        return read
+        vectors: Tensor = self.attention(*self.embed(batch), causal=self.causal)
+        return vectors
 
-    def decode(self, read: Tensor) -> Tensor:
+    def decode(self, vectors: Tensor) -> Tensor:
         """Logits of all items, [..., D], from the vectors of masked positions."""
-        logits: Tensor = self.center(read)
+        logits: Tensor = self.center(vectors)
         return logits
 
     def forward(self, batch: Batch) -> Tensor:
@@ -205,12 +205,12 @@ class ValueAttention(nn.Module):
 
     def read(self, batch: Batch) -> Tensor:
         """The vector Y'_ii of each position whose value is masked, [B, I, n]."""
-        read: Tensor = self.attention(*self.embed(batch), causal=self.causal)
-        return read
+        vectors: Tensor = self.attention(*self.embed(batch), causal=self.causal)
+        return vectors
 
-    def decode(self, read: Tensor) -> Tensor:
+    def decode(self, vectors: Tensor) -> Tensor:
         """λ2 of the vectors of masked positions, [..., n]."""
-        raw: Tensor = read[..., -1] * self.shape.head_scale if self.head is None else self.head(read)[..., 0]
+        raw: Tensor = vectors[..., -1] * self.shape.head_scale if self.head is None else self.head(vectors)[..., 0]
         return raw
 
     def forward(self, batch: Batch) -> Tensor:

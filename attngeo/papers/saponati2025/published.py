@@ -43,11 +43,11 @@ def published_of(model: str, role: str) -> dict[str, Any] | None:
 
     Rows without a known mistake come first. A row without an owner matches only the owners in `OWNERS`.
     """
-    known = published_scores()
+    scores = published_scores()
     name = model.partition("@")[0].lower()
     names = [name, name.partition("/")[2]] if name.partition("/")[0] in OWNERS else [name]
-    for each in names:
-        rows = known[(known["model"].str.lower() == each) & (known["role"] == role)]
+    for spelling in names:
+        rows = scores[(scores["model"].str.lower() == spelling) & (scores["role"] == role)]
         if len(rows):
             return dict(rows.sort_values("erratum", kind="stable").iloc[0])
     return None

@@ -76,24 +76,24 @@ def explain(
     over the four words, as a share of its mean. Questions with words that the corpus lacks are left out.
     Raises DataUnavailableError, DataError if the corpus is empty or too large, QuestionError if no question is left.
     """
-    known = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
-    name = "the corpus" if known is corpus else corpus
-    questions, notes = _choose_questions(known, str(name), options)
-    cells = known.size * sum(len(sentence) for sentence in known.sentences)
-    if known.size > MOST_WORDS or cells > MOST_CELLS:
+    text = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
+    name = "the corpus" if text is corpus else corpus
+    questions, notes = _choose_questions(text, str(name), options)
+    cells = text.size * sum(len(sentence) for sentence in text.sentences)
+    if text.size > MOST_WORDS or cells > MOST_CELLS:
         raise DataError(
-            f"the corpus has {known.size:,} different words and {cells // known.size:,} in all, expected at most "
+            f"the corpus has {text.size:,} different words and {cells // text.size:,} in all, expected at most "
             f"{MOST_WORDS:,} different ones, and a product of at most {MOST_CELLS:,}; use fewer sentences"
         )
-    examples = examples_of(known)
+    examples = examples_of(text)
     rows = []
     for model in ("cbow", "attention"):
-        vectors, tau = train_model(model, known, examples, options, progress)
-        rows += [_make_row(model, known, examples, vectors, tau, question) for question in questions]
+        vectors, tau = train_model(model, text, examples, options, progress)
+        rows += [_make_row(model, text, examples, vectors, tau, question) for question in questions]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     about: dict[Any, Any] = {
         "title": "Word analogies and paraphrases", "questions": str(options.questions), "seed": options.seed,
-        "dimensions": options.dimensions, "sentences": len(known.sentences), "words": known.size, "notes": notes,
+        "dimensions": options.dimensions, "sentences": len(text.sentences), "words": text.size, "notes": notes,
     }  # fmt: skip
     frame.attrs = about | software() | machine()
     return frame
@@ -122,18 +122,19 @@ def _choose_questions(corpus: Corpus, name: str, options: ExplainOptions) -> tup
     is_toy = options.questions == GOOGLE and corpus.words == WORDS
     asked = as_questions(TOY_QUESTIONS if is_toy else options.questions).without_duplicates()
     words = [{question.a, question.b, question.c, question.answers[0]} for question in asked.questions]
-    known = [
+    questions = [
         question
         for question, needed in zip(asked.questions, words, strict=True)
         if len(needed) == 4 and needed.issubset(corpus.words)
     ]
-    if not known:
+    if not questions:
         raise QuestionError(
             f"{name}: it has all words of none of the {len(asked.questions):,} questions ({asked.name}); "
             "name a file of questions about its words with --questions"
         )
-    left = len(asked.questions) - len(known)
-    return known, [f"{left:,} of {len(asked.questions):,} questions have words that the corpus lacks"] if left else []
+    left = len(asked.questions) - len(questions)
+    note = f"{left:,} of {len(asked.questions):,} questions have words that the corpus lacks"
+    return questions, [note] if left else []
 
 
 def train_model(

@@ -205,15 +205,15 @@ def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
 
     Each column but the cylinders is cut at its terciles over all these cars.
     """
-    known = cars.dropna()
-    known = known[known[CYLINDERS].isin(KEPT_CYLINDERS)]
-    is_american = (known[ORIGIN] == AMERICAN).to_numpy()
-    if not 0 < is_american.sum() < len(known):
+    rows = cars.dropna()
+    rows = rows[rows[CYLINDERS].isin(KEPT_CYLINDERS)]
+    is_american = (rows[ORIGIN] == AMERICAN).to_numpy()
+    if not 0 < is_american.sum() < len(rows):
         raise DataError(
-            f"{int(is_american.sum())} of {len(known)} cars with 4, 6 or 8 cylinders have origin {AMERICAN}, expected "
+            f"{int(is_american.sum())} of {len(rows)} cars with 4, 6 or 8 cylinders have origin {AMERICAN}, expected "
             "some that have and some that have not"
         )
-    codes = {name: quantile_codes(known[name].to_numpy(), N_CLASSES) for name in NUMBERS}
-    codes[CYLINDERS] = np.searchsorted(KEPT_CYLINDERS, known[CYLINDERS])
+    codes = {name: quantile_codes(rows[name].to_numpy(), N_CLASSES) for name in NUMBERS}
+    codes[CYLINDERS] = np.searchsorted(KEPT_CYLINDERS, rows[CYLINDERS])
     x, y = np.column_stack([codes[name] for name in FEATURES]), codes[RESPONSE]
     return ShiftedTable(Rows(x[is_american], y[is_american]), Rows(x[~is_american], y[~is_american]))
