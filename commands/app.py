@@ -158,6 +158,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         return describe_error(error), error.exit_code
     if isinstance(error, typer.TyperException):
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
+        message = message.replace(": Value error, ", ": ", 1)  # Pydantic's words for what Typer says
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
         return f"{message} (see {command} --help)", getattr(error, "exit_code", 2)
     if isinstance(error, OSError):

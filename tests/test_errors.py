@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -26,10 +27,21 @@ def test_an_error_names_its_options_as_python_does() -> None:
     assert caught.value.option == ("steps", "epochs")
 
 
-def test_the_command_line_writes_the_options_of_an_error_as_flags(inside: Command) -> None:
+def test_the_command_line_writes_the_options_of_an_error_as_flags(inside: Command, tmp_path: Path) -> None:
     run = inside("pretrain", "--model", "vit-tiny", "--steps", "2", "--epochs", "1", "-o", "run")
     assert_fails(run, 2, "--steps and --epochs contradict each other")
     assert_fails(inside("nearest", "demo:minilm", "king", "--remove-top", "-1"), 2, "--remove-top is -1")
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    assert_fails(
+        inside("efa", "fit", tmp_path / "rows.csv"), 4, "no column 'item'", "by options such as --sequence and --item"
+    )
+    with refuses(TableError, "by options such as sequence and item"):
+        ExponentialFamilyAttention().fit(pd.DataFrame({"a": [1], "b": [2]}))
+
+
+def test_a_choice_that_does_not_exist_is_refused_in_words_of_the_command_line(inside: Command) -> None:
+    run = inside("score", "demo:minilm", "--precision", "fats")
+    assert_fails(run, 2, "Invalid value for '--precision': 'fats' is not one of 'float32', 'float64', 'fast'.")
 
 
 def test_text_of_a_user_is_no_option() -> None:

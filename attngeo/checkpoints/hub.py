@@ -93,7 +93,8 @@ class Repository:
         if path is None and self.offline:
             raise NetworkError(
                 f"{self.ref.text}: {file} is not in the cache, and offline mode is on; run once without it and "
-                "with --download"
+                "with $download",
+                "download",
             )
         if path is None:
             raise self._missing(file)

@@ -374,7 +374,7 @@ class RemoteFile:
                 if done < len(view):
                     raise _BrokenError(f"{done:,} bytes came, expected {len(view):,}")
             except _RefusedError as error:
-                raise NetworkError(f"{self.where}: {error}") from None
+                raise NetworkError(f"{self.where}: {error}", "download") from None
             except REPEATED as error:
                 # That an address expires once is no failure, and bytes that came are progress.
                 expired_first = isinstance(error, _ExpiredError) and not renewed
@@ -383,7 +383,8 @@ class RemoteFile:
                 if failures > self._retries:
                     raise NetworkError(
                         f"{self.where}: {urlsplit(address.url).hostname} has failed {failures} times "
-                        f"({first_line(error)}); try again later, or with --download"
+                        f"({first_line(error)}); try again later, or with $download",
+                        "download",
                     ) from None
                 self._recover(error, address, failures)
 
@@ -463,9 +464,9 @@ def _check_answer(response: Any, expected: tuple[int, int, int]) -> None:
     if status in EXPIRED:
         raise _ExpiredError(f"HTTP status {status}")
     if status == WHOLE:
-        raise _RefusedError(f"{host} sends whole files only; read the model with --download")
+        raise _RefusedError(f"{host} sends whole files only; read the model with $download")
     if status != PARTIAL:
-        raise _RefusedError(f"{host} answers with HTTP status {status} to the request of a range; try --download")
+        raise _RefusedError(f"{host} answers with HTTP status {status} to the request of a range; try $download")
     stated = response.headers.get("Content-Range", "")
     if (numbers := RANGE.fullmatch(stated)) is None or tuple(map(int, numbers.groups())) != expected:
         raise _BrokenError(f"the range {stated!r:.60} came, expected {first}-{last} of {size:,} bytes")

@@ -47,7 +47,8 @@ def prepare_tokeniser(
     tokeniser = _load(reference)
     if objective == "mlm" and tokeniser.mask_token is None:
         raise UsageError(
-            f"tokenizer {reference} has no mask token, which mlm requires; give another or --objective clm"
+            f"tokenizer {reference} has no mask token, which mlm requires; give another or $objective clm",
+            "objective",
         )
     return tokeniser
 
@@ -57,7 +58,7 @@ def _load(reference: str) -> PreTrainedTokenizerBase:
         ref = ModelRef.parse(reference)
     except ModelNotFoundError:
         raise DataUnavailableError(
-            f"tokenizer {reference}: no such folder; give one, a Hub id, or --tokenizer train"
+            f"tokenizer {reference}: no such folder; give one, a Hub id, or $tokenizer train", "tokenizer"
         ) from None
     if ref.kind not in ("folder", "hub"):
         raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, a Hub id, or train")
@@ -70,7 +71,8 @@ def _load(reference: str) -> PreTrainedTokenizerBase:
         if ref.kind == "folder":
             raise DataError(f"{reference} holds no tokeniser that can be read ({reason})") from error
         raise DataUnavailableError(
-            f"tokenizer {reference} cannot be loaded ({reason}); give a folder or Hub id, or --tokenizer train"
+            f"tokenizer {reference} cannot be loaded ({reason}); give a folder or Hub id, or $tokenizer train",
+            "tokenizer",
         ) from error
 
 
@@ -89,7 +91,7 @@ def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFa
         )
     alphabet = _choose_alphabet(core, text, characters)
     if not alphabet:
-        raise DataError(f"{text.name} holds no text; give another with --data")
+        raise DataError(f"{text.name} holds no text; give another as $data", "data")
     # The trainer numbers the characters inside words in the order of a hash table, which differs between processes, and
     # breaks ties between merges by these numbers (github.com/huggingface/tokenizers/issues/1794). So it gets these
     # characters in a fixed order, as special tokens. The vocabulary then moves to a tokeniser without special tokens.

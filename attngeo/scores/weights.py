@@ -252,13 +252,14 @@ def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[
         if offset and unknown and any("rope" in name for name in site.section):
             raise UnsupportedModelError(
                 f"{ref}: the order of the rotary dimensions of {site.section.get('model_type')!r} is unknown; "
-                "score without --rope-offset"
+                "score without $rope_offset",
+                "rope_offset",
             )
         return queries, ["no rotary embeddings: the offset has no effect"] if offset else []
     notes = [f"rotary: relative offset {offset}"]
     if not offset:
         return queries, notes
-    with _explain_rotary(ref, "score without --rope-offset"):
+    with _explain_rotary(ref, "score without $rope_offset", "rope_offset"):
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
         if not frequencies.isfinite().all():
             raise ValueError("frequencies are not finite")
@@ -271,13 +272,14 @@ def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[
 
 
 @contextmanager
-def _explain_rotary(ref: str, advice: str) -> Iterator[None]:
+def _explain_rotary(ref: str, advice: str, *option: str) -> Iterator[None]:
     """Inside, what an invalid description of rotary embeddings raises becomes a CorruptCheckpointError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CorruptCheckpointError(
-            f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}"
+            f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}",
+            *option,
         ) from None
 
 

@@ -134,7 +134,7 @@ def test_what_a_network_breaks_is_asked_for_again(misdeed: Any, here: Hub, tmp_p
     ("misdeed", "fact"),
     [
         ("drop", "failed"), ("short", "failed"), ("shifted", "range"), ("unnamed", "range"), ("gone", "403"),
-        ("loop", "redirects"), ("busy", "503"), ("whole", "--download"), ("long", "bytes"), ("lost", "failed"),
+        ("loop", "redirects"), ("busy", "503"), ("whole", "with download"), ("long", "bytes"), ("lost", "failed"),
     ],
 )  # fmt: skip
 def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_path: Path) -> None:

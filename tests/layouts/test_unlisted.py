@@ -367,7 +367,7 @@ def test_what_is_not_known_about_a_family_is_refused_or_noted(tmp_path: Path) ->
     """Names do not tell rotary pairing and input norm: a variant is neither guessed nor ignored without a note."""
     config = {"model_type": "mystery", "num_attention_heads": 4, "rope_theta": 10_000.0}
     folder = write_single(tmp_path, projections("model.layers.0.self_attn", 16), config)
-    with pytest.raises(UnsupportedModelError, match=r"'mystery'.*--rope-offset"):
+    with pytest.raises(UnsupportedModelError, match=r"'mystery'.*without rope_offset"):
         attngeo.score(folder, rope_offset=1)
     assert "input norm" in attngeo.score(folder, fold_norm=True)["note"][0]
 

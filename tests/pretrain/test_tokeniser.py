@@ -200,7 +200,7 @@ def test_tokenisers_of_the_hub(tmp_path: Path) -> None:
     tagged, empty, none = run.stdout.splitlines()
     assert (tagged, run.stderr) == ("ba be", "")
     for answer, name in ((empty, "org/name"), (none, "org/none")):
-        assert_states(answer, "DataUnavailableError", name, "--tokenizer train")
+        assert_states(answer, "DataUnavailableError", name, "or tokenizer train")
 
 
 def test_the_default_is_the_tokeniser_that_the_data_set_was_published_with(tmp_path: Path) -> None:

@@ -98,9 +98,10 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
             have = list_names(columns)
             what = f"{count} columns {name!r:.60}" if count else f"no column {name!r:.60}"
             near = [] if count else get_close_matches(name, map(str, columns), 1)
-            by = "as in training" if source == TABLE else "by options such as sequence and item"
+            options = () if near or source == TABLE else ("sequence", "item")
+            by = "by options such as $sequence and $item" if options else "as in training"
             advice = f"did you mean {printable(near[0])}?" if near else f"name the columns {by}"
-            raise TableError(f"{what}, expected one; it has {have}; {advice}", table=source)
+            raise TableError(f"{what}, expected one; it has {have}; {advice}", *options, table=source)
 
 
 def require_values(column: pd.Series[Any], source: str) -> None:

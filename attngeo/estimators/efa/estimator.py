@@ -284,10 +284,10 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """
         if self.part_ == "items":
             if data is not None:
-                raise UsageError("the model is of items, which are drawn without a table; leave out data")
+                raise UsageError("the model is of items, which are drawn without a table; leave out $data", "data")
             return self._sample_items(options)
         if data is None:
-            raise UsageError("data is missing, expected a table of sequences whose values are drawn")
+            raise UsageError("$data is missing, expected a table of sequences whose values are drawn", "data")
         if options.sequences is not None or options.length is not None:
             raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
         return self._sample_values(data, options)
