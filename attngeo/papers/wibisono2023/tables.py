@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attngeo.estimators.tabular.options import OURS
+from attngeo.estimators.tabular.options import METHOD_LABELS, OURS
 from attngeo.options import default_of
 from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, version_of
 from attngeo.papers.wibisono2023.data import AutoMpg, Rows, ShiftedTable, seeds_of_data_sets, simulate
@@ -113,9 +113,10 @@ def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback
 METHODS: dict[str, Method] = {
     **{
         name: Method(partial(predict_by_baseline, name), "attngeo.estimators.tabular.baselines", "scikit-learn")
-        for name in ("lr", "rf", "gb", "mlp")
+        for name in METHOD_LABELS
+        if name != OURS
     },
-    "atn": Method(predict_by_attention, __name__, "torch", together=True),
+    OURS: Method(predict_by_attention, __name__, "torch", together=True),
 }
 
 

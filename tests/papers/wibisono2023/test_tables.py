@@ -17,7 +17,8 @@ from support.messages import assert_states, refuses
 from support.other_code import changed_code, code_in
 
 from attngeo.errors import DataError, TrainingError, UsageError
-from attngeo.estimators.tabular.options import METHOD_LABELS
+from attngeo.estimators.tabular.baselines import BASELINES
+from attngeo.estimators.tabular.options import METHOD_LABELS, OURS
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.data import AutoMpg, seeds_of_data_sets, simulate
 from attngeo.papers.wibisono2023.options import PAPER_SETTINGS, AutoMpgOptions, ShiftSetting, SimulateOptions
@@ -351,12 +352,13 @@ def test_quick_is_a_part_and_what_is_given_wins() -> None:
     assert SimulateOptions(quick=True, datasets=4, methods="gb").methods == ("gb",)
     whole = SimulateOptions()
     assert (len(whole.settings or ()), whole.datasets) == (12, 20)
-    assert whole.methods == ("lr", "rf", "gb", "mlp", "atn")
+    assert whole.methods == tuple(METHOD_LABELS)
 
 
 def test_all_methods_that_options_may_name_are_known() -> None:
-    assert list(METHODS) == list(METHOD_LABELS)
-    assert AutoMpgOptions().methods == ("lr", "rf", "gb", "mlp", "atn")
+    assert list(METHODS) == list(METHOD_LABELS) == [*BASELINES, OURS]
+    assert {"lr", "rf", "gb", "mlp", "atn"} <= METHODS.keys()
+    assert AutoMpgOptions().methods == tuple(METHOD_LABELS)
     assert is_outdated({"method": "tabnet"})
 
 
