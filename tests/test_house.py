@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 35_080
+MOST_LINES = 35_150
 MOST_MODULES = 168
 LEAST_MEDIAN = 190
 MOST_INNER_IMPORTS = 90
