@@ -69,7 +69,7 @@ def test_a_vocabulary_without_room_for_characters(size: int) -> None:
 
 @pytest.mark.parametrize("documents", [[], [" ", ""], ["\u0301\u200b"]])
 def test_nothing_to_train_on(documents: list[str]) -> None:
-    with refuses(DataError, "no text", "--data"):
+    with refuses(DataError, "no text", "data"):
         train_wordpieces(make_text(documents), 100)
 
 
@@ -131,7 +131,7 @@ def test_every_process_makes_the_same_tokeniser_sequences_and_masks(capsys: pyte
 
 def test_a_tokeniser_without_a_mask_token_cannot_mask(tmp_path: Path) -> None:
     name = save_tokeniser(make_gpt2(), tmp_path)
-    with refuses(UsageError, name, "mask token", "mlm", "--objective clm"):
+    with refuses(UsageError, name, "mask token", "mlm", "objective clm"):
         prepare_tokeniser(name, make_text([]), 1, "mlm")
     assert prepare_tokeniser(name, make_text([]), 1, "clm").mask_token is None
     masked = prepare_tokeniser(save_tokeniser(make_gpt2(mask="<mask>"), tmp_path / "mask"), make_text([]), 1, "mlm")
@@ -165,9 +165,9 @@ def test_tokenisers_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
         (str(tmp_path), DataError, "tokeniser"),
         (str(broken), DataError, "tokeniser"),
         (str(code), DataError, "tokeniser"),
-        ("./none", DataUnavailableError, "no such folder", "--tokenizer train"),
-        ("org/none", DataUnavailableError, "--tokenizer train"),
-        ("org/none@v1", DataUnavailableError, "--tokenizer train"),
+        ("./none", DataUnavailableError, "no such folder", "tokenizer train"),
+        ("org/none", DataUnavailableError, "tokenizer train"),
+        ("org/none@v1", DataUnavailableError, "tokenizer train"),
         ("demo:minilm", UsageError, "demo", "folder", "Hub", "train"),
         ("no name", UsageError),
     ):
