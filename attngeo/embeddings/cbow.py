@@ -51,7 +51,8 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
             raise DataError(f"{path}: the text has no words, expected a text to train on")
         raise DataError(
             f"{path}: none of its {model.corpus_total_words:,} words occurs {options.min_count} times; "
-            "use a longer text, or a lower --min-count"
+            "use a longer text, or a lower $min_count",
+            "min_count",
         )
     model.train(
         _Sentences(path, options, progress, epochs=options.epochs),

@@ -44,8 +44,10 @@ def read_config(model: str, objective: str) -> PreTrainedConfig:
     if type(config) in HEADS[objective][1]:
         return config
     other = {"mlm": "clm", "clm": "mlm"}.get(objective)
-    hint = f"; train it with --objective {other}" if other and type(config) in HEADS[other][1] else ""
-    raise UsageError(f"transformers has no head of model type {config.model_type!r} to train on {objective}{hint}")
+    hint = f"; train it with $objective {other}" if other and type(config) in HEADS[other][1] else ""
+    raise UsageError(
+        f"transformers has no head of model type {config.model_type!r} to train on {objective}{hint}", "objective"
+    )
 
 
 def configure_text(options: TextPretrainOptions, tokeniser: PreTrainedTokenizerBase) -> PreTrainedConfig:

@@ -458,10 +458,10 @@ def read_settings(folder: Path) -> RunOptions:
         kind = KINDS[stored["task"]]
         return kind(**stored)
     except FileNotFoundError:
-        advice = f"no run to resume: there is no {SETTINGS}; start the run without --resume"
+        advice = f"no run to resume: there is no {SETTINGS}; start the run without $resume"
         if any(folder.glob(f"*/{SETTINGS}")):
-            advice = "several runs; give the folder of one, or repeat the whole command of the comparison with --resume"
-        raise DataUnavailableError(f"{folder} holds {advice}") from None
+            advice = "several runs; give the folder of one, or repeat the whole command of the comparison with $resume"
+        raise DataUnavailableError(f"{folder} holds {advice}", "resume") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
         raise TrainingError(
             f"{path} cannot be read ({type(error).__name__}: {first_line(error)}); start the run again in another "

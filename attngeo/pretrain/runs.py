@@ -204,9 +204,9 @@ def refuse_other_runs(folder: Path, *, resume: bool) -> None:
     finished = (folder / SUMMARY).exists()
     started = finished or (folder / MODEL).exists() or bool(list_checkpoints(folder))
     if finished and resume:
-        raise OutputError(f"{folder} holds a finished run, nothing to resume; choose another folder with -o")
+        raise OutputError(f"{folder} holds a finished run, nothing to resume; choose another folder")
     if started and not resume:
-        raise OutputError(f"{folder} already holds a run; resume it with --resume, or choose another folder with -o")
+        raise OutputError(f"{folder} already holds a run; resume it with $resume, or choose another folder", "resume")
 
 
 def _train(
@@ -296,7 +296,7 @@ def _save(trainer: RunTrainer, task: TrainingTask, folder: Path, summary: Mappin
         if not isinstance(error, Exception):
             raise
         raise OutputError(
-            f"{folder / MODEL} cannot be written ({first_line(error)}); make room, then resume with --resume"
+            f"{folder / MODEL} cannot be written ({first_line(error)}); make room, then resume with $resume", "resume"
         ) from error
     with atomic_write(folder / SUMMARY) as path:
         path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")

@@ -90,7 +90,10 @@ class RunTrainer(Trainer):
         if not math.isfinite(total):
             raise TrainingError(
                 f"the loss became {'NaN' if math.isnan(total) else 'infinite'} by step {self.state.global_step}; lower "
-                f"--lr (now {self.args.learning_rate:g}), raise --warmup, or train with --precision fp32"
+                f"$lr (now {self.args.learning_rate:g}), raise $warmup, or train with $precision fp32",
+                "lr",
+                "warmup",
+                "precision",
             )
         return total
 
@@ -136,7 +139,8 @@ class RunTrainer(Trainer):
                 raise
             raise OutputError(
                 f"{self._unfinished} cannot be written ({first_line(error)}); make room, then resume from the last "
-                "checkpoint with --resume"
+                "checkpoint with $resume",
+                "resume",
             ) from error
 
     def _load_weights(self, checkpoint: Path) -> None:

@@ -303,9 +303,9 @@ def test_a_disk_that_is_too_small_is_seen_before(tmp_path: Path, monkeypatch: py
 
 
 def test_a_finished_run_is_not_overwritten(finished: Run, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"run.*--resume"):
+    with pytest.raises(OutputError, match=r"run.*with resume"):
         run(finished.options, finished.folder)
-    with pytest.raises(OutputError, match=r"run.*-o"):
+    with pytest.raises(OutputError, match=r"finished run.*another folder"):
         run(finished.options, finished.folder, resume=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
@@ -397,7 +397,7 @@ def test_typos_are_reported_before_the_data_are_read(tmp_path: Path, monkeypatch
     for fields, facts in (
         ({"model_type": "bret"}, "'bret'.*'bert'"),
         ({"model_type": ""}, "model_type ''.*'bert'"),
-        ({"model_type": "llama"}, "'llama'.* mlm.*--objective clm"),
+        ({"model_type": "llama"}, "'llama'.* mlm.*objective clm"),
     ):
         options = small_options(tmp_path)
         write_config(tmp_path, **fields)

@@ -130,7 +130,8 @@ def _choose_questions(corpus: Corpus, name: str, options: ExplainOptions) -> tup
     if not questions:
         raise QuestionError(
             f"{name}: it has all words of none of the {len(asked.questions):,} questions ({asked.name}); "
-            "name a file of questions about its words with --questions"
+            "name a file of questions about its words with $questions",
+            "questions",
         )
     left = len(asked.questions) - len(questions)
     note = f"{left:,} of {len(asked.questions):,} questions have words that the corpus lacks"

@@ -227,11 +227,9 @@ def measure_loss(predicted: Tensor, sequences: ToySequences, share: Tensor | Non
     return mean
 
 
-def fit_weights(
-    sequences: ToySequences, share: Tensor, shape: TransformerClass, *, steps: int = STEPS, starts: int = STARTS
-) -> ToyWeights:
+def fit_weights(sequences: ToySequences, share: Tensor, shape: TransformerClass, *, steps: int = STEPS) -> ToyWeights:
     """Weights of the class with a low empirical loss: the best of several starts."""
-    fits = [_fit_once(sequences, share, shape, steps) for _ in range(starts)]
+    fits = [_fit_once(sequences, share, shape, steps) for _ in range(STARTS)]
     return min(fits, key=lambda weights: float(measure_loss(predict(weights, sequences, shape), sequences, share)))
 
 
