@@ -66,8 +66,6 @@ def test_a_model_is_measured_on_what_it_was_trained_on_or_on_the_other(model: st
         assert rows["beta_symmetry"].notna().all() == (objective == "mlm")
     # A loss far below and far above that of equal probabilities, log 1024 = 6.9.
     assert trained["loss"].max() < 6 < 8 < foreign["loss"].min()
-    layers = [rows.loc[rows["head"].isna(), "symmetry"].median() for rows in (trained, foreign)]
-    assert layers[0] < layers[1]
 
 
 def test_the_seed_draws_sequences_masks_and_shuffles() -> None:
