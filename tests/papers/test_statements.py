@@ -134,7 +134,8 @@ def test_bad_arguments_are_refused() -> None:
 
 def test_progress_names_each_statement() -> None:
     seen = []
-    check_statements(["lemma-1", "lemma-11", "lemma-15"], progress=lambda progress: seen.append((progress.what, progress.done, progress.total)))
+    names = ["lemma-1", "lemma-11", "lemma-15"]
+    check_statements(names, progress=lambda progress: seen.append((progress.what, progress.done, progress.total)))
     assert seen == [("lemma-1", 0, 3), ("lemma-11", 1, 3), ("lemma-15", 2, 3)]
 
 
