@@ -80,7 +80,7 @@ class _Call(NamedTuple):
 
 
 @dataclass
-class _Recorder:
+class _CallRecorder:
     """What `_attend` notes. sites: of each attention module. inputs: of the projection that ran last, by site."""
 
     objective: Objective
@@ -89,7 +89,7 @@ class _Recorder:
     calls: dict[int, list[_Call]] = field(default_factory=lambda: defaultdict(list))
 
 
-_RECORDER: ContextVar[_Recorder] = ContextVar("_RECORDER")
+_RECORDER: ContextVar[_CallRecorder] = ContextVar("_RECORDER")
 
 
 def _attend(
@@ -204,7 +204,7 @@ def _takes_cache(model: PreTrainedModel) -> bool:
 
 
 def _differentiate(
-    loss: Tensor, recorder: _Recorder, sites: Sequence[AttentionSite]
+    loss: Tensor, recorder: _CallRecorder, sites: Sequence[AttentionSite]
 ) -> Iterator[tuple[int, SiteGradients]]:
     """The gradients of each call, with the number of its site. Nothing is added to the gradients of parameters."""
     calls = [(number, call) for number, calls in recorder.calls.items() for call in calls]
@@ -223,7 +223,7 @@ def _join(parts: list[SiteGradients]) -> SiteGradients:
 
 
 @contextmanager
-def _follow(model: nn.Module, sites: Sequence[AttentionSite], objective: Objective) -> Iterator[_Recorder]:
+def _follow(model: nn.Module, sites: Sequence[AttentionSite], objective: Objective) -> Iterator[_CallRecorder]:
     """Inside, `_attend` notes what the modules of these sites compute."""
     readers = [_find_reader(model, site) for site in sites]
     modules = {
@@ -233,7 +233,7 @@ def _follow(model: nn.Module, sites: Sequence[AttentionSite], objective: Objecti
         if reader == name or reader.startswith(f"{name}.")
     }
     # Of the modules around a reader, only one calls the attention function; those around several sites never do.
-    recorder = _Recorder(objective, modules)
+    recorder = _CallRecorder(objective, modules)
 
     def note(number: int) -> Any:
         return lambda _, arguments: recorder.inputs.__setitem__(number, arguments[0])
