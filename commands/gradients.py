@@ -52,8 +52,8 @@ def gradients(
 
     Examples:
         attngeo gradients demo:encoder
-        attngeo gradients demo:decoder --text notes.txt --sequences 48 --length 32 -o updates.csv
-        attngeo gradients ./checkpoint --text Salesforce/wikitext:wikitext-2-raw-v1#test --objective clm
+        attngeo gradients demo:decoder --text notes.txt --seq-len 32 -o updates.csv
+        attngeo gradients ./checkpoint --text Salesforce/wikitext --objective clm
         attngeo gradients demo:decoder --pairs-output pairs.parquet
     """
     pairs = [pairs_output] if pairs_output is not None else []

@@ -22,7 +22,7 @@ from attngeo.gradients.options import gradient_columns
 from attngeo.pretrain.sources import open_text
 from attngeo.reporting.report import build_report
 
-SIZE = ("--sequences", 4, "--length", 12)
+SIZE = ("--sequences", 4, "--seq-len", 12)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,12 @@ def test_what_cannot_be_measured_is_one_line_with_an_exit_code(inside: Command, 
         shutil.copy(tokeniser / name, bloom / name)
     cases = [
         (4, ["demo:minilm"], ["BertModel", "head"]),
-        (4, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 64, "--length"]),
+        (4, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 64, "--seq-len"]),
         (4, ["demo:encoder", "--text", text, "--sequences", 99_999], ["99999", "--sequences"]),
         (3, ["demo:encoder", "--text", tmp_path / "none.txt"], ["none.txt"]),
         (2, ["demo:encoder", "--sequences", 0], ["--sequences", 1]),
-        (2, ["demo:encoder", "--length", 1], ["--length", 2]),
-        (2, ["demo:encoder", "--text", text, "--length", 200], ["--length", 200]),
+        (2, ["demo:encoder", "--seq-len", 1], ["--seq-len", 2]),
+        (2, ["demo:encoder", "--text", text, "--seq-len", 200], ["--seq-len", 200]),
         (2, ["demo:encoder", "-o", "a.csv", "--pairs-output", "a.csv"], ["twice"]),
         (3, ["demo:unknown"], ["demo:unknown"]),
     ]
