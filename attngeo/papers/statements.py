@@ -44,6 +44,9 @@ MODULES: dict[str, tuple[str, ...]] = {
         "proposition-2.1-linear", "proposition-2.1-softmax", "remark-s1.6", "proposition-2.2",
         "theorem-2.3-norms", "theorem-2.3-tails", "theorem-2.4-pairs", "theorem-2.4-symmetry", "corollary-s1.12",
     ),
+    "attngeo.papers.saponati2025.steps": (
+        "proposition-s1.7", "corollary-s1.8", "proposition-s1.9", "remark-s1.10", "lemma-s1.11", "remark-s1.13",
+    ),
     "attngeo.papers.saponati2025.scores": (
         "definition-3.1", "proposition-s1.15-range", "proposition-s1.15-chance", "proposition-s1.16-range",
         "proposition-s1.16-chance", "symmetry-from-factors", "directionality-from-factors",
