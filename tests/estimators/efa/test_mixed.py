@@ -269,13 +269,13 @@ def test_it_is_an_estimator_of_scikit_learn_with_several_values() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
-    "no family": ({"value": ("rating:poisson", "minutes")}, UsageError, ["'minutes' without a family", "s:gaussian"]),
+    "no family": ({"value": ("rating:poisson", "age")}, UsageError, ["'age'", "without a family", "age:gaussian"]),
     "twice": ({"value": ("rating:poisson", "rating:gaussian")}, UsageError, ["value has a column twice"]),
     "none": ({"value": ()}, UsageError, ["value has no column"]),
     "mistyped family": ({"value": "rating:poison"}, UsageError, ["value has", "'poison'", "did you mean poisson?"]),
     "other family": ({"value": "rating:normal"}, UsageError, ["'normal'", "gaussian[:VARIANCE]"]),
     "number of a family": ({"value": "rating:binomial"}, UsageError, ["value", "binomial:TOTAL_COUNT"]),
-    "missing column": ({"value": ("ratin:poisson", "minutes:gaussian")}, TableError, ["'ratin'", "mean rating?"]),
+    "missing column": ({"value": ("ratin:poisson", "age:gaussian")}, TableError, ["'ratin'", "did you mean rating?"]),
     "support": ({"value": ("rating:poisson", "minutes:bernoulli")}, TableError, ["row 1", "'minutes'", "from 0 to 1"]),
     "factors": ({"value": VALUES, "model": "fm"}, UsageError, ["value names 2 columns", "one value"]),
     "lags": ({"value": VALUES, "lags": "age"}, UsageError, ["value names 2 columns", "lags"]),
