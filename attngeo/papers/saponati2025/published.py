@@ -89,15 +89,10 @@ def read_published_losses(path: str | Path, model: str, data: str) -> pd.DataFra
     runs = []
     for init, column in columns.items():
         losses = stored[column].dropna()
-        about = {
-            "objective": "mlm",
-            "init": f"{init}, published",
-            "seed": 0,
-            "stack": "encoder",
-            "layer": 0,
-            "head": pd.NA,
-        }
-        runs.append(pd.DataFrame({"step": (losses.index + 1) * STORED_LOG, "loss": losses}).assign(**about))
+        runs.append(pd.DataFrame({
+            "objective": "mlm", "init": f"{init}, published", "seed": 0, "step": (losses.index + 1) * STORED_LOG,
+            "stack": "encoder", "layer": 0, "head": pd.NA, "loss": losses,
+        }))  # fmt: skip
     return pd.concat(runs, ignore_index=True)
 
 
