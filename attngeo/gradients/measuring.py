@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,6 +24,7 @@ from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_co
 from attngeo.gradients.recording import Batch, SiteGradients, record_gradients
 from attngeo.gradients.statistics import tabulate_site
 from attngeo.options import takes
+from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.models import HEADS, check_length
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import NO_LABEL, SeededMaskingCollator, StreamedSequences, build_sequences
@@ -36,6 +38,8 @@ from attngeo.verification.running import borrow_model, load_model, silence_libra
 TOKENS_AT_ONCE = 1024
 # Share of tokens that are masked (Devlin et al. 2019).
 MASKED = 0.15
+# The columns that a training has no need of.
+NOT_TRAINED = ("model", "revision", "model_type", "objective", "key_head", "d_model", "note")
 
 
 @dataclass(frozen=True)
@@ -223,3 +227,46 @@ def _check_batches(model: PreTrainedModel, batches: list[Batch], options: Gradie
             f"{ref}: its tokeniser gives the number {largest}, expected less than the {known} of its vocabulary; the "
             "tokeniser and the weights do not belong together"
         )
+
+
+class GradientCallback(AttentionGeometryCallback):
+    """Scores the updates that fixed batches ask of the model that a Trainer trains, before the first and at every log.
+
+    batches, objective: as for `record_gradients`; `read_batches` makes them of a text. file, stack: as for
+    `AttentionGeometryCallback`, beside which it may be used. The table has the step, and the columns of `measure` that
+    tell rows apart or are numbers; loss is that of the batches. Trackers get the medians, `update_symmetry_median`. The
+    training is the same with and without it.
+
+    Raises UnsupportedModelError when training begins for a model that `record_gradients` refuses or that is sharded.
+    """
+
+    TITLE = "Updates of attention during training"
+    PREFIX = "update_"
+
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        objective: Objective,
+        *,
+        file: str | Path = "gradients.parquet",
+        stack: str | None = None,
+    ) -> None:
+        super().__init__(file=file, stack=stack)
+        self._batches, self._objective = batches, objective
+
+    def _list_columns(self) -> tuple[str, ...]:
+        return ("step", *[name for name in gradient_columns() if name not in NOT_TRAINED])
+
+    def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
+        if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+            raise UnsupportedModelError(
+                f"{type(model).__name__}: its weights are sharded, and gradients require whole ones; measure the "
+                "checkpoints that the training saves"
+            )
+        if not is_first:
+            return []
+        recorded, generator = record_gradients(model, self._batches, self._objective), torch.Generator().manual_seed(0)
+        wanted = {site.module for site in self._sites}
+        sites = [site for site in recorded.sites if site.site.module in wanted]
+        rows = [row | {"loss": recorded.loss} for site in sites for row in tabulate_site(site, generator)]
+        return [{name: row[name] for name in self._list_columns() if name in row} for row in rows]
