@@ -22,15 +22,17 @@ def test_a_layer_of_the_shape_of_mistral() -> None:
     )  # fmt: skip
     model = transformers.MistralForCausalLM(config).eval()
     ids = torch.randint(64, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0))
-    times = []
+    batch = {"input_ids": ids, "labels": ids}
+    (site,) = record_gradients(model, [batch], "clm").sites
+    backward, statistics = [], []
     for _ in range(2):
-        loss = model(input_ids=ids, labels=ids).loss
+        loss = model(**batch).loss
         start = time.perf_counter()
         loss.backward()
-        times.append(time.perf_counter() - start)
-    (site,) = record_gradients(model, [{"input_ids": ids, "labels": ids}], "clm").sites
-    start = time.perf_counter()
-    rows = tabulate_site(site, torch.Generator().manual_seed(0))
-    ratio = (time.perf_counter() - start) / min(times)
+        backward.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        rows = tabulate_site(site, torch.Generator().manual_seed(0))
+        statistics.append(time.perf_counter() - start)
     assert len(rows) == 33
+    ratio = min(statistics) / min(backward)
     assert ratio < MOST, f"{ratio:.2f} times the backward pass"

@@ -215,6 +215,6 @@ def test_the_loss_is_that_of_the_model_itself(name: str, built: Build) -> None:
     """Attention sinks, latent attention, sliding windows, norms of queries and keys: the model's own attention runs."""
     model, batch = copy.deepcopy(built(name)), draw_batch()
     recorded = record_gradients(model, [batch], "clm")
-    assert recorded.loss == pytest.approx(float(run_by_hand(model, batch, "clm")), rel=1e-4)
+    assert recorded.loss == pytest.approx(run_by_hand(model, batch, "clm").item(), rel=1e-4)
     assert recorded.left_out == {}
     assert all(part.beta.isfinite().all() and part.beta.any() for part in recorded.sites)
