@@ -41,7 +41,7 @@ SHARED = ("questions", "seed")
 LONGEST_NAME = 24
 # What a narrow terminal does not show, of measures and of error terms.
 EXPENDABLE = ("rank", "MRR", "top 5", "cosine")
-EXPENDABLE_TERMS = ("contexts", "rank")
+EXPENDABLE_TERMS = ("1 - cos c", "1 - cos c̃", "p̄ skew", "added", "contexts", "rank")
 MEASURES: dict[str, Cell] = {
     "known": show_number("known", ",d"),
     "accuracy [95%]": lambda row: _format_interval(row["accuracy"], row["accuracy_low"], row["accuracy_high"], ".3f"),
@@ -59,6 +59,10 @@ TERMS: dict[str, Cell] = {
     "δ": show_number("delta", ".2f"),
     "ξ": show_number("xi", ".2f"),
     "ζ range": show_number("zeta_spread", ".2f"),
+    "added": show_number("remainder", ".2f"),
+    "1 - cos c": show_number("context_error", ".2f"),
+    "1 - cos c̃": show_number("scaled_error", ".2f"),
+    "p̄ skew": show_number("asymmetry", ".2f"),
     "contexts": show_number("contexts", "d"),
 }
 print_rows = partial(print_table, rule="tight")

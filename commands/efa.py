@@ -65,16 +65,18 @@ def fit(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Fit a model to the items of sequences, or to the values of items and places.
+    """Fit a model to the items of sequences, to the values of items and places, or to both.
 
     Each row is predicted from the other rows of its sequence, or from those before it. The table has the mean log p of
     a row, constants included, and that of the best distribution which does not see the other rows. If no item occurs
-    twice in a sequence, it also has that of the frequencies of items that are not in the context.
+    twice in a sequence, it also has that of the frequencies of items that are not in the context. Of several values
+    each has a line. Covariates, such as --covariates genre:category, are masked with their item, but not with a value.
 
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model
         attngeo efa fit ratings.parquet --family poisson --direction uni --save model
         attngeo efa fit days.csv --coordinates lat --coordinates lon --lags yesterday
+        attngeo efa fit films.csv --part both --value rating:poisson --value minutes:gaussian --covariates watched:time
     """
     outputs = output or []
     check_outputs(outputs, inputs=[path for path in (data, options.validation, options.test) if path])
@@ -86,11 +88,18 @@ def fit(
 
 def _print_scores(rows: pd.DataFrame) -> None:
     first, names = rows.iloc[0], ["log_prob", "without_context", "without_repeats"]
+    is_one = rows["part"].nunique() == 1
+    texts = {"data": show_text("data")} | ({} if is_one else {"of": lambda row: row["value"] or row["part"]})
     counts = {name: show_number(name, ",d") for name in ("sequences", "rows")}
     numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
-    print_table(rows, {"data": show_text("data"), **counts, **numbers}, rule="tight")
+    print_table(rows, {**texts, **counts, **numbers}, texts=texts, rule="tight")
     sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
-    Terminal().print(f"{first['part'].capitalize()}, {first['family']}; each row given {sees}.", highlight=False)
+    said = f"{first['part'].capitalize()}, {first['family']}; each row given {sees}."
+    if not is_one:
+        parts = rows[rows["part"] != "all"].drop_duplicates(["part", "value"])
+        whats = [f"{row['value'] or row['part']} ({row['family']})" for _, row in parts.iterrows()]
+        said = f"Each row given {sees}: {', '.join(whats)}."
+    Terminal().print(said, highlight=False)
 
 
 @with_options
@@ -103,8 +112,9 @@ def predict(
 ) -> None:
     """Predict each row of a table from the other rows of its sequence by a saved model.
 
-    The rows of DATA with further columns: log_prob, and predicted_mean for values, or predicted_item and its
-    probability for items. An empty value, or item of a model of items, is predicted from the rows that have one.
+    The rows of DATA with further columns: log_prob, and predicted_mean for values (predicted_mean_COLUMN for each of
+    several), or predicted_item and its probability for items. An empty value, or item of a model of items, is predicted
+    from the rows that have one.
 
     Examples:
         attngeo efa predict model ratings.csv
@@ -122,7 +132,7 @@ def sample(
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
 ) -> None:
-    """Draw sequences of items, or the values of given items, from a saved model.
+    """Draw sequences of items, the values of given items, or both, from a saved model.
 
     A model of direction uni draws one position after the other. One of direction bi draws each position given the
     others, in sweeps (Gibbs sampling).
@@ -210,7 +220,8 @@ def _print_weights(rows: pd.DataFrame) -> None:
     sequences = rows["sequence"].unique()
     items = rows.dropna(subset="item").set_index("row")["item"].to_dict() if "item" in rows else {}
     shown = rows[rows["sequence"].isin(sequences[:PRINTED])]
-    for (sequence, layer), part in shown.groupby(["sequence", "layer"], sort=False):
+    shown = shown if "part" in shown else shown.assign(part="")
+    for (of, sequence, layer), part in shown.groupby(["part", "sequence", "layer"], sort=False):
         names = {row: f"{at} {items.get(row, '')}".strip() for at, row in enumerate(sorted(part["row"].unique()), 1)}
         means = part.groupby(["row", "other", "lag"])["weight"].mean().reset_index()
         lines = []
@@ -221,7 +232,7 @@ def _print_weights(rows: pd.DataFrame) -> None:
             ]
             lines.append((names[row], ", ".join(cells)))
         columns = {f"layer {layer}": itemgetter(0), f"the {STRONGEST} largest weights": itemgetter(1)}
-        print_table(lines, columns, title=f"sequence {sequence}", texts=columns)
+        print_table(lines, columns, title=f"sequence {sequence} {of}".strip(), texts=columns)
     if (left := len(sequences) - PRINTED) > 0:
         more = f"And {left:,} more sequence{'s' if left > 1 else ''}; -o FILE writes all."
         Terminal().print(more, highlight=False)

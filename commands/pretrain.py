@@ -154,6 +154,9 @@ def _print_comparison(comparison: Comparison) -> None:
         "to baseline": _format_steps,
         "speed-up": lambda row: _format_range(row, "speed_up", "{:.0%}"),
     }
+    if "eval_loss_mean" in spread:  # of images
+        gains["eval loss"] = lambda row: _format_range(row, "eval_loss", "{:.3f}")
+        gains["accuracy"] = lambda row: _format_range(row, "eval_accuracy", "{:.1%}")
     print_table(spread, gains, expendable=["to baseline", "final loss"])
     means = rows.groupby(["objective", "init"], sort=False).mean(numeric_only=True).reset_index()
     for score, spec in SCORES.items():

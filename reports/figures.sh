@@ -9,7 +9,7 @@ attngeo plot heads demo:minilm -o "$out/heads.png" --width 900 --height 500 --qu
 attngeo plot size demo:minilm demo:encoder demo:decoder -o "$out/size.png" --width 900 --height 500 --quiet
 attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 560 --height 450 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" -o "$out/training.png" --width 900 --height 420 --quiet
-attngeo plot training-layers "$out/../symmetric-init/curves.parquet" -o "$out/training-layers.png" --width 900 --height 420 --quiet
+attngeo plot training-layers "$out/../symmetric-init/curves.parquet" --over heads --where init=default -o "$out/training-layers.png" --width 900 --height 420 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" --where objective=mlm --score loss \
     -o "$out/loss.png" --width 900 --height 420 --quiet
 attngeo plot shift "$out/../tabular/table2.csv" -o "$out/shift.png" --width 900 --height 500 --quiet

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attngeo.errors import UsageError
 from attngeo.options import DRAWING, Options, option
@@ -61,8 +61,14 @@ class PlotOptions(Options):
         None, "Draw only this stack: encoder, decoder, cross, vision …", panel=DRAWING, metavar="NAME"
     )
     where: Mapping[str, object] | None = option(
-        None, "Draw only the rows with this value; may be repeated, for another column or value", panel=DRAWING,
+        None,
+        "Draw only the rows with this value; may be repeated, for another column or value. The kind size selects "
+        "published models by modality, family, role and erratum", panel=DRAWING,
         metavar="COLUMN=VALUE", parse=parse_where, repeated=True,
+    )  # fmt: skip
+    over: Literal["layers", "heads"] = option(
+        "layers", "Draw the score of each whole layer, or median and quartiles over its heads (training-layers)",
+        panel=DRAWING,
     )  # fmt: skip
     published: bool = option(
         True, "Show published numbers: the 223 models (kind size), those of experiments (shift, test-errors)",
@@ -73,6 +79,7 @@ class PlotOptions(Options):
 # What makes the rows of a figure → the command that writes files of them.
 SOURCES = {
     "score": "attngeo score -o FILE", "matrix": "attngeo score", "pretrain": "attngeo pretrain",
+    "gradients": "attngeo gradients -o FILE", "pairs": "attngeo gradients --pairs-output FILE",
     "analogy": "attngeo analogy -o FILE", "explain": "attngeo analogy --explain CORPUS -o FILE",
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
     "encodings": "attngeo tabular fit --encodings-output FILE, or a folder of --save",
@@ -91,6 +98,7 @@ class FigureSpec:
     from a model. options: the fields of PlotOptions that it uses. draw: a function, or the name "module:function" of
     one in `attngeo.figures`, which is called as draw(*tables, options=options). draws_loss: whether `score` may be
     "loss". most_models: a report draws more models than this one by one, with a menu; None draws them all at once.
+    beside: columns of the published models that are drawn beside the rows; `where` selects these models by them.
     """
 
     name: str
@@ -101,6 +109,7 @@ class FigureSpec:
     options: tuple[str, ...]
     draws_loss: bool = False
     most_models: int | None = None
+    beside: tuple[str, ...] = ()
 
     def make(self, *tables: Any, options: PlotOptions) -> Figure:
         """The figure of these tables."""
@@ -127,6 +136,17 @@ class FigureSpec:
     def required_columns(self, options: PlotOptions) -> tuple[str, ...]:
         """The columns that the rows which are read must have, the drawn score's among them."""
         return (*self.columns, options.score) if "score" in self.options else self.columns
+
+    def split_where(self, options: PlotOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The conditions of `where` on the rows, and those on the published models. Raises UsageError."""
+        where = dict(options.where or {})
+        beside = {column: where.pop(column) for column in self.beside if column in where}
+        if beside and not options.published:
+            raise UsageError(
+                f"$where selects published models by {next(iter(beside))}, but they are not shown; leave one out",
+                "where", "published",
+            )  # fmt: skip
+        return where, beside
 
     def check_given(self, names: Collection[str]) -> None:
         """Raise UsageError if one of these options, which a user gave, has no effect on this kind."""
@@ -158,7 +178,7 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="size", draw="scores:draw_sizes", source="score", columns=SCORED,
             description="median {score} against the number of parameters, with the published models (Fig. 2)",
-            options=("score", "stack", "where", "published"),
+            options=("score", "stack", "where", "published"), beside=("modality", "family", "role", "erratum"),
         ),
         FigureSpec(
             name="matrix", draw="scores:draw_matrix", source="matrix", options=("layer", "head", "stack"),
@@ -170,7 +190,18 @@ FIGURES: dict[str, FigureSpec] = {
         ),
         FigureSpec(
             name="training-layers", draw="training:draw_training_layers", source="pretrain", columns=TRAINED,
-            description="{score} of each layer against the training step (Fig. 3, S5)", options=("score", "where"),
+            description="{score} of each layer against the training step (Fig. 3, S5)",
+            options=("score", "where", "over"),
+        ),
+        FigureSpec(
+            name="updates", draw="gradients:draw_updates", source="gradients", columns=(*SCORED, "objective"),
+            description="{score} of the updates that a text asks of each layer, with quartiles over heads and chance",
+            options=("score", "where"),
+        ),
+        FigureSpec(
+            name="pairs", draw="gradients:draw_pairs", source="pairs", options=("layer", "head", "where"),
+            columns=("model", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta"),
+            description="gradient of each pair of tokens of a sequence, by its attention logit, as a map",
         ),
         FigureSpec(
             name="analogies", draw="analogies:draw_analogies", source="analogy", options=WHERE,

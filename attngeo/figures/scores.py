@@ -34,6 +34,7 @@ from attngeo.figures.style import (
     choose_ticks,
     compose_title,
     escape_name,
+    fade,
     finish_figure,
     label_of,
     number_format_of,
@@ -166,10 +167,12 @@ MOST_NAMED, NAME_LENGTH = 12, 28
 def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """Median score over layers against the number of parameters, with quartiles; a point for each stack and model.
 
-    published: the published models, which are drawn faintly behind the others, hollow if an erratum is known. Raises
-    DataError if no row has a number of parameters. Source: Saponati et al. 2025, Fig. 2 and S1.
+    published: the published models, which are drawn faintly behind the others, hollow if an erratum is known. If the
+    picture has scores of both conventions, its title says which are whose. Raises DataError if no row has a number of
+    parameters. Source: Saponati et al. 2025, Fig. 2, S1 and S2.
     """
     summary = summarise(rows)
+    summary["convention"] = _list_conventions(rows, summary)
     if summary["parameters"].isna().all():
         raise DataError("the numbers of parameters are missing; write the rows again with attngeo score")
     figure = go.Figure()
@@ -182,21 +185,40 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
         xaxis={"title": "parameters", "type": "log", "exponentformat": "B", "dtick": 1},
         yaxis={"title": axis_title_of(options.score)},
     )
-    details = "bars: quartiles over layers"
+    details = ["bars: quartiles over layers"]
+    conventions = sorted(summary["convention"].unique())
     if behind:
-        details += "; hollow: published value with a known error"
+        details.append("hollow: published value with a known error")
+    if conventions != ["published"] and behind:
+        details.append(f"faint points: published convention, models: {' and '.join(conventions)}")
+    elif len(conventions) > 1:
+        details.append("models of both conventions, corrected and published")
     return finish_figure(
-        figure, f"median {label_of(options.score)} over layers against the number of parameters", details
+        figure, f"median {label_of(options.score)} over layers against the number of parameters", "; ".join(details)
     )
+
+
+def _list_conventions(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
+    """The convention of each stack of a summary, of the notes of its rows."""
+    notes = rows["note"].astype("str") if "note" in rows else pd.Series("", rows.index)
+    noted = rows[notes.str.contains("published convention")]
+    published = {*zip(noted["model"], noted["stack"], strict=True)}
+    stacks = zip(summary["model"], summary["stack"], strict=True)
+    return ["published" if stack in published else "corrected" for stack in stacks]
 
 
 def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> None:
     """The published models, clipped to the score's range, beyond which a few mistaken ones lie."""
     for role in map(str, published["role"].unique()):
         part = published[published["role"] == role]
+        lower, middle, upper = (
+            part[name].clip(SCORES[score].low, SCORES[score].high)
+            for name in (f"{score}_lower", score, f"{score}_upper")
+        )
         figure.add_scatter(
-            x=part["parameters"], y=part[score].clip(SCORES[score].low, SCORES[score].high), mode="markers",
-            name=f"published {role}s",
+            x=part["parameters"], y=middle, mode="markers", name=f"published {role}s",
+            error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1, "width": 0,
+                     "color": fade(ROLES[role])},
             marker={
                 "color": ROLES[role], "size": 6, "opacity": 0.3,
                 "symbol": ["circle-open" if erratum else "circle" for erratum in part["erratum"]],
@@ -221,9 +243,12 @@ def _add_measured(figure: go.Figure, sized: pd.DataFrame, score: str) -> None:
             textposition="middle right", textfont={"size": 11}, cliponaxis=False, name=escape_name(role),
             marker={"color": ROLES.get(str(role), OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
             error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
-            customdata=[[escape_name(row.model), escape_name(row.stack), row.layers] for row in part.itertuples()],
+            customdata=[
+                [escape_name(row.model), escape_name(row.stack), row.layers, row.convention]
+                for row in part.itertuples()
+            ],
             hovertemplate="%{customdata[0]}<br>%{x:,} parameters<br>%{customdata[1]}, %{customdata[2]} layers<br>"
-            f"median {label_of(score)} %{{y:{number_format_of(score)}}}<extra></extra>",
+            f"median {label_of(score)} %{{y:{number_format_of(score)}}} (%{{customdata[3]}})<extra></extra>",
         )  # fmt: skip
 
 

@@ -135,16 +135,24 @@ def quartiles_by(rows: pd.DataFrame, key: str, score: str) -> pd.DataFrame:
     return pd.DataFrame({place: grouped.quantile(QUANTILES[place]) for place in QUARTILES})
 
 
-def add_band(figure: go.Figure, lower: pd.Series, upper: pd.Series, colour: str, group: str) -> None:
-    """Add a band from one line to another, which a click on the group's name in the legend hides."""
+def add_band(
+    figure: go.Figure, lower: pd.Series, upper: pd.Series, colour: str, group: str, panel: int | None = None
+) -> None:
+    """Add a band from one line to another, which a click on the group's name in the legend hides.
+
+    panel: the column of a figure of several.
+    """
     edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group}
-    figure.add_scatter(x=upper.index, y=upper, **edge)
-    figure.add_scatter(x=lower.index, y=lower, fill="tonexty", fillcolor=_fade(colour), **edge)
+    place = {} if panel is None else {"row": 1, "col": panel}
+    figure.add_scatter(x=upper.index, y=upper, **edge, **place)
+    figure.add_scatter(x=lower.index, y=lower, fill="tonexty", fillcolor=fade(colour), **edge, **place)
 
 
 def sample_colours(scale: str, count: int, first: float, last: float) -> list[str]:
     """Colours of a scale, from the share `first` of it to the share `last`."""
-    return list(sample_colorscale(scale, [first + (last - first) * at / max(count - 1, 1) for at in range(count)]))
+    places = [first + (last - first) * at / max(count - 1, 1) for at in range(count)]
+    shares = sample_colorscale(scale, places, colortype="tuple")
+    return ["#" + "".join(f"{round(255 * share):02x}" for share in colour) for colour in shares]
 
 
 ROLES = {
@@ -199,7 +207,7 @@ def _lighten(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts) if share else colour
 
 
-def _fade(colour: str) -> str:
-    """The colour of a band around a line of this colour."""
+def fade(colour: str) -> str:
+    """The colour of a band around a line of this colour, and of bars of faint points."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.2)"

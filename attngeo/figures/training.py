@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from attngeo.errors import UsageError
+from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import LOSS, PlotOptions
 from attngeo.figures.style import (
     DASHES,
@@ -31,6 +31,7 @@ from attngeo.figures.style import (
     quartiles_by,
     sample_colours,
 )
+from attngeo.scores.summary import SETTLED, find_settled
 
 # The end of the colour scale of layers: what follows is a yellow that white paper swallows.
 LAST_COLOUR = 0.85
@@ -86,12 +87,16 @@ def _draw_losses(curves: pd.DataFrame) -> go.Figure:
 
 
 def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """The score of each layer against the step, median over seeds; one panel for each objective and initialisation.
+    """The score of each layer against the step; one panel for each objective and initialisation.
 
-    Source: Saponati et al. 2025, Fig. 3c, 3d and S5c.
+    It is the median over seeds of whole layers, or over heads and seeds in a band of quartiles. A point marks the step
+    from which on a curve stays within 10% of its last value. Raises DataError if there are no heads to draw.
+    Source: Saponati et al. 2025, Fig. 3c, 3d, S4 and S5c.
     """
-    score = options.score
-    layers = curves[curves["head"].isna()]
+    score, of_heads = options.score, options.over == "heads"
+    layers = curves[curves["head"].notna() == of_heads]
+    if layers.empty:
+        raise DataError(f"the rows of {'heads' if of_heads else 'whole layers'} are missing; choose another $over")
     groups, common = _group_runs(layers)
     several = len(groups) > 1
     figure = make_subplots(
@@ -100,24 +105,39 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
     )  # fmt: skip
     figure.update_annotations(font_size=12)
     for column, group in enumerate(groups, 1):
-        _add_layers(figure, group, sorted(layers["layer"].unique()), score, column)
+        _add_layers(figure, group, sorted(layers["layer"].unique()), options, column)
     figure.update_yaxes(title=axis_title_of(score), col=1)
-    over = [f"median over {_count_seeds(layers)}"] if layers["seed"].nunique() > 1 else []
-    title, details = f"{label_of(score)} of W_qk, layer by layer", ", ".join([*common, *over])
+    several_seeds = layers["seed"].nunique() > 1
+    seeds = _count_seeds(layers)
+    if of_heads:
+        common.append("median and quartiles over heads" + (f" and {seeds}" if several_seeds else ""))
+    elif several_seeds:
+        common.append(f"median over {seeds}")
+    details = ", ".join(common) + f"; points: from here on within {SETTLED:.0%} of the last value"
+    title = f"{label_of(score)} of W_qk, layer by layer"
     return finish_figure(figure, title, details, top=120 if several else 70)
 
 
-def _add_layers(figure: go.Figure, group: _RunGroup, layers: list[int], score: str, column: int) -> None:
+def _add_layers(figure: go.Figure, group: _RunGroup, layers: list[int], options: PlotOptions, panel: int) -> None:
     """A line for each layer of a group of runs; the first panel has the legend of all."""
-    colours = sample_colours(LAYERS, len(layers), 0, LAST_COLOUR)
-    for layer, colour in zip(layers, colours, strict=True):
-        line = group.rows[group.rows["layer"] == layer].groupby("step")[score].median()
+    score, colours = options.score, sample_colours(LAYERS, len(layers), 0, LAST_COLOUR)
+    spreads = [quartiles_by(group.rows[group.rows["layer"] == layer], "step", score) for layer in layers]
+    if options.over == "heads":  # below all lines
+        for layer, colour, spread in zip(layers, colours, spreads, strict=True):
+            add_band(figure, spread["lower"], spread["upper"], colour, f"layer {layer}", panel)
+    for layer, colour, spread in zip(layers, colours, spreads, strict=True):
+        name, line, settled = f"layer {layer}", spread["median"], find_settled(spread["median"])
+        hover = f"{group.name}, {name}<br>step %{{x:,}}<br>{label_of(score)} %{{y:.3f}}"
         figure.add_scatter(
-            x=line.index, y=line, name=f"layer {layer}", line={"color": colour}, legendgroup=str(layer),
-            showlegend=column == 1 and len(layers) > 1, row=1, col=column,
-            hovertemplate=f"{group.name}, layer {layer}<br>step %{{x:,}}<br>{label_of(score)} %{{y:.3f}}"
-            "<extra></extra>",
+            x=line.index, y=line, name=name, line={"color": colour}, legendgroup=name,
+            showlegend=panel == 1 and len(layers) > 1, row=1, col=panel, hovertemplate=f"{hover}<extra></extra>",
         )  # fmt: skip
+        if settled is not None:
+            figure.add_scatter(
+                x=[settled], y=[line[settled]], mode="markers", marker={"color": colour, "size": 8}, legendgroup=name,
+                showlegend=False, row=1, col=panel,
+                hovertemplate=f"{hover}<br>from here on within {SETTLED:.0%} of the last value<extra></extra>",
+            )  # fmt: skip
 
 
 def _group_runs(rows: pd.DataFrame) -> tuple[list[_RunGroup], list[str]]:

@@ -34,15 +34,20 @@ LARGEST_SEED = 2**32 - 1
 # The modules that declare statements, and the names of these, in the order of the table.
 MODULES: dict[str, tuple[str, ...]] = {
     "attngeo.papers.wibisono2023.experts": (
-        "lemma-1", "theorem-2-one-head", "theorem-2-several-heads", "theorem-2-several-layers",
+        "lemma-1", "section-2.2-parts", "section-2.2-cbow", "theorem-2-one-head", "theorem-2-several-heads",
+        "theorem-2-several-layers",
     ),
     "attngeo.papers.wibisono2023.factorisation": (
         "proposition-9", "proposition-14-minimum", "proposition-14-constant", "proposition-14-trained",
         "lemma-11", "proposition-12", "proposition-13", "lemma-15", "proposition-16", "proposition-17",
     ),
+    "attngeo.papers.wibisono2023.analogies": ("proposition-17-tokens",),
     "attngeo.papers.saponati2025.updates": (
         "proposition-2.1-linear", "proposition-2.1-softmax", "remark-s1.6", "proposition-2.2",
         "theorem-2.3-norms", "theorem-2.3-tails", "theorem-2.4-pairs", "theorem-2.4-symmetry", "corollary-s1.12",
+    ),
+    "attngeo.papers.saponati2025.steps": (
+        "proposition-s1.7", "corollary-s1.8", "proposition-s1.9", "remark-s1.10", "lemma-s1.11", "remark-s1.13",
     ),
     "attngeo.papers.saponati2025.scores": (
         "definition-3.1", "proposition-s1.15-range", "proposition-s1.15-chance", "proposition-s1.16-range",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pandas as pd
 
@@ -17,6 +17,7 @@ from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.options import takes_after_two
 from attngeo.pretrain.callback import geometry_columns
+from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import (
     ComparisonOptions,
@@ -24,20 +25,22 @@ from attngeo.pretrain.options import (
     TextPretrainOptions,
     make_absolute,
 )
-from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read, spread_at
+from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.summary import QUARTILES, statistics
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.tables import write as tables
 from attngeo.tables.files import lock_folder
 
-RUN_COLUMNS = ("objective", "init", "seed")
 ADVICE = "resume with the same command and --resume"
 RESULTS = ("final_loss", "steps_to_baseline", "speed_up")
 
 
 def comparison_columns() -> tuple[str, ...]:
-    """The columns of a comparison's rows, in their order; there is one row for each run."""
+    """The columns of a comparison's rows, in their order; there is one row for each run.
+
+    Those of images have the columns `EVALUATION` after `speed_up`.
+    """
     return ("model", *RUN_COLUMNS, "steps", *RESULTS, *statistics(QUARTILES))
 
 
@@ -56,13 +59,19 @@ class Comparison:
         Those of `steps_to_baseline` are over the runs that reached the baseline's loss, `reached` of them.
         """
         grouped = self.rows.groupby(["model", "objective", "init"], sort=False)
-        frame = grouped[[*RESULTS, *statistics(["median"])]].agg(["mean", "min", "max"])
+        evaluated = [name for name in EVALUATION if name in self.rows]
+        frame = grouped[[*RESULTS, *evaluated, *statistics(["median"])]].agg(["mean", "min", "max"])
         frame.columns = pd.Index(["_".join(pair) for pair in frame.columns])
         frame.insert(0, "seeds", grouped.size())
         frame.insert(1, "reached", grouped["steps_to_baseline"].count())
         frame = frame.reset_index()
         frame.attrs = {"title": "Initialisations compared"}
         return frame
+
+    @property
+    def layers(self) -> pd.DataFrame:
+        """One row for each layer of each run: see `attngeo.pretrain.curves.summarise_layers`."""
+        return summarise_layers(self.curves)
 
 
 class CompareKeywords(ComparisonOptions, StudyOptions):
@@ -93,8 +102,9 @@ def compare(
     other processes, when one ends.
 
     Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over
-    seeds) and `curves.parquet`. A run that fails does not stop the others, unless `fail_fast`: its error
-    is raised at the end. Raises as `run` does. `folder` is locked, and that of each run while it trains.
+    seeds), `layers.csv` (a row for each layer of each run) and `curves.parquet`. A run that fails does not stop the
+    others, unless `fail_fast`: its error is raised at the end. Raises as `run` does. `folder` is locked, and that of
+    each run while it trains.
     """
     folder, report = Path(folder), progress or ignore_progress
     inits = [make_absolute("init", init) for init in comparison.compare or ()]
@@ -108,10 +118,12 @@ def compare(
         runs = _train_all(plan, folder, study, resume=resume, report=report)
         if not all(run.summary for run in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
-        compared = Comparison(folder, _build_rows(runs, inits[0]), build_curves(runs))
+        curves = build_curves(runs)
+        compared = Comparison(folder, _build_rows(runs, curves), curves)
         for name in ("comparison.csv", "comparison.parquet"):
             tables.write_table(compared.rows, folder / name)
         tables.write_table(compared.spread, folder / "spread.csv")
+        tables.write_table(compared.layers, folder / "layers.csv")
         tables.write_table(compared.curves, folder / "curves.parquet")
     return compared
 
@@ -205,55 +217,21 @@ def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoE
     return type(error)(text, *error.option)
 
 
-def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:
-    """The first log at which `losses` is below the last of `baseline`, counted from 1, and the share of logs it saves.
-
-    The share is (T − t)/T, where T is the number of logs; None and 0.0 if no log is below.
-    Source: Saponati et al. 2025 (arXiv 2502.10927), Table 1.
-
-    >>> find_speed_up([5.0, 3.0, 1.0, 0.5], [5.0, 4.0, 3.0, 2.0])
-    (3, 0.25)
-    """
-    for number, loss in enumerate(losses, 1):
-        if loss < baseline[-1]:
-            return number, (len(losses) - number) / len(losses)
-    return None, 0.0
-
-
-def _build_rows(runs: Sequence[Run], baseline: str) -> pd.DataFrame:
-    baselines = {
-        (trained.options.objective_name, trained.options.seed): _losses(trained)
-        for trained in runs
-        if trained.options.init == baseline
-    }
-    rows: list[dict[str, Any]] = []
-    for trained in runs:
-        options, losses = trained.options, _losses(trained)
-        number, gained = find_speed_up(list(losses), list(baselines[options.objective_name, options.seed]))
-        reached_at = None if number is None else int(losses.index[number - 1])
-        if options.init == baseline:
-            reached_at, gained = int(losses.index[-1]), 0.0
-        spread = spread_at(trained.geometry, int(trained.geometry["step"].max()))
-        rows.append({
-            "model": options.model_name, "objective": options.objective_name, "init": options.init,
-            "seed": options.seed, "steps": trained.summary["settings"]["steps"], "final_loss": float(losses.iloc[-1]),
-            "steps_to_baseline": reached_at, "speed_up": gained,
-            **{name: spread[name] for name in statistics(QUARTILES)},
-        })  # fmt: skip
-    frame = pd.DataFrame(rows, columns=list(comparison_columns())).astype({"steps_to_baseline": "Int64"})
+def _build_rows(runs: Sequence[Run], curves: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a comparison. The run with the baseline's initialisation comes first of each objective and seed."""
+    frame = summarise_runs(curves)
+    frame.insert(0, "model", [trained.options.model_name for trained in runs])
+    frame["steps"] = [trained.summary["settings"]["steps"] for trained in runs]
     frame.attrs = {"title": "Initialisations compared, run by run"}
     return frame
 
 
-def _losses(run: Run) -> pd.Series[float]:
-    """The logged losses, by step: each a mean of as many steps as the others.
-
-    The number of steps of a run by epochs follows from the images. If its last log is a mean of fewer, it is left out,
-    unless it is the only one.
-    """
-    losses = run.geometry[["step", "loss"]].dropna().drop_duplicates().set_index("step")["loss"]
-    even = losses[losses.index % run.options.log_every == 0]
-    return even if len(even) else losses
+def _add_evaluation(run: Run) -> pd.DataFrame:
+    """The geometry of a run; if it was evaluated, with loss and accuracy in the rows of the last step."""
+    geometry = run.geometry
+    last = geometry["step"] == geometry["step"].max()
+    measured = {name: run.summary[name] for name in EVALUATION if name in run.summary}
+    return geometry.assign(**{name: last.map({True: value, False: float("nan")}) for name, value in measured.items()})
 
 
 def list_curve_columns() -> tuple[str, ...]:
@@ -262,8 +240,8 @@ def list_curve_columns() -> tuple[str, ...]:
 
 
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
-    """The geometry of all runs, with the columns `RUN_COLUMNS` in front."""
-    parts = {(trained.options.objective_name, trained.options.init, trained.options.seed): trained.geometry
+    """The geometry of all runs, with the columns `RUN_COLUMNS` in front, and `EVALUATION` of images at the end."""
+    parts = {(trained.options.objective_name, trained.options.init, trained.options.seed): _add_evaluation(trained)
              for trained in runs}  # fmt: skip
     curves = pd.concat(parts, names=[*RUN_COLUMNS]).reset_index([*RUN_COLUMNS]).reset_index(drop=True)
     curves.attrs = {"title": "Training curves"}

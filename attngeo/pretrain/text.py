@@ -210,6 +210,12 @@ def build_sequences(
         raise DataError(f"{text.name} holds no text; give another as $data", "data")
     bounds = np.arange(0, len(tokens) + 1, length) if pack else np.cumsum(lengths)
     sequences = len(bounds) - 1
+    if not sequences:
+        raise DataError(
+            f"{text.name} has {len(tokens):,} tokens, expected at least {length} for one sequence; give more text, or "
+            "lower $seq_len",
+            "seq_len",
+        )
     if sequences < batch:
         raise DataError(
             f"{text.name} has {len(tokens):,} tokens, {sequences} sequences, expected at least one batch of {batch} × "

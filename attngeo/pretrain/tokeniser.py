@@ -44,7 +44,7 @@ def prepare_tokeniser(
     reference = reference or text.tokenizer
     if reference == "train":
         return train_wordpieces(text, vocab_size)
-    tokeniser = _load(reference)
+    tokeniser = load_tokeniser(reference)
     if objective == "mlm" and tokeniser.mask_token is None:
         raise UsageError(
             f"tokenizer {reference} has no mask token, which mlm requires; give another or $objective clm",
@@ -53,7 +53,8 @@ def prepare_tokeniser(
     return tokeniser
 
 
-def _load(reference: str) -> PreTrainedTokenizerBase:
+def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:
+    """The tokeniser of a folder or of the Hub. Raises DataUnavailableError, DataError or UsageError."""
     try:
         ref = ModelRef.parse(reference)
     except ModelNotFoundError:

@@ -123,10 +123,12 @@ def read_tables(
         frames += [_read_rows(_find_curves(place, spec), spec, options) if spec.source == "pretrain"
                    else _read_saved(place, spec, is_single=len(sources) == 1) for place in others]  # fmt: skip
     rows = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-    rows = filter_rows(rows, options.where or {}, THE_TABLE)
+    where, of_published = spec.split_where(options)
+    rows = filter_rows(rows, where, THE_TABLE)
     if spec.source == "score":
         refuse_repeated(rows)
-        return [_choose_stack(rows, options.stack), *([published_scores()] if "published" in spec.options else [])]
+        beside = [filter_rows(published_scores(), of_published, "the table of published models")] if spec.beside else []
+        return [_choose_stack(rows, options.stack), *beside]
     if spec.source == "simulate" and "data" not in rows:
         require_columns(rows, METHOD_SETTING, name_input(sources[0]), "attngeo tabular simulate")
     return [rows]

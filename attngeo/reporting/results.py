@@ -113,7 +113,9 @@ def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
         try:
             rows = read_parquet(path)
             log.info("%s: kept from the report that was interrupted", path.stem)
-            return ResultsAnswer(rows, rows.attrs.pop("origins"))
+            origins = rows.attrs.pop("origins")
+            rows.attrs = dict(origins[0]) if len(origins) == 1 else {}
+            return ResultsAnswer(rows, origins)
         except (OSError, ValueError, KeyError):
             pass  # a broken file: the question is asked again
     answer = request.question.find_function()(
@@ -179,7 +181,8 @@ def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace
 
 def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
     """One figure of all models, or one for each if its kind shows no more at once."""
-    most, options = block.spec.most_models, block.shown.replace(where=None)  # `rows` are selected already
+    # `rows` are selected already.
+    most, options = block.spec.most_models, block.shown.replace(where=block.spec.split_where(block.shown)[1] or None)
     models = list(rows["model"].unique()) if "model" in rows else []
     if most is None or len(models) <= most:
         return [("", plot(block.kind, rows, options=options))]
@@ -189,7 +192,7 @@ def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Fi
 def _select_rows(block: FigureBlock, results: CollectedResults) -> pd.DataFrame:
     """The rows that a figure shows: those of its models that `where` selects."""
     name = str(block.of)
-    rows = filter_rows(results.find(name), block.shown.where or {}, name)
+    rows = filter_rows(results.find(name), block.spec.split_where(block.shown)[0], name)
     if block.models is None:
         return rows
     rows = require_columns(rows, ("model",), name, "attngeo.score")

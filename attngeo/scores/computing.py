@@ -149,15 +149,15 @@ def score_site(
     form = Form(q, k, list(enumerate(key_head)))
     (left, left_factor), (right, right_factor) = map(rescale, layer_factors(form))
     factor = float(left_factor) * float(right_factor)
-    yield common | {"head": None, "key_head": None} | _score_form(form_statistics(left, right), factor, notes, options)
+    yield common | {"head": None, "key_head": None} | score_form(form_statistics(left, right), factor, notes, options)
     (left, left_divisors), (right, right_divisors) = rescale(form.left), rescale(form.right)
     left_factors, right_factors = left_divisors.tolist(), right_divisors.tolist()
     for (head, key), statistics in zip(form.pairs, head_statistics(Form(left, right, form.pairs)), strict=True):
-        scores = _score_form(statistics, left_factors[head] * right_factors[key], notes, options)
+        scores = score_form(statistics, left_factors[head] * right_factors[key], notes, options)
         yield common | {"head": head, "key_head": key} | scores
 
 
-def _score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
+def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
     """One row's scores, from the statistics of a form whose factors were divided by numbers of product `factor`."""
     if not math.isfinite(factor):
         return _empty([*notes, "NaN or Inf in the query or key weights"])

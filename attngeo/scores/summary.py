@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Statistic → the quantile that it is.
 QUANTILES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
 QUARTILES = ("lower", "median", "upper")
+# A curve has settled where it stays within this share of its last value.
+SETTLED = 0.1
 HEADS = "heads_"
 IDENTITY = ("model", "stack", "layer", "head")
 
@@ -75,6 +77,23 @@ def spread_of(rows: pd.DataFrame) -> dict[str, float]:
         for score in score_names()
         for place, share in QUANTILES.items()
     }
+
+
+def find_settled(values: pd.Series) -> Any:
+    """The step from which on a curve stays within 10% of its last value; None if it has no values.
+
+    values: by step, in their order. A curve that ends near 0 settles late, as 10% of that are less than its noise.
+
+    >>> import pandas as pd
+    >>> find_settled(pd.Series([0.0, 0.5, 0.52, 0.5], index=[0, 10, 20, 30]))
+    10
+    """
+    values = values.dropna()
+    if values.empty:
+        return None
+    last = values.iloc[-1]
+    near = (values - last).abs() <= SETTLED * abs(last)
+    return near[::-1].cummin()[lambda stays: stays].index[-1]
 
 
 def refuse_repeated(rows: pd.DataFrame) -> None:

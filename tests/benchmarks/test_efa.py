@@ -15,10 +15,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from support.naive_copies import measure_naively
 from torch import Tensor
 
-from attngeo.estimators.efa.families import parse_family
-from attngeo.estimators.efa.model import make_model
+from attngeo.estimators.efa.model import make_families, make_model
 from attngeo.estimators.efa.networks import Batch
-from attngeo.estimators.efa.sequences import DataShape
+from attngeo.estimators.efa.sequences import DataShape, ValueColumn
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings
 
 # Experiment → part, items, positions that are padded to, lengths that most sequences have, sequences in a batch.
@@ -48,10 +47,11 @@ def test_masked_positions_are_faster_than_a_pass_for_each(
     settings = list_settings(experiment, RunOptions(published=True, model="efa", direction=direction))
     options = settings[0].options
     torch.manual_seed(0)
-    shape = DataShape(part=part, items=items, longest=positions, levels=9)
-    model = make_model(options, settings[0].architecture, parse_family(options.family), shape)
+    values_of = () if part == "items" else (ValueColumn(),)
+    shape = DataShape(part=part, items=items, longest=positions, levels=9, values=values_of)
+    model = make_model(options, settings[0].architecture, make_families(options), shape)
     known = torch.arange(positions) < torch.randint(shortest, longest + 1, (sequences, 1))
-    numbers, values = torch.randint(0, items, known.shape), torch.randint(1, 4, known.shape).float()
+    numbers, values = torch.randint(0, items, known.shape), torch.randint(1, 4, (*known.shape, 1)).float()
     batch = Batch(known, numbers, None if part == "items" else values)
 
     def run_fast() -> Tensor:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 from support.frames import one_model
+from support.messages import refuses
 
-from attngeo.errors import DataError
+import attngeo
+from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import MOST_NAMED, draw_sizes
 from attngeo.papers.saponati2025.published import published_scores
@@ -24,6 +26,12 @@ def test_medians_are_drawn_with_quartiles_before_the_published_models(rows: pd.D
     assert own.error_y.array[0] == pytest.approx(layers.quantile(0.75) - layers.median())
     assert own.error_y.arrayminus[0] == pytest.approx(layers.median() - layers.quantile(0.25))
     published = published_scores()
+    for at in (0, 40):
+        row = published[published["role"] == "encoder"].iloc[at]
+        bar = figure.data[0].error_y
+        assert (bar.array[at], bar.arrayminus[at]) == pytest.approx(
+            (row["symmetry_upper"] - row["symmetry"], row["symmetry"] - row["symmetry_lower"])
+        )
     place = published[published["role"] == "encoder"]["model"].tolist().index("bert-base-uncased")
     assert (figure.data[0].x[place], round(figure.data[0].y[place], 2)) == (109_482_240, 0.51)
     assert figure.data[0].marker.symbol[place] == "circle"
@@ -49,6 +57,40 @@ def test_a_few_models_are_named_and_those_of_unknown_size_left_out(rows: pd.Data
 def test_published_models_without_the_score_are_left_out(rows: pd.DataFrame) -> None:
     published = published_scores().drop(columns="symmetry")
     assert len(draw_sizes(rows, published, SYMMETRY).data) == 2
+
+
+def test_the_title_says_which_points_follow_which_convention(rows: pd.DataFrame) -> None:
+    """Each mixture of two conventions is stated, and a picture of one convention says nothing."""
+    options = PlotOptions(score="directionality")
+    alone = options.replace(published=False)
+    reproduced = pd.concat([attngeo.score(name, convention="published") for name in ("demo:minilm", "demo:encoder")])
+    mixed = pd.concat([one_model(rows, "demo:minilm"), one_model(reproduced, "demo:encoder")])
+
+    def title(frame: pd.DataFrame, chosen: PlotOptions) -> str:
+        return str(draw_sizes(frame, published_scores(), chosen).layout.title.text)
+
+    assert "faint points: published convention, models: corrected</sup>" in title(rows, options)
+    assert "models: corrected and published</sup>" in title(mixed, options)
+    assert "both conventions" in title(mixed, alone)
+    for frame, chosen in ((reproduced, options), (reproduced, alone), (rows, alone)):
+        assert "convention" not in title(frame, chosen)
+    hovered = draw_sizes(mixed, published_scores(), alone).data[0].customdata
+    assert {row[0]: row[3] for row in hovered} == {"demo:minilm": "corrected", "demo:encoder": "published"}
+    assert "models: corrected" in title(rows.drop(columns="note"), options)
+
+
+def test_published_models_are_selected_by_their_own_columns(rows: pd.DataFrame) -> None:
+    vision = attngeo.plot("size", rows, where={"modality": "vision", "model": "demo:minilm"})
+    published = published_scores().query("modality == 'vision'")
+    faint = [len(trace.x) for trace in vision.data if trace.name.startswith("published")]
+    assert sum(faint) == len(published) < 223
+    assert list(vision.data[-1].text) == ["demo:minilm"]
+    with refuses(UsageError, "modality", "sound", "audio"):
+        attngeo.plot("size", rows, where={"modality": "sound"})
+    with refuses(UsageError, "modality", "published"):
+        attngeo.plot("size", rows, where={"modality": "audio"}, published=False)
+    with refuses(UsageError, "modality"):
+        attngeo.plot("layers", rows, where={"modality": "audio"})
 
 
 def test_rows_without_sizes_are_refused(rows: pd.DataFrame) -> None:

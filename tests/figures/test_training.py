@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from support.messages import refuses
 
-from attngeo.errors import UsageError
+from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import DASHES, INITIALISATIONS, OBJECTIVES
 from attngeo.figures.training import draw_training, draw_training_layers
@@ -86,19 +87,51 @@ def test_colours_and_dashes_distinguish_runs(
 def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
     rows = curves(("mlm", "clm"), ("default", "symmetric"))
     figure = draw_training_layers(rows, DIRECTIONALITY)
-    assert len(figure.data) == 4 * 2
+    lines = [trace for trace in figure.data if trace.name]
+    assert len(lines) == 4 * 2
     assert [each.text for each in figure.layout.annotations[:4]] == [
         "encoder (mlm)<br>default init", "encoder (mlm)<br>symmetric init", "decoder (clm)<br>default init",
         "decoder (clm)<br>symmetric init",
     ]  # fmt: skip
     own = rows.query("objective == 'mlm' and init == 'symmetric' and layer == 1 and step == 10")
-    assert figure.data[3].y[1] == pytest.approx(own[own["head"].isna()]["directionality"].median())
+    assert lines[3].y[1] == pytest.approx(own[own["head"].isna()]["directionality"].median())
     assert [trace.name for trace in figure.data if trace.showlegend] == ["layer 0", "layer 1"]
     alone = draw_training_layers(
         rows.query("layer == 0 and init == 'default' and objective == 'mlm' and seed == 0"), SYMMETRY
     )
     assert alone.layout.showlegend is False
-    assert alone.layout.title.text.endswith("<sup>encoder (mlm), default init</sup>")
+    assert "<sup>encoder (mlm), default init; points: " in alone.layout.title.text
+
+
+def test_layers_over_heads_have_a_band_and_a_point_from_which_on_they_change_little() -> None:
+    """Quartiles by numpy; the median of layer 1 comes within 10% of its last value at step 20, leaves it, and settles
+    at step 40.
+    """
+    medians = {0: [1.0, 1.0, 1.0, 1.0, 1.0], 1: [0.0, 0.1, 0.5, 0.4, 0.5]}
+    rows = pd.DataFrame([
+        {"objective": "clm", "init": "default", "seed": 0, "step": 10 * place, "stack": "decoder", "layer": layer,
+         "head": head, "symmetry": -9.0 if head is None else median + (head - 1) ** 3, "loss": 1.0}
+        for layer, values in medians.items() for place, median in enumerate(values) for head in (None, 0, 1, 3)
+    ]).astype({"head": "Int64"})  # fmt: skip
+    figure = draw_training_layers(rows, PlotOptions(over="heads"))
+    assert "median and quartiles over heads" in figure.layout.title.text
+    lines = {trace.name: trace for trace in figure.data if trace.name}
+    assert {name: list(trace.y) for name, trace in lines.items()} == {
+        f"layer {layer}": values for layer, values in medians.items()
+    }
+    points = [trace for trace in figure.data if trace.mode == "markers"]
+    assert [(trace.x[0], trace.y[0]) for trace in points] == [(0, 1.0), (40, 0.5)]
+    bands = [trace for trace in figure.data if trace.legendgroup == "layer 1" and trace.mode == "lines"]
+    expected = np.quantile(np.subtract.outer([-1, 0, 8], -np.array(medians[1])), [0.75, 0.25], axis=0)
+    assert [list(trace.y) for trace in bands] == [pytest.approx(values.tolist()) for values in expected]
+    assert bands[1].fillcolor.endswith(",0.2)")
+    with refuses(DataError, "over"):
+        draw_training_layers(rows[rows["head"].isna()], PlotOptions(over="heads"))
+
+
+def test_a_missing_score_settles_nowhere() -> None:
+    rows = curves(("mlm",), ("default",)).assign(symmetry=np.nan)
+    assert not [trace for trace in draw_training_layers(rows, SYMMETRY).data if trace.mode == "markers"]
 
 
 def test_names_of_runs_are_shown_letter_for_letter() -> None:

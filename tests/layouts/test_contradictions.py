@@ -81,7 +81,7 @@ REFUSED: dict[str, Case] = {
     ),
     "packed weights": (
         {name.replace("weight", "qweight"): tensor.int() for name, tensor in weights().items()}, stated("gptq"),
-        UnsupportedModelError, ("gptq",),
+        CorruptCheckpointError, ("gptq",),
     ),
     "packed weights of an unstated method": (
         {name.replace("weight", "qweight"): tensor.int() for name, tensor in weights().items()},

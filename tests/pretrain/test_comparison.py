@@ -37,7 +37,7 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.pretrain import Comparison, TextPretrainOptions, compare, make_options
-from attngeo.pretrain.comparison import find_speed_up
+from attngeo.pretrain.curves import EVALUATION, find_speed_up
 from attngeo.pretrain.options import write_settings
 from attngeo.progress import Progress
 from attngeo.scores.spec import SCORES
@@ -183,6 +183,11 @@ def test_the_folder_holds_tables_and_curves(comparison: Comparison) -> None:
     pd.testing.assert_frame_equal(stored, comparison.curves)
     assert pd.read_csv(comparison.folder / "comparison.csv").shape == comparison.rows.shape
     assert len(pd.read_csv(comparison.folder / "spread.csv")) == 4
+    layers = pd.read_csv(comparison.folder / "layers.csv")
+    assert len(layers) == 8 * 2
+    run = comparison.rows.query("objective == 'mlm' and init == 'default' and seed == 1").iloc[0]
+    own = layers.query("objective == 'mlm' and init == 'default' and seed == 1")
+    assert own["symmetry"].median() == pytest.approx(run["symmetry_median"], abs=1e-5)
 
 
 def test_finished_runs_are_kept_when_it_is_resumed(
@@ -258,6 +263,13 @@ def test_images_are_compared_without_objectives(tmp_path: Path) -> None:
     options = make_options("vit-tiny", steps=4, batch_size=16, log_every=2, warmup=1)
     comparison = compare(options, tmp_path / "runs", compare=["default", "symmetric"])
     assert comparison.rows["objective"].tolist() == ["image", "image"]
+    for _, row in comparison.rows.iterrows():  # Table S3
+        summary = json.loads((tmp_path / f"runs/image-{row['init']}-seed0/summary.json").read_text())
+        assert {name: row[name] for name in EVALUATION} == {name: summary[name] for name in EVALUATION}
+    assert comparison.spread["eval_accuracy_max"].tolist() == comparison.rows["eval_accuracy"].tolist()
+    last = comparison.curves.query("step == 4")
+    assert last["ema_loss"].notna().all()
+    assert comparison.curves["ema_loss"].notna().sum() == len(last)
     assert (tmp_path / "runs/image-symmetric-seed0/model-ema").is_dir()
     with pytest.raises(UsageError, match="objectives"):
         compare(options, tmp_path / "others", compare=["default", "symmetric"], objectives=["mlm"])

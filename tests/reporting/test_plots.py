@@ -85,7 +85,9 @@ def test_curves_of_a_run_and_of_a_comparison(folder: Path) -> None:
     assert [t.name for t in loss.data if t.name] == ["default init", "symmetric init"]
     with pytest.raises(UsageError, match="mlm, clm"):
         plot("training", folder / "both", score="loss")
-    assert len(plot("training-layers", folder / "both", score="directionality").data) == 2 * 4
+    layers = plot("training-layers", folder / "both", score="directionality", over="heads")
+    assert len([trace for trace in layers.data if trace.name]) == 2 * 4
+    assert "over heads" in layers.layout.title.text
 
 
 def test_the_published_models_can_be_left_out(folder: Path) -> None:

@@ -6,10 +6,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from attngeo.errors import AttnGeoError, DataUnavailableError, UsageError
+from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.scores import draw_sizes
 from attngeo.reporting.recipe import read_recipe
+from attngeo.reporting.report import build_report
 
 # What is replaced in the recipe of conftest.py and by what, the key of the error, and facts that it names.
 BAD = [
@@ -142,3 +146,24 @@ def test_options_of_a_figure_are_those_of_plot(recipe: Path) -> None:
     recipe.write_text(recipe.read_text().replace("layer = 1 }", "layer = [1, 2] }"))
     (figure,) = read_recipe(recipe).recipe.section[0].figures
     assert figure.shown.where == {"layer": [1, 2]}
+
+
+def test_columns_of_the_published_models_select_them_in_one_kind_only(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+
+    def note(rows: pd.DataFrame, published: pd.DataFrame, *, options: PlotOptions) -> Any:
+        shown.append((rows["model"].unique().tolist(), published))
+        return draw_sizes(rows, published, options)
+
+    monkeypatch.setattr("attngeo.figures.scores.draw_sizes", note)
+    text, where = recipe.read_text(), 'where = { modality = "vision" }'
+    recipe.write_text(text.replace('kind = "layers"', f'kind = "size", {where}'))
+    report = build_report(recipe, recipe.parent / "out")
+    assert report.failures == []
+    ((models, published),) = shown
+    assert (models, set(published["modality"])) == (["demo:encoder", "demo:decoder"], {"vision"})
+    recipe.write_text(text.replace('kind = "layers"', f'kind = "layers", {where}'))
+    with pytest.raises(UsageError, match=r"where\.modality"):
+        read_recipe(recipe)

@@ -27,7 +27,7 @@ ROWS = pd.DataFrame(
     {
         "sequence": ["a", "a", "a", "b", "b"], "item": ["tea", "milk", "tea", "bread", "milk"],
         "value": [1.0, 0.0, 2.0, 1.0, 0.0], "x": [0.0, 1.0, 2.0, 0.5, 0.1], "y": [1.0, 0.0, 2.0, 0.3, 0.2],
-        "before": [0.0, 1.0, 1.0, 2.0, 0.0],
+        "before": [0.0, 1.0, 1.0, 2.0, 0.0], "before_day": pd.date_range("2020-01-01", periods=5),
     }
 )  # fmt: skip
 PLACES = pd.DataFrame(
@@ -37,6 +37,8 @@ EFA: tuple[tuple[pd.DataFrame, dict[str, Any]], ...] = (
     (ROWS, {"family": "poisson"}),
     (ROWS, {"family": "gaussian", "direction": "uni", "coordinates": ("x", "y"), "lags": ("before",), "join": 4}),
     (ROWS, {"family": "binomial:2", "embedding": "truncated", "head": (3,)}),
+    (ROWS, {"value": ("value:poisson", "before:gaussian"), "covariates": ("x", "y:category", "before_day:time")}),
+    (ROWS, {"part": "items", "covariates": ("y:category", "x")}),
     (ROWS, {"part": "items", "head_size": 3, "norm": True, "feed_forward": 3}),
     (ROWS, {"model": "fm", "part": "items", "start": True}),
     (PLACES, {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}),
@@ -45,7 +47,7 @@ CELLS = pd.DataFrame({"size": ["s", "m", None, "l"] * 5, "age": [1, 2, 3, 1] * 5
 LABELS = np.array(["no", "yes", "no", "maybe"] * 5)
 TABULAR: tuple[dict[str, Any], ...] = ({}, {"vocabulary": "shared", "n_bins": 4, "unseen": "mask"})
 # The units of a model's numbers, and the largest weight of those above: other ones may be right, and overflow.
-SCALES, LARGEST = ("value_scale", "place_scale", "raw_start"), 10.0
+SCALES, LARGEST = ("values", "place_scale"), 10.0
 LONG = "a" * 100_000
 FAMILIES = (
     "poisson:1", "gaussian:0.5", "gaussian:1e-300", "gaussian:nan", "bernoulli", "binomial:" + "9" * 300,
@@ -140,7 +142,7 @@ def fuzz_tabular(rng: Random, folder: Path) -> bool:
 
 def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
     """Log p and the prediction of some rows; None if the model refuses them."""
-    options, places = model.options_, model._shape.places
+    options, places = model.options_, model._shapes[0].places
     rows = PLACES if places else ROWS
     columns: dict[str, Any] = {options.sequence: rows["sequence"], options.position or "position": rows.index}
     columns |= dict.fromkeys(options.lags, np.arange(len(rows)) % 2.0)
@@ -148,7 +150,9 @@ def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
         name: [place[at] for place in places] * 2 if places else rows["x" if at else "y"]
         for at, name in enumerate(options.coordinates)
     }
-    columns |= {options.value: np.ones(len(rows))}
+    columns |= dict.fromkeys(options.families, np.ones(len(rows)))
+    shapes = dict(zip(options.kinds, model._shapes[0].covariates, strict=True))
+    columns |= {name: [*shape.categories, 1.0][0] for name, shape in shapes.items()}
     if model.items_:
         columns |= {options.item: pd.Series([model.items_[at % len(model.items_)] for at in rows.index], dtype=object)}
     try:

@@ -33,7 +33,16 @@ EFA: dict[str, dict[str, Any]] = {
         "part": "values", "direction": "uni", "coordinates": ("x",), "lags": ("before",), "n_layers": 1, "join": 4,
         "head": (3,),
     },
+    "efa-mixed": {
+        "part": "both", "value": ("count:poisson", "value:gaussian"), "covariates": ("shop", "x", "day:time"),
+        "n_layers": 1,
+    },
 }  # fmt: skip
+MIXED = BASKETS.assign(
+    count=[1, 0, None, 2, 3, 1, 0, 4, 2],
+    shop=["near", "near", "near", *["far"] * 4, "near", "near"],
+    day=[f"2024-01-0{day}" for day in (1, 1, 1, 2, 2, 2, 2, 6, 6)],
+)
 CELLS = pd.DataFrame(
     {
         "size": ["s", "m", None, "l", "m", "s"] * 4, "age": [1, 2, 3, 1, 2, 3] * 4,
@@ -56,7 +65,7 @@ def predict(name: str, rows: pd.DataFrame) -> dict[str, list[Any]]:
         classifier = AttentionClassifier.load(folder)
         return {"probabilities": classifier.predict_proba(rows).ravel().tolist()}
     model = ExponentialFamilyAttention.load(folder)
-    means = model.predict_proba(rows) if model.part_ == "items" else model.predict(rows)
+    means = model.predict_proba(rows) if model.part_ == "items" else model.predict(rows).select_dtypes("number")
     return {"log_prob": model.log_prob(rows).tolist(), "means": means.to_numpy().ravel().tolist()}
 
 
@@ -77,8 +86,9 @@ def main() -> None:
     _write(TABULAR, CELLS[:8])
     for name, options in EFA.items():
         given: dict[str, Any] = {"width": 4, "max_epochs": 40, "learning_rate": 0.03, "validation_fraction": 0.0}
-        make_efa(**given | options, device="cpu").fit(BASKETS).save(GOLDEN / name)
-        _write(name, BASKETS)
+        rows = MIXED if options["part"] == "both" else BASKETS
+        make_efa(**given | options, device="cpu").fit(rows).save(GOLDEN / name)
+        _write(name, rows)
 
 
 def _write(name: str, rows: pd.DataFrame) -> None:

@@ -25,7 +25,8 @@ def measure_naively(model: PartModel, batch: Batch, *, causal: bool) -> Tensor:
         found.append(x[:, i])
     read = torch.stack(found, 1)[known]
     network = model.network
-    natural = network.center(read) if model.is_of_items else model.family.natural(network.head(read)[..., 0])
-    observed = batch.items if model.is_of_items else batch.values
+    family = model.families[0]
+    natural = network.center(read) if model.is_of_items else family.natural(network.head(read)[..., 0])
+    observed = batch.items if model.is_of_items or batch.values is None else batch.values[..., 0]
     assert observed is not None
-    return -model.family.log_prob(natural, observed[known]).mean()
+    return -family.log_prob(natural, observed[known]).mean()

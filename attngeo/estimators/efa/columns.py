@@ -24,28 +24,48 @@ LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 OF_ATTENTION, OF_FACTORS = ("n_layers", "n_heads"), ("neighbours", "distance")
 OF_PLACES, OF_VALUES = ("coordinates", "neighbours", "distance"), ("coordinates", "lags", "item_vectors")
 DEFAULT = EfaOptions()
+Part = Literal["items", "values"]
 
 
-def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[Literal["items", "values"], bool]:
-    """The part that is asked for, or else that of which the table has a column; and whether it needs items.
+def choose_parts(options: EfaOptions, columns: list[Any]) -> tuple[tuple[Part, ...], bool]:
+    """The parts that are asked for, or else the one of which the table has a column; and whether values have items.
 
     columns: of the training table. Raises TableError if it lacks one, or one that the options name, and UsageError for
     an option without an effect.
     """
-    has_values = options.value in columns and options.value != options.item
+    has_values = any(name in columns and name != options.item for name in options.families)
     part = options.part
     if part == "auto":
         part = "values" if has_values or options.value != DEFAULT.value else "items"
-    modelled = options.value if part == "values" else options.item
-    require_columns(columns, [modelled], TRAINING)
+    parts: tuple[Part, ...] = ("items", "values") if part == "both" else (part,)
+    values = [*options.families] if "values" in parts else []
     has_items = options.item_vectors and options.item in columns
-    others = {"position": options.position} | ({"item": options.item} if part == "values" and has_items else {})
-    for name, column in others.items():
-        if column == modelled:
+    modelled = [*([options.item] if "items" in parts else []), *values]
+    require_columns(columns, modelled, TRAINING)
+    others = {"position": (options.position, modelled)}
+    if values and (has_items or part == "both"):
+        others["item"] = (options.item, values)
+    for name, (column, predicted) in others.items():
+        if column in predicted:
             raise UsageError(f"${name} is {column!r}, which is the column that is predicted; name another one", name)
-    if part == "items":
+    _refuse_without_effect(options, values, has_items=has_items)
+    if values and not has_items and not options.coordinates:
+        raise TableError(
+            f"has neither the column {options.item!r} nor coordinates, expected one of them for a model of values; "
+            "name the columns by options such as $item",
+            "item",
+            table=TRAINING,
+        )
+    if values and options.item_vectors and options.item != DEFAULT.item:
+        require_columns(columns, [options.item], TRAINING)
+    return parts, has_items
+
+
+def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_items: bool) -> None:
+    """Raise UsageError for an option that changes nothing. values: columns that are modelled."""
+    if not values:
         _refuse(options, "a model of items", OF_VALUES)
-        if options.family != DEFAULT.family:
+        if options.family is not None:
             raise UsageError(
                 f"$family is {options.family}, which values have, but the model is of items; name the column of values "
                 "by $value",
@@ -55,19 +75,13 @@ def choose_part(options: EfaOptions, columns: list[Any]) -> tuple[Literal["items
     if options.model == "efa":
         _refuse(options, "attention", OF_FACTORS)
     else:
-        _refuse(options, "a factor model", ("lags", *OF_ATTENTION))
+        _refuse(options, "a factor model", ("lags", "covariates", *OF_ATTENTION))
         if has_items:
             _refuse(options, "a factor model of items", OF_PLACES, "turn item_vectors off for a model of places")
-    if part == "values" and not has_items and not options.coordinates:
-        raise TableError(
-            f"has neither the column {options.item!r} nor coordinates, expected one of them for a model of values; "
-            "name the columns by options such as $item",
-            "item",
-            table=TRAINING,
-        )
-    if part == "values" and options.item_vectors and options.item != DEFAULT.item:
-        require_columns(columns, [options.item], TRAINING)
-    return part, part == "items" or has_items
+    if len(values) > 1 and (options.model == "fm" or options.lags):
+        what = "a factor model has" if options.model == "fm" else "$lags are of"
+        advice = "name one, or fit a model for each"
+        raise UsageError(f"$value names {len(values)} columns, but {what} one value; {advice}", "value", "lags")
 
 
 def _refuse(options: EfaOptions, what: str, names: Sequence[str], advice: str = "leave it out") -> None:
@@ -181,6 +195,28 @@ def learn_items(tables: Mapping[str, pd.DataFrame], column: str) -> list[Any]:
                 raise refuse_kind(column, item, source)
         items |= new
     return sort_values(items)
+
+
+def code_values(
+    column: pd.Series[Any], known: Sequence[Any], *, kept: np.ndarray, source: str, noun: str = "items"
+) -> np.ndarray:
+    """The numbers of values among the known ones; 0 for rows that are not kept, which are not read.
+
+    Those of other kinds are found by their texts. Raises TableError for a value that is missing or unknown.
+    """
+    codes = column.map({value: at for at, value in enumerate(known)})
+    if codes.isna().any():  # the kind of a column of a text file depends on all of its cells
+        codes = codes.fillna(column.astype(str).map({str(value): at for at, value in enumerate(known)}))
+    unseen = kept[codes.isna().to_numpy()[kept]]
+    if len(unseen):
+        at = int(unseen.min())
+        if column.isna().iloc[at]:
+            require_values(column, source)
+        value, example = show_name(column.iloc[at]), show_name(known[0])
+        problem = f"{value} is in no training row, expected one of {len(known):,} {noun} such as {example}; "
+        problem += "leave the row out, or fit again with it"
+        raise TableError(problem, table=source, row=at + 1, column=column.name)
+    return codes.fillna(0).to_numpy().astype(np.int64)
 
 
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from copy import copy, deepcopy
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,24 +19,26 @@ from torch import Tensor
 
 from attngeo.choices import whole
 from attngeo.devices import usable_device
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import UsageError
+from attngeo.estimators.efa.batches import hold_out, train_model
 from attngeo.estimators.efa.columns import (
     HELD_OUT,
     TABLE,
     TEST,
     TRAINING,
-    choose_part,
+    choose_parts,
     keep_whole,
     learn_items,
     require_frame,
 )
-from attngeo.estimators.efa.families import ExponentialFamily, parse_family
-from attngeo.estimators.efa.model import PartModel, describe_data, make_model
+from attngeo.estimators.efa.covariates import learn_covariates
+from attngeo.estimators.efa.families import ExponentialFamily
+from attngeo.estimators.efa.model import JointModel, PartModel, describe_data, make_families, make_model
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
 from attngeo.estimators.efa.prediction import (
     Measured,
-    batch_similar,
+    add_up,
     draw_items,
     draw_values,
     measure_rows,
@@ -50,7 +51,7 @@ from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, Tab
 from attngeo.estimators.shared import takes_keywords
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training.loop import History, draw_generator, remove_state, seeded, train
+from attngeo.training.loop import History, draw_generator, remove_state, seeded
 
 
 class SampleKeywords(EfaSampleOptions):
@@ -65,18 +66,18 @@ class EfaKeywords(EfaOptions):
     """The keywords of the estimator."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
-    family: str | ExponentialFamily = "gaussian"  # type: ignore[assignment]
+    family: str | ExponentialFamily | None = None  # type: ignore[assignment]
     random_state: int | np.random.RandomState | None = 0  # type: ignore[assignment]
     architecture: Architecture | None = None
 
 
 class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
-    """The items of sequences, or the values of their items, each predicted from the others (section 2 of the paper).
+    """The items of sequences, the values of their items, or both, predicted from the others (section 2 of the paper).
 
     A row of a table is an observation: the sequence that it belongs to, its position there (without one, the rows of a
-    sequence are a set, or for direction "uni" in order), an item, a value, coordinates, values at earlier times. With
-    direction "bi", a position is predicted from all others, and the sum of log p is a pseudo-likelihood; with "uni",
-    from those before it, and the sum is the likelihood.
+    sequence are a set, or for direction "uni" in order), an item, values, covariates, coordinates, values at earlier
+    times. With direction "bi", a position is predicted from all others, and the sum of log p is a pseudo-likelihood;
+    with "uni", from those before it, and the sum is the likelihood. A row may lack some of its values.
 
         model = ExponentialFamilyAttention(family="poisson").fit(ratings)
         model.log_prob(ratings)
@@ -84,12 +85,13 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     The keywords are those of `EfaOptions`, which `__init__` describes, and
 
     Args:
+        value: columns with their families, such as ("rating:poisson", "minutes:gaussian") or a dictionary.
         family: a text such as "gaussian", "poisson:1" or "binomial:10", or an `ExponentialFamily`.
         random_state: seed, or a generator of numpy.
         architecture: an `Architecture`; None for the default one.
 
     Attributes:
-        model_: the torch model. part_: "items" or "values". items_: in the order of their numbers.
+        model_: the torch model. part_: "items", "values" or "both". items_: in the order of their numbers.
         history_: losses of each epoch. options_: the parameters as `EfaOptions`.
 
     Raises UsageError for parameters out of range, when it is fitted.
@@ -103,17 +105,18 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     (5,)
     """
 
-    family: str | ExponentialFamily
+    family: str | ExponentialFamily | None
     random_state: int | np.random.RandomState | None
     architecture: Architecture | None
     options_: EfaOptions
     architecture_: Architecture
-    model_: PartModel
+    model_: PartModel | JointModel
     items_: list[Any]
     history_: History
-    _shape: DataShape
-    # The sequences that trained, that were held out, and of the test table, by these names.
-    _tables: dict[str, Sequences]
+    # Of each part.
+    _shapes: list[DataShape]
+    # The sequences that trained, that were held out, and of the test table, by these names, as each part reads them.
+    _tables: dict[str, list[Sequences]]
 
     @takes_keywords(EfaKeywords)
     def __init__(self) -> None:
@@ -154,28 +157,40 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         for source, table in tables.items():
             require_frame(table, source)
         self.options_, self.architecture_ = self._make_options(), self.architecture or Architecture()
-        options, family = self.options_, self._make_family()
+        options, architecture = self.options_, self.architecture_
+        own = self.family if isinstance(self.family, ExponentialFamily) else None
+        families = make_families(options, own)
         columns = list(tables[TRAINING].columns)
-        part, uses_items = choose_part(options, columns)
+        parts, has_items = choose_parts(options, columns)
         learned = {source: table for source, table in tables.items() if source != TEST}
-        self.items_ = learn_items(learned, options.item) if uses_items else []
+        self.items_ = learn_items(learned, options.item) if has_items or "items" in parts else []
+        covariates = learn_covariates(learned, options.kinds)
         # Tables without the positions that training rows have may be in another order.
         position = options.position or (POSITION if POSITION in columns else None)
         matters = options.gives_vectors(position) or options.causal
-        self._shape = DataShape(part=part, items=len(self.items_), position=position if matters else None)
-        sequences = {source: self._reader.read(table, source=source) for source, table in learned.items()}
+        self._shapes = [
+            DataShape(part=part, items=len(self.items_) if has_items or part == "items" else 0, covariates=covariates,
+                      position=position if matters else None)
+            for part in parts
+        ]  # fmt: skip
+        sequences = {source: self._read_table(table, source=source) for source, table in learned.items()}
         names = {TRAINING: "train", HELD_OUT: "validation", TEST: "test"}
         if HELD_OUT not in tables and options.validation_fraction:
-            sequences[TRAINING], sequences[HELD_OUT] = hold_out(sequences[TRAINING], options)
+            halves = [hold_out(rows, options) for rows in sequences[TRAINING]]
+            sequences[TRAINING], sequences[HELD_OUT] = map(list, zip(*halves, strict=True))
             names[HELD_OUT] = "held-out"
-        architecture, training = self.architecture_, list(sequences.values())
-        self._shape = describe_data(options, architecture, family, self._shape, training)
+        training = list(sequences.values())
+        self._shapes = [
+            describe_data(options, architecture, families, shape, [rows[at] for rows in training])
+            for at, shape in enumerate(self._shapes)
+        ]
         with seeded(draw_generator(options.random_state).initial_seed()):
-            self.model_ = make_model(options, architecture, family, self._shape)
+            models = [make_model(options, architecture, families, shape) for shape in self._shapes]
+        self.model_ = models[0] if len(models) == 1 else JointModel(models)
         if TEST in tables:
-            sequences[TEST] = self._reader.read(tables[TEST], source=TEST)
+            sequences[TEST] = self._read_table(tables[TEST], source=TEST)
         for source, rows in sequences.items():
-            self.model_.check(rows, options.value, source if source in tables else TRAINING)
+            self._check(rows, source if source in tables else TRAINING)
         self.history_ = train_model(self.model_, training, options, architecture, folder=folder, progress=progress)
         self._tables = {names[source]: rows for source, rows in sequences.items()}
 
@@ -189,27 +204,22 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             parameters["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         return EfaOptions(**parameters)
 
-    def _make_family(self) -> ExponentialFamily:
-        """A family of its own for the model. Raises UsageError."""
-        if isinstance(self.family, ExponentialFamily):
-            return deepcopy(self.family)
-        return parse_family(self.family)
-
     @property
     def part_(self) -> str:
-        """What is modelled: "items" or "values"."""
+        """What is modelled: "items", "values" or "both"."""
         self._require_fit()
-        return self._shape.part
+        return "both" if len(self._shapes) > 1 else self._shapes[0].part
 
     def log_prob(self, data: pd.DataFrame, *, known_only: bool = False) -> pd.Series[float]:
-        """Log p of each row given the others, constants of the family included.
+        """Log p of each row given the others, constants of the families included: the sum over values, and the item.
 
         known_only: whether rows may lack what is modelled, as in `predict`; NaN for those that lack it.
         """
-        sequences = self._read(data, fill=known_only)
-        log_prob = read_all(self.model_, sequences, self.model_.log_prob, self.options_)
-        spread = sequences.scatter(log_prob, len(data), sequences.known & sequences.asked)
-        return pd.Series(spread, index=data.index, name="log_prob")
+        total = np.zeros(len(data))
+        for model, sequences in zip(self._parts, self._read(data, fill=known_only), strict=True):
+            log_prob = read_all(model, sequences, model.log_prob, self.options_).sum(-1)
+            total += sequences.scatter(log_prob, len(data), sequences.known & sequences.asked)
+        return pd.Series(total, index=data.index, name="log_prob")
 
     def score(self, data: pd.DataFrame, y: None = None) -> float:
         """The mean of `log_prob`. y: for scikit-learn."""
@@ -219,127 +229,148 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def measure(self, data: pd.DataFrame, train: pd.DataFrame) -> Measured:
         """How probable the rows of a table are, beside what is known without a context from training rows."""
         self._require_fit()
-        rows, train_rows = (self._reader.read(table) for table in (data, train))
-        return measure_rows(self.model_, rows, train_rows, self.options_)
+        return _take_last(self._measure(self._read_table(data), self._read_table(train)))
 
     def measure_fit(self, **tables: pd.DataFrame) -> dict[str, Measured]:
         """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation"), of
         those given as "test", and of further tables by name. Raises UsageError for a model that was loaded, and so
         has no rows.
         """
+        return {name: _take_last(measured) for name, measured in self.measure_columns(**tables).items()}
+
+    def measure_columns(self, **tables: pd.DataFrame) -> dict[str, dict[tuple[str, str], Measured]]:
+        """The same by part, "items" or "values", and column of values; of "all" last, if there is more than one."""
         self._require_fit()
         if not hasattr(self, "_tables"):
             raise UsageError("the model has no training rows; call fit, or measure with a training table")
-        train = self._tables["train"]
-        sequences = self._tables | {name: self._reader.read(table, source=name) for name, table in tables.items()}
-        return {name: measure_rows(self.model_, table, train, self.options_) for name, table in sequences.items()}
+        sequences = self._tables | {name: self._read_table(table, source=name) for name, table in tables.items()}
+        return {name: self._measure(rows, self._tables["train"]) for name, rows in sequences.items()}
+
+    def _measure(self, data: list[Sequences], train: list[Sequences]) -> dict[tuple[str, str], Measured]:
+        found: dict[tuple[str, str], Measured] = {}
+        for model, rows, known in zip(self._parts, data, train, strict=True):
+            found |= measure_rows(model, rows, known, self.options_)
+        return found if len(found) == 1 else found | {("all", ""): add_up(found, int(data[0].known.sum()))}
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
         """What each row is expected to be, given the others.
 
-        Values: the column mean. Items: the most likely item, and its probability. A row whose value or item is missing
-        is predicted from the rows that have one; no row is predicted from it. It keeps its place in the sequence. Such
-        rows may have the same position; without a column of positions, each one at the end of a sequence is asked for
-        as the next. A factor model of places, which adds up all others, predicts nothing else in a sequence with a
-        missing value.
+        Values: the column mean, or mean_COLUMN for each of several. Items: the most likely item, and its probability.
+        A row whose values or item are missing is predicted from the rows that have some; no row is predicted from it.
+        It keeps its place in the sequence. Such rows may have the same position; without a column of positions, each
+        one at the end of a sequence is asked for as the next. A factor model of places, which adds up all others,
+        predicts nothing else in a sequence with a missing value. Values of a row are not predicted from each other, and
+        not without an item.
         """
-        if self.part_ == "values":
-            return pd.DataFrame({"mean": self._predict_means(data)}, index=data.index)
-        best = self._predict_means(data, best=True)
-        items = [None if np.isnan(number) else self.items_[int(number)] for number in best[:, 1]]
-        best_items = keep_whole(pd.Series(items, index=data.index, dtype=object))
-        return pd.DataFrame({"item": best_items, "probability": best[:, 0]})
+        parts = self._read(data, fill=True)
+        found, columns = pd.DataFrame(index=data.index), [*self.options_.families]
+        for model, sequences in zip(self._parts, parts, strict=True):
+            if model.is_of_items:
+                best = self._read_means(model, sequences, len(data), partial(_pick_best, model))
+                items = [None if np.isnan(number) else self.items_[int(number)] for number in best[:, 1]]
+                found["item"] = keep_whole(pd.Series(items, index=data.index, dtype=object))
+                found["probability"] = best[:, 0]
+            else:
+                names = [f"mean_{column}" for column in columns] if len(columns) > 1 else ["mean"]
+                found[names] = self._read_means(model, sequences, len(data))
+        return found
 
     def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
         """The probability of each item at each row, given the others: [rows, items]. Missing items as in `predict`."""
-        if self.part_ != "items":
+        if self.part_ == "values":
             raise UsageError("the model is of values, which have no probability of each item; use predict")
-        return pd.DataFrame(self._predict_means(data), index=data.index, columns=self.items_)
+        chances = self._read_means(self._parts[0], self._read(data, fill=True)[0], len(data))
+        return pd.DataFrame(chances, index=data.index, columns=self.items_)
 
-    def _predict_means(self, data: pd.DataFrame, *, best: bool = False) -> np.ndarray:
-        """The mean of each row given the others, [rows, …]; NaN for rows that are not predicted.
-
-        best: the largest probability instead, and the number of its item, [rows, 2].
-        """
-        sequences = self._read(data, fill=True)
-
-        def read(batch: Batch) -> Tensor:
-            means = self.model_.mean(batch)
-            if not best:
-                return means
-            return torch.stack([part.cpu().double() for part in means.max(-1)], -1)  # some devices have no double
-
-        return sequences.scatter(read_all(self.model_, sequences, read, self.options_), len(data), sequences.asked)
+    def _read_means(
+        self, model: PartModel, sequences: Sequences, rows: int, function: Callable[[Batch], Tensor] | None = None
+    ) -> np.ndarray:
+        """The means of each row given the others, [rows, …], or another function; NaN for rows not predicted."""
+        means = read_all(model, sequences, function or model.mean, self.options_)
+        return sequences.scatter(means, rows, sequences.asked)
 
     @takes(SampleKeywords)
     def sample(self, options: EfaSampleOptions, *, data: pd.DataFrame | None = None) -> pd.DataFrame:
         """Sequences drawn from the model: one position after the other with direction "uni".
 
         With "bi", each position is drawn given the others, in a number of sweeps over all of them (Gibbs sampling).
+        Values are drawn given the items.
 
         {options}
-        data: for values, the table of sequences whose values are drawn; its own values are not read.
+        data: for values, and for items with covariates, the table of sequences; what the model predicts is drawn, and
+            its own is not read.
 
-        Raises UsageError if what the part needs is missing.
+        Raises UsageError if what the parts need is missing.
         """
-        if self.part_ == "items":
-            if data is not None:
-                raise UsageError("the model is of items, which are drawn without a table; leave out $data", "data")
-            return self._sample_items(options)
-        if data is None:
+        is_of_values, chosen = self.part_ != "items", self.options_
+        needs = self.part_ == "values" or bool([*chosen.covariates, *chosen.coordinates, *chosen.lags])
+        if data is None and needs:
             raise UsageError("$data is missing, expected a table of sequences whose values are drawn", "data")
-        if options.sequences is not None or options.length is not None:
-            raise UsageError("the model is of values, whose table has the sequences; leave out sequences and length")
-        return self._sample_values(data, options)
+        if data is not None and not (needs or is_of_values):
+            raise UsageError("the model is of items, which are drawn without a table; leave out $data", "data")
+        if data is not None and (options.sequences is not None or options.length is not None):
+            raise UsageError("the table has the sequences that are drawn; leave out sequences and length")
+        rows = self._lay_out(options) if data is None else data
+        for model, reader in zip(self._parts, self._readers, strict=True):
+            rows = self._draw(model, reader, rows, options)
+        return rows
 
-    def _sample_items(self, options: EfaSampleOptions) -> pd.DataFrame:
-        usual = self._shape.trained or self._shape.longest
-        length = whole("length", usual if options.length is None else options.length, 1, self._shape.longest)
-        drawn = draw_items(self.model_.cpu().eval(), options.sequences or 1, length, **self._state_draws(options))
-        names, places = np.indices(drawn.shape)
-        return pd.DataFrame(
-            {
-                self.options_.sequence: names.ravel(), self.options_.position or POSITION: places.ravel(),
-                self.options_.item: [self.items_[item] for item in drawn.ravel()],
-            }
-        )  # fmt: skip
+    def _lay_out(self, options: EfaSampleOptions) -> pd.DataFrame:
+        """Rows without items. Raises UsageError."""
+        shape = self._shapes[0]
+        usual = shape.trained or shape.longest
+        length = whole("length", usual if options.length is None else options.length, 1, shape.longest)
+        names, places = np.indices((options.sequences or 1, length))
+        position = self.options_.position or POSITION
+        return pd.DataFrame({self.options_.sequence: names.ravel(), position: places.ravel()})
 
-    def _state_draws(self, options: EfaSampleOptions) -> dict[str, Any]:
-        """How positions are drawn: keywords of `draw_items` and `draw_values`."""
-        seed = draw_generator(options.seed, 1).initial_seed()
-        return {"causal": self.options_.causal, "sweeps": options.sweeps, "seed": seed}
-
-    def _sample_values(self, data: pd.DataFrame, options: EfaSampleOptions) -> pd.DataFrame:
-        require_frame(data)
-        model, name = self.model_.cpu().eval(), self.options_.value
-        sequences = self._reader.read(data.assign(**{name: 0.0}))
-        model.check(sequences, None, TABLE)
-        drawn = draw_values(model, model.batch(sequences), **self._state_draws(options))
-        spread = sequences.scatter(drawn[sequences.at], len(data), sequences.known)
-        values: pd.Series[Any] = pd.Series(spread, index=data.index)
-        return data.assign(**{name: values.astype("int64") if model.family.is_of_counts else values})
+    def _draw(
+        self, model: PartModel, reader: TableReader, rows: pd.DataFrame, options: EfaSampleOptions
+    ) -> pd.DataFrame:
+        """The rows with the items or values of a part."""
+        require_frame(rows)
+        columns, model = reader.modelled, model.cpu().eval()
+        start = self.items_[0] if model.is_of_items else 0.0
+        sequences = reader.read(rows.assign(**dict.fromkeys(columns, start)))
+        model.check(sequences, (), TABLE)
+        draw, seed = draw_items if model.is_of_items else draw_values, draw_generator(options.seed, 1).initial_seed()
+        drawn = draw(model, model.batch(sequences), causal=self.options_.causal, sweeps=options.sweeps, seed=seed)
+        spread = sequences.scatter(drawn[sequences.at], len(rows), sequences.known)
+        if model.is_of_items:
+            return rows.assign(**{self.options_.item: [self.items_[int(number)] for number in spread]})
+        triples = zip(columns, model.families, spread.T, strict=True)
+        return rows.assign(
+            **{name: values.astype("int64") if family.is_of_counts else values for name, family, values in triples}
+        )
 
     def attention_weights(self, data: pd.DataFrame) -> pd.DataFrame:
         """How much each row, when it is masked, attends to each row of its sequence.
 
         Columns: sequence, layer, head, row and other (numbers of rows of the table, from 0), position, other_position,
-        lag (0, or which of the earlier times), weight, and item and other_item if the table has a column of items.
-        Raises UsageError for a factor model.
+        lag (0, or which of the earlier times), weight, and item and other_item if the table has a column of items; part
+        if there are both. Raises UsageError for a factor model.
         """
-        rows = tabulate_attention(self.model_.cpu().eval(), self._read(data), causal=self.options_.causal)
+        tables = [
+            tabulate_attention(model.cpu().eval(), sequences, causal=self.options_.causal)
+            for model, sequences in zip(self._parts, self._read(data), strict=True)
+        ]
+        if len(tables) > 1:
+            tables = [rows.assign(part=shape.part) for rows, shape in zip(tables, self._shapes, strict=True)]
+        rows = pd.concat(tables, ignore_index=True)
         if self.options_.item in data:
             items = data[self.options_.item].to_numpy()
             rows = rows.assign(item=items[rows["row"]], other_item=items[rows["other"]])
         return rows
 
     def embeddings(self) -> dict[str, pd.DataFrame]:
-        """The vectors of the items: context and center, and query, key and value of the first layer.
+        """The vectors of the items, those of the part of items if there are both: context and center, and query, key
+        and value of the first layer.
 
         Each is a DataFrame [items, numbers]; the latter three have the heads one after the other. A factor model has
         the first two only. Raises UsageError if the model has no items.
         """
         self._require_fit()
-        return tabulate_embeddings(self.model_, self.items_)
+        return tabulate_embeddings(self._parts[0], self.items_)
 
     def with_item_names(self, names: Mapping[Any, str]) -> Self:
         """A copy whose items have these names; the others, and those that would share one, stay as they are.
@@ -358,11 +389,12 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder, which is created; `load` and `attngeo score` read it.
 
-        Raises OutputError, and TableError for items that JSON lacks.
+        Both parts are in folders of it, items and values, each a model by itself. Raises OutputError, and TableError
+        for items that JSON lacks.
         """
         self._require_fit()
         write_efa(
-            Path(folder), self.options_, self.architecture_, self.model_, self.items_, epochs=len(self.history_.train)
+            Path(folder), self.options_, self.architecture_, self._parts, self.items_, epochs=len(self.history_.train)
         )
 
     @classmethod
@@ -373,11 +405,12 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         that is not given, CorruptCheckpointError if its files are broken or contradict each other, and
         NotEnoughMemoryError.
         """
-        saved, model = read_efa(Path(folder), family)
+        saved, models = read_efa(Path(folder), family)
         options = saved.options.replace(device=usable_device(saved.options.device))
         loaded = cls(**dict(options) | {"architecture": saved.architecture, "family": family or options.family})
         loaded.options_, loaded.architecture_ = options, saved.architecture
-        loaded.items_, loaded._shape, loaded.model_ = list(saved.items), model.shape, model.eval()
+        loaded.items_, loaded._shapes = list(saved.items), [model.shape for model in models]
+        loaded.model_ = (models[0] if len(models) == 1 else JointModel(models)).eval()
         loaded.history_ = History(np.full(saved.epochs, np.nan), *(np.empty(0) for _ in range(2)))
         return loaded
 
@@ -386,73 +419,36 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "model_"):
             raise UsageError("the model is not fitted; call fit first")
 
-    def _read(self, data: pd.DataFrame, *, fill: bool = False) -> Sequences:
-        """The sequences of a table, whose values the model can have; parameters as those of `TableReader.read`."""
+    @property
+    def _parts(self) -> list[PartModel]:
+        """The model of each part. Raises UsageError if there is none."""
         self._require_fit()
-        sequences = self._reader.read(data, fill=fill)
-        self.model_.check(sequences, self.options_.value, TABLE)
-        return sequences
+        return list(self.model_.parts)
 
     @property
-    def _reader(self) -> TableReader:
-        return TableReader(self.options_, self.items_ or None, self._shape)
+    def _readers(self) -> list[TableReader]:
+        return [TableReader(self.options_, self.items_ if shape.items else None, shape) for shape in self._shapes]
+
+    def _read_table(self, data: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> list[Sequences]:
+        """The sequences of a table as each part reads them; parameters as those of `TableReader.read`."""
+        return [reader.read(data, source=source, fill=fill) for reader in self._readers]
+
+    def _read(self, data: pd.DataFrame, *, fill: bool = False) -> list[Sequences]:
+        """The same, with values that the model can have."""
+        self._require_fit()
+        parts = self._read_table(data, fill=fill)
+        self._check(parts, TABLE)
+        return parts
+
+    def _check(self, parts: list[Sequences], source: str) -> None:
+        for model, sequences in zip(self._parts, parts, strict=True):
+            model.check(sequences, [*self.options_.families], source)
 
 
-def hold_out(sequences: Sequences, options: EfaOptions) -> list[Sequences]:
-    """Training sequences, and a random fraction that is held out. Raises TableError if one of them has none."""
-    total = len(sequences)
-    count = round(options.validation_fraction * total)
-    if not 0 < count < total:
-        raise TableError(
-            f"{total} sequences, of which a fraction of {options.validation_fraction:g} cannot be held out; "
-            "give more, or a validation table, or set validation_fraction to 0"
-        )
-    order = torch.randperm(total, generator=draw_generator(options.random_state, 2)).numpy()
-    return [sequences.take(np.sort(some)) for some in (order[count:], order[:count])]
+def _take_last(measured: dict[tuple[str, str], Measured]) -> Measured:
+    return [*measured.values()][-1]
 
 
-@dataclass(frozen=True)
-class SequenceBatches:
-    """Batches of sequences in a random order, each as long as its longest one.
-
-    Those that are held out have no order: sequences of about one length are together, so that a long one is read with
-    few others.
-    """
-
-    model: PartModel
-    sequences: Sequences
-    options: EfaOptions
-    are_held_out: bool = False
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The batches of an epoch, from 0."""
-        if self.are_held_out:
-            yield from ((batch,) for _, batch in batch_similar(self.model, self.sequences, self.options))
-            return
-        order = torch.randperm(len(self.sequences), generator=draw_generator(self.options.random_state, number))
-        for some in torch.split(order, self.options.batch_size):
-            yield (self.model.batch(self.sequences.take(some.numpy())),)
-
-
-def train_model(
-    model: PartModel, tables: list[Sequences], options: EfaOptions, architecture: Architecture,
-    **about: Any,
-) -> History:  # fmt: skip
-    """Train on the first table, and end with the weights of the lowest loss on the second one, if there is one.
-
-    about: folder and progress of `training.loop.train`, which raises as there.
-    """
-    digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
-    for table in tables:
-        digest.update(table.starts.tobytes())
-        for name, tensor in table.tensors():
-            digest.update(name.encode() + tensor.numpy().tobytes())
-    batches = [SequenceBatches(model, table, options, at > 0) for at, table in enumerate(tables)]
-    training = options.training(
-        weight_decay=options.weight_decay, patience=options.patience or None, seed=options.random_state,
-        precision=options.precision,
-    )  # fmt: skip
-    return train(
-        model, batches[0], options=training, validation=batches[1] if len(tables) > 1 else None,
-        identity=digest.hexdigest(), **about,
-    )  # fmt: skip
+def _pick_best(model: PartModel, batch: Batch) -> Tensor:
+    """The largest probability and the number of its item, [B, I, 2]."""
+    return torch.stack([part.cpu().double() for part in model.mean(batch).max(-1)], -1)  # some devices have no double

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ LARGEST = 1e18
 FARTHEST, HALVES = 4 * LARGEST, 160
 # The smallest distance from 0 of a natural parameter that must be negative.
 LEAST = 1e-30
+# How alike a mistyped name of a family is to the right one, at least: "normal" and "binomial" have 0.71.
+ALIKE = 0.75
 # The most levels of an ordinal family: each value has a logit for each.
 MOST_LEVELS = 100_000
 
@@ -381,29 +384,32 @@ FAMILIES: dict[str, FamilyName] = {
 }
 
 
-def parse_family(text: str) -> ExponentialFamily:
+def parse_family(text: str, option: str = "family") -> ExponentialFamily:
     """The family of a text such as "poisson", "gaussian:2" or "binomial:10". Raises UsageError.
 
     The number is the variance of a Gaussian (without it, the variance is learned), the least rate of a Poisson, the
-    total count of a binomial or negative binomial, the concentration of a gamma, or the number of levels.
+    total count of a binomial or negative binomial, the concentration of a gamma, or the number of levels. option: that
+    states it.
 
     >>> parse_family("binomial:10").total_count
     10
     """
     name, colon, number = str(text).partition(":")
     family = FAMILIES.get(name)
+    said = f"${option} {'is' if option == 'family' else 'has the family'} {text!r:.60}"
     if family is None:
+        near = get_close_matches(name, FAMILIES, 1, ALIKE)
         known = ", ".join(name + family.form for name, family in FAMILIES.items())
-        raise UsageError(f"$family is {text!r:.60}, expected one of: {known}", "family")
+        raise UsageError(f"{said}; did you mean {near[0]}?" if near else f"{said}, expected one of: {known}", option)
     if not colon and not family.form.startswith(":"):
         return family.make()
     if not number or not family.form:
-        raise UsageError(f"$family is {text!r:.60}, expected {name}{family.form}", "family")
+        raise UsageError(f"{said}, expected {name}{family.form}", option)
     try:
         parameter = family.convert(number)
     except ValueError:
         kind = "whole number" if family.convert is int else "number"
-        raise UsageError(f"$family is {text!r:.60}, expected a {kind} after the colon", "family") from None
+        raise UsageError(f"{said}, expected a {kind} after the colon", option) from None
     return family.make(parameter)
 
 

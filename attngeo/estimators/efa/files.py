@@ -21,20 +21,21 @@ from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
 COLUMNS = (
-    "data", "part", "model", "direction", "family", "seed", "sequences", "rows", "log_prob", "without_context",
+    "data", "part", "value", "model", "direction", "family", "seed", "sequences", "rows", "log_prob", "without_context",
     "without_repeats",
 )  # fmt: skip
 AS_FITTED = EfaPredictOptions()
 
 
 def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
-    """Fit a model to the rows of a file, save it, and measure it on each table.
+    """Fit a model to the rows of a file, save it, and measure it on each table, a row for each part and value.
 
-    Columns: `COLUMNS`; data is train, held-out or validation, and test, log_prob the mean of a row, constants of the
-    family included, and without_context that of the best distribution that does not see the other rows: one of the
-    family for each item, learned from training rows. without_repeats, for items that occur once in a sequence, is that
-    of their frequencies among the items that the context does not have. Raises as `ExponentialFamilyAttention.fit` and
-    `save`, and DataUnavailableError or TableError for files that cannot be read.
+    Columns: `COLUMNS`; part is items or values (of the column value), and all for the sum of several; data is train,
+    held-out or validation, and test, log_prob the mean of a row, constants of the family included, and without_context
+    that of the best distribution that does not see the other rows: one of the family for each item, learned from
+    training rows. without_repeats, for items that occur once in a sequence, is that of their frequencies among the
+    items that the context does not have. Raises as `ExponentialFamilyAttention.fit` and `save`, and
+    DataUnavailableError or TableError for files that cannot be read.
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}
     frames: dict[str, pd.DataFrame] = {}
@@ -50,14 +51,16 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
         )  # fmt: skip
     if options.save is not None:
         model.save(options.save)
-        scores = f", and attngeo score {options.save} scores its attention" if options.model == "efa" else ""
+        scored = f"{options.save}/values" if model.part_ == "both" else options.save
+        scores = f", and attngeo score {scored} scores its attention" if options.model == "efa" else ""
         uses = f"attngeo efa predict {options.save} DATA uses it{scores}"
         progress(Progress("note", f"{options.save}: saved; {uses}"))
-    about = {
-        "part": model.part_, "model": options.model, "direction": options.direction,
-        "family": "categorical" if model.part_ == "items" else options.family, "seed": options.random_state,
-    }  # fmt: skip
-    rows = [{"data": name, **about, **measured._asdict()} for name, measured in model.measure_fit().items()]
+    about = {"model": options.model, "direction": options.direction, "seed": options.random_state}
+    rows = []
+    for name, measured in model.measure_columns().items():
+        for (part, column), found in measured.items():
+            family = {"items": "categorical", "values": options.families.get(column), "all": ""}[part]
+            rows.append({"data": name, "part": part, "value": column, **about, "family": family, **found._asdict()})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -79,15 +82,16 @@ def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = AS_
 
 
 def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with log_prob, and predicted_mean for values, or predicted_item and probability for items.
+    """The rows, with log_prob, and predicted_mean (or predicted_mean_COLUMN for each of several values) for values,
+    predicted_item and probability for items.
 
-    Rows whose value or item is missing are predicted from the others, and have no log_prob. Columns of these names are
-    replaced.
+    Rows whose values or item are missing are predicted from the others, and have no log_prob. Columns of these names
+    are replaced.
     """
     table, item = frame.reset_index(drop=True), model.options_.item
     if model.items_ and item in table:
         table = table.assign(**{item: keep_whole(table[item])})
-    predicted = model.predict(table).rename(columns={"mean": "predicted_mean", "item": "predicted_item"})
+    predicted = model.predict(table).rename(columns=lambda name: name if name == "probability" else f"predicted_{name}")
     log_prob = model.log_prob(table, known_only=True)
     return table.assign(log_prob=log_prob, **{str(name): predicted[name] for name in predicted}).set_axis(frame.index)
 
@@ -111,8 +115,9 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
     """
     if text.lower().endswith(SUFFIXES) or _is_file(text):
         return read_like(model, text)
-    if model.part_ != "items":
-        raise UsageError(f"{text!r:.60} has no values, expected a file ({' '.join(SUFFIXES)}) for a model of values")
+    if model.part_ != "items" or model.options_.covariates:
+        lacks = "covariates" if model.part_ == "items" else "values"
+        raise UsageError(f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model of {lacks}")
     names = next(csv.reader([text], skipinitialspace=True))
     items = [find_item(model, name.strip()) for name in names]
     options = model.options_

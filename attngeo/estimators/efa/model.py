@@ -1,7 +1,8 @@
-"""A model of one part, made from options and what the training data are: a network, a family, and the loss of both."""
+"""A model of one part or both, made from options and what the training data are: networks, families, and their loss."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from attngeo.bounds import require_memory
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedAttention, measure_lengths
 from attngeo.estimators.efa.columns import TABLE, TRAINING
-from attngeo.estimators.efa.families import Categorical, ExponentialFamily, Gaussian
+from attngeo.estimators.efa.families import FAMILIES, Categorical, ExponentialFamily, Gaussian, parse_family
 from attngeo.estimators.efa.networks import (
     Batch,
     ItemAttention,
@@ -27,7 +28,14 @@ from attngeo.estimators.efa.networks import (
     start_like_keras,
 )
 from attngeo.estimators.efa.options import Architecture, EfaOptions
-from attngeo.estimators.efa.sequences import FARTHEST, MOST_LEVELS, DataShape, Sequences, check_support
+from attngeo.estimators.efa.sequences import (
+    FARTHEST,
+    MOST_LEVELS,
+    DataShape,
+    Sequences,
+    ValueColumn,
+    check_support,
+)
 
 NO_ATTENTION = "a factor model has no attention; fit one with model efa"
 # Positions of a batch that may be padding.
@@ -42,38 +50,53 @@ RADIUS = 6371.0
 
 
 class PartModel(nn.Module):
-    """A network with the family of what it predicts: `model(batch)` is (−Σ log p, number of observations)."""
+    """A network with the families of what it predicts: `model(batch)` is (−Σ log p, number of observations).
 
-    def __init__(self, network: nn.Module, family: ExponentialFamily, shape: DataShape) -> None:
+    families: one for each column of values, or that of items.
+    """
+
+    def __init__(self, network: nn.Module, families: Sequence[ExponentialFamily], shape: DataShape) -> None:
         super().__init__()
-        self.network, self.family, self.shape = network, family, shape
+        self.network, self.shape = network, shape
+        self.families: Any = nn.ModuleList(families)
         self.is_of_items = shape.part == "items"
         self._places: Tensor
-        self.register_buffer("_places", torch.tensor(shape.place_scale).reshape(-1, 2).T, persistent=False)
+        self._values: Tensor
+        scales = {"_places": shape.place_scale, "_values": [column.scale for column in shape.values]}
+        for name, pairs in scales.items():
+            self.register_buffer(name, torch.tensor(pairs).reshape(-1, 2).T, persistent=False)
 
-    def check(self, sequences: Sequences, value: str | None, source: str) -> None:
-        """Raise TableError for values that the family cannot give, or the embedding cannot take, or other places.
+    @property
+    def parts(self) -> list[PartModel]:
+        """The model itself, as one of `JointModel`."""
+        return [self]
 
-        value, source: their column, or None if the values are not read; and their table.
+    def check(self, sequences: Sequences, values: Sequence[str], source: str) -> None:
+        """Raise TableError for values that their family cannot give, or for other places.
+
+        values, source: the columns of values, none if they are not read; and their table.
         """
         if self.shape.places:
             _check_places(sequences, self.shape.places)
-        if not self.is_of_items and value is not None:
-            check_support(self.family, sequences, value, source)
+        if not self.is_of_items and values:
+            check_support(self.families, sequences, values, source)
 
     def batch(self, sequences: Sequences) -> Batch:
         """What the network reads of these sequences."""
+        shape = self.shape
+        counts: dict[str, Any] = dict.fromkeys(("categories", "numbers"), shape.covariates)
         if self.is_of_items:
-            return sequences.batch("items")
-        counts = {"items": self.shape.items, "coordinates": self.shape.coordinates, "lagged": self.shape.lags}
-        return sequences.batch("values", *(name for name, count in counts.items() if count))
+            counts |= {"items": shape.items}
+        else:
+            counts |= {"values": 1, "items": shape.items, "coordinates": shape.coordinates, "lagged": shape.lags}
+        return sequences.batch(*(name for name, count in counts.items() if count))
 
     def natural(self, batch: Batch) -> Tensor:
-        """The natural parameter at each position, [B, I]; for items, their logits, [B, I, D]."""
+        """The natural parameters at each position, [B, I, columns]; for items, their logits, [B, I, D]."""
         return self._read_natural(self.network(self._scale(batch)))
 
     def natural_at(self, position: int, batch: Batch) -> Tensor:
-        """The same at one position, [B] or [B, D]; by one pass."""
+        """The same at one position, [B, columns] or [B, D]; by one pass."""
         if not isinstance(self.network, ItemAttention | ValueAttention):
             return self.natural(batch)[:, position]
         tokens = self.embed(batch)
@@ -81,19 +104,35 @@ class PartModel(nn.Module):
         return self._read_natural(self.network.decode(read))
 
     def mean(self, batch: Batch) -> Tensor:
-        """The mean of the family at each position, [B, I]; for items, their probabilities, [B, I, D]."""
-        return self.family.mean(self.natural(batch))
+        """The mean of each family at each position, [B, I, columns]; for items, their probabilities, [B, I, D]."""
+        return self.change(self.natural(batch), "mean")
+
+    def change(self, natural: Tensor, method: str) -> Tensor:
+        """A method of the families, such as "mean", of their numbers, [..., columns] or [..., D]."""
+        if self.is_of_items:
+            changed: Tensor = getattr(self.families[0], method)(natural)
+            return changed
+        pairs = zip(self.families, natural.unbind(-1), strict=True)
+        return torch.stack([getattr(family, method)(column) for family, column in pairs], -1)
 
     def log_prob(self, batch: Batch) -> Tensor:
-        """Log p at each position, [B, I]; 0 at unknown ones."""
-        known, observed = batch.known, batch.items if self.is_of_items else batch.values
+        """Log p of each column at each position, [B, I, columns]; 0 for those that are not known. Items are one column.
+
+        Given its context, the columns of a position are independent.
+        """
+        observed = batch.items[..., None] if self.is_of_items and batch.items is not None else batch.values
         assert observed is not None
         natural = self.natural(batch)
-        log_prob = torch.zeros(known.shape, dtype=natural.dtype, device=known.device)
-        chosen, observed = natural[known], observed[known]
-        if self.family.needs_double and chosen.device.type != "mps":  # which has no double precision
-            chosen, observed = chosen.double(), observed.double()
-        return log_prob.masked_scatter(known, self.family.log_prob(chosen, observed).to(log_prob.dtype))
+        columns = [natural] if self.is_of_items else natural.unbind(-1)
+        log_probs = []
+        for family, parameters, values in zip(self.families, columns, observed.unbind(-1), strict=True):
+            known = batch.known & ~values.isnan()
+            log_prob = torch.zeros(known.shape, dtype=natural.dtype, device=known.device)
+            chosen, values = parameters[known], values[known]
+            if family.needs_double and chosen.device.type != "mps":  # which has no double precision
+                chosen, values = chosen.double(), values.double()
+            log_probs.append(log_prob.masked_scatter(known, family.log_prob(chosen, values).to(log_prob.dtype)))
+        return torch.stack(log_probs, -1)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum of −log p, and the number of observations."""
@@ -118,11 +157,10 @@ class PartModel(nn.Module):
         """What the network is given: values and coordinates near 1."""
         if self.is_of_items:
             return batch
-        mean, deviation = self.shape.value_scale
 
         def scale(name: str, part: Tensor) -> Tensor:
             if name in ("values", "lagged"):
-                return (part - mean) / deviation
+                return (part - self._values[0]) / self._values[1]
             return (part - self._places[0]) / self._places[1] if name == "coordinates" else part
 
         return batch.apply(scale)
@@ -135,9 +173,27 @@ class PartModel(nn.Module):
         raw = raw.float() if raw.dtype in (torch.bfloat16, torch.float16) else raw
         if self.is_of_items:
             return raw
-        mean, deviation = self.shape.value_scale
-        is_gaussian = isinstance(self.family, Gaussian)
-        return self.family.natural(raw * deviation + mean if is_gaussian else raw + self.shape.raw_start)
+        moved = []
+        for family, column, number in zip(self.families, self.shape.values, raw.unbind(-1), strict=True):
+            is_gaussian, (mean, deviation) = isinstance(family, Gaussian), column.scale
+            moved.append(family.natural(number * deviation + mean if is_gaussian else number + column.raw_start))
+        return torch.stack(moved, -1)
+
+
+class JointModel(nn.Module):
+    """Both parts of equation (2), which share nothing, fitted by one objective.
+
+    log p(x, y) = Σ_i log p(x_i | …) + log p(y_i | x, …)
+    """
+
+    def __init__(self, parts: Sequence[PartModel]) -> None:
+        super().__init__()
+        self.parts: Any = nn.ModuleList(parts)
+
+    def forward(self, *batches: Batch) -> tuple[Tensor, Tensor]:
+        """The sum of −log p of all parts, and the number of observations. batches: one for each part."""
+        losses, counts = zip(*(part(batch) for part, batch in zip(self.parts, batches, strict=True)), strict=True)
+        return torch.stack(losses).sum(), counts[0]
 
 
 def split_lengths(batch: Batch) -> Iterator[Batch]:
@@ -162,12 +218,12 @@ def _cut(batch: Batch, rows: Tensor, length: int) -> Batch:
 
 
 def describe_data(
-    options: EfaOptions, architecture: Architecture, family: ExponentialFamily, known: DataShape,
+    options: EfaOptions, architecture: Architecture, families: Sequence[ExponentialFamily], known: DataShape,
     tables: Sequence[Sequences],
 ) -> DataShape:  # fmt: skip
     """What a model has to know of training data (the first) and validation data. Raises TableError, UsageError.
 
-    known: the part, the number of items and the column of positions.
+    known: the part, the number of items, the covariates and the column of positions.
     """
     train = tables[0]
     trained = max(int(table.lengths.max()) for table in tables)
@@ -183,7 +239,7 @@ def describe_data(
             _check_places(table, shape["places"])
     has_levels = architecture.embedding == "truncated"
     if has_levels:
-        largest = max(int(table.values.max().clamp(min=0)) for table in tables if table.values is not None)
+        largest = max(int(table.values.nan_to_num().max().clamp(min=0)) for table in tables if table.values is not None)
         if largest > MOST_LEVELS:
             raise UsageError(
                 f"$embedding is truncated, one vector for each whole number, but values go up to {largest:,}, expected "
@@ -191,18 +247,33 @@ def describe_data(
                 "embedding",
             )
         shape["levels"] = largest + 1
-    scale = _measure_scales(train.values[train.known][:, None], [options.value])[0]
-    is_scaled, names = options.standardise and options.model == "efa", options.coordinates
-    if is_scaled and not has_levels:
-        shape["value_scale"] = scale
-    if is_scaled and not isinstance(family, Gaussian):  # which has units
-        raw = float(family.find_raw(family.sufficient(train.values[train.known].double()).double().mean()))
-        shape["raw_start"] = raw if abs(raw) < FARTHEST else 0.0
+    names = options.coordinates
+    shape["values"] = tuple(
+        _describe_values(column, name, family, options, has_levels=has_levels)
+        for column, name, family in zip(train.values[train.known].T, options.families, families, strict=True)
+    )
     shape["place_scale"] = ((0.0, 1.0),) * len(names)
     if options.standardise and train.coordinates is not None:
         shape["place_scale"] = tuple(_measure_scales(train.coordinates[train.known], names))
-    shape |= {"coordinates": len(names), "lags": len(options.lags), "variance": scale[1] ** 2}
-    return known.model_copy(update=shape)
+    return known.model_copy(update=shape | {"coordinates": len(names), "lags": len(options.lags)})
+
+
+def _describe_values(
+    values: Tensor, name: str, family: ExponentialFamily, options: EfaOptions, *, has_levels: bool
+) -> ValueColumn:
+    """A column of the values of training rows, [rows], NaN if a row lacks one. Raises TableError if all do."""
+    values = values[~values.isnan()]
+    if not len(values):
+        raise TableError("has no values, expected some in training rows", table=TRAINING, column=name)
+    scale = _measure_scales(values[:, None], [name])[0]
+    column: dict[str, Any] = {"variance": scale[1] ** 2}
+    is_scaled = options.standardise and options.model == "efa"
+    if is_scaled and not has_levels:
+        column["scale"] = scale
+    if is_scaled and not isinstance(family, Gaussian):  # which has units
+        raw = float(family.find_raw(family.sufficient(values.double()).double().mean()))
+        column["raw_start"] = raw if abs(raw) < FARTHEST else 0.0
+    return ValueColumn(**column)
 
 
 def _list_places(sequences: Sequences) -> tuple[tuple[float, ...], ...]:
@@ -254,19 +325,33 @@ def _check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -
         )
 
 
+def make_families(options: EfaOptions, own: ExponentialFamily | None = None) -> list[ExponentialFamily]:
+    """The family of each column of values. Raises UsageError.
+
+    own: in place of the one that has its text, and of those that are not of attngeo.
+    """
+    return [
+        copy.deepcopy(own)
+        if own is not None and (text == own.text or text.partition(":")[0] not in FAMILIES)
+        else parse_family(text, "family" if text == options.family else "value")
+        for text in options.families.values()
+    ]
+
+
 def make_model(
-    options: EfaOptions, architecture: Architecture, family: ExponentialFamily, shape: DataShape
+    options: EfaOptions, architecture: Architecture, families: Sequence[ExponentialFamily], shape: DataShape
 ) -> PartModel:
     """A model whose parameters follow from torch's random numbers. Raises UsageError for sizes that do not fit.
 
-    family: of values, a part of the model; that of items is categorical.
+    families: of values, parts of the model; that of items is categorical.
     """
     network = _make_network(options, architecture, shape)
     if shape.part == "items":
-        family = Categorical()
-    elif isinstance(family, Gaussian) and family.log_variance is not None:
-        nn.init.constant_(family.log_variance, math.log(shape.variance))
-    model = PartModel(network, family, shape)
+        families = [Categorical()]
+    for family, column in zip(families, shape.values, strict=False):
+        if isinstance(family, Gaussian) and family.log_variance is not None:
+            nn.init.constant_(family.log_variance, math.log(column.variance))
+    model = PartModel(network, families, shape)
     if architecture.init == "keras":
         start_like_keras(model.network)
     return model
@@ -280,12 +365,13 @@ def _make_network(options: EfaOptions, architecture: Architecture, shape: DataSh
         if options.model == "fm":
             return ItemFactors(shape.items, options.width, **pooling)
         layers = _shape_attention(options, architecture, options.width)
-        return ItemAttention(shape.items, layers, positions=positions, causal=causal)
+        covariates = shape.covariate_sizes
+        return ItemAttention(shape.items, layers, positions=positions, causal=causal, covariates=covariates)
     if options.model == "efa":
         tokens = ValueShape(
             size=options.width, items=shape.items, both=architecture.both, coordinates=shape.coordinates,
-            lags=shape.lags, value=architecture.embedding, levels=shape.levels, positions=positions,
-            join=architecture.join, head=tuple(architecture.head),
+            covariates=shape.covariate_sizes, columns=len(shape.values), lags=shape.lags, value=architecture.embedding,
+            levels=shape.levels, positions=positions, join=architecture.join, head=tuple(architecture.head),
         )  # fmt: skip
         return ValueAttention(tokens, _shape_attention(options, architecture, tokens.attended), causal=causal)
     if shape.items:

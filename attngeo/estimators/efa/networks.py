@@ -33,9 +33,10 @@ class Batch:
     """B sequences of up to I positions; a part that the data lack is None.
 
     known: whether what is modelled is known at a position, so that others see it, [B, I]. items: their numbers, [B, I].
-    values: [B, I]. coordinates: τ, [I, dimensions] or [B, I, dimensions]. lagged: values of the same positions at
-    earlier times, the latest first, [B, lags, I]. present: where there is a row, [B, I]; it is predicted even if it is
-    not known. Numbers where nothing is known or present are not read.
+    values: y, [B, I, columns], NaN if a known position lacks one. coordinates: τ, [I, dimensions] or [B, I,
+    dimensions]. lagged: values of the same positions at earlier times, the latest first, [B, lags, I]. categories,
+    numbers: of covariates, [B, I, …]. present: where there is a row, [B, I]; it is predicted even if it is not known.
+    Numbers where nothing is known or present are not read.
     """
 
     known: Tensor
@@ -43,6 +44,8 @@ class Batch:
     values: Tensor | None = None
     coordinates: Tensor | None = None
     lagged: Tensor | None = None
+    categories: Tensor | None = None
+    numbers: Tensor | None = None
     present: Tensor = None  # type: ignore[assignment]  # the known ones
 
     def __post_init__(self) -> None:
@@ -72,28 +75,55 @@ class Tokens(NamedTuple):
     present: Tensor
 
 
+class Covariates(nn.Module):
+    """The vector of the covariates of a position: the sum of those of its categories, and of one made of its numbers.
+
+    categories: how many the columns have together. numbers: how many a position has. size: of the vector.
+    """
+
+    def __init__(self, categories: int, numbers: int, size: int, hidden: int = 128) -> None:
+        super().__init__()
+        self.category = nn.Embedding(categories, size) if categories else None
+        self.number = make_network(numbers, (hidden,), size) if numbers else None
+
+    def forward(self, batch: Batch) -> Tensor:
+        """[B, I, size]. Raises UsageError for a batch without them."""
+        if batch.categories is None or batch.numbers is None:
+            raise UsageError("the model requires the covariates of the positions")
+        vectors = [] if self.category is None else [self.category(batch.categories).sum(-2)]
+        vectors += [] if self.number is None else [self.number(batch.numbers)]
+        return torch.stack(vectors).sum(0)
+
+
 class ItemAttention(nn.Module):
     """Logits of the item at each position, given the others: section 2.1.
 
     items: D. shape: of the layers; its width is K. positions: the longest sequence, or 0 for baskets without an order.
-    causal: whether a position sees only those before it.
+    causal: whether a position sees only those before it. covariates: how many categories and numbers, as those of
+    `Covariates`, whose vector is added to that of the item. They may tell the item, so that [MASK] replaces both.
 
     context.weight: β, [D + 1, K], [MASK] last. center.weight: δ, [D, K]. position.weight: p, [positions, K].
     """
 
-    def __init__(self, items: int, shape: AttentionShape, *, positions: int = 0, causal: bool = False) -> None:
+    def __init__(
+        self, items: int, shape: AttentionShape, *, positions: int = 0, causal: bool = False,
+        covariates: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
         super().__init__()
         self.causal = causal
         self.context = nn.Embedding(items + 1, shape.width)
         self.position = nn.Embedding(positions, shape.width) if positions else None
         self.attention = MaskedAttention(shape)
         self.center = nn.Linear(shape.width, items, bias=False)
+        self.covariates = Covariates(*covariates, shape.width) if any(covariates) else None
 
     def embed(self, batch: Batch) -> Tokens:
         """The input of the layers."""
         assert batch.items is not None
         tokens = self.context(torch.where(batch.known, batch.items, 0))
         masked = self.context.weight[-1].expand_as(tokens)
+        if self.covariates is not None:
+            tokens = tokens + self.covariates(batch)
         tokens, masked = (_add_places(self.position, vectors) for vectors in (tokens, masked))
         return Tokens(tokens, masked, batch.known, batch.present)
 
@@ -118,12 +148,13 @@ class ValueShape:
 
     size: of each vector that is a part of it: K, and K'. items: D, with an embedding each; 0 for none. both: whether
     center and context embeddings of the item are in the token, as in the paper, or the context embedding only.
-    coordinates: dimensions of τ, of which a network g with `hidden` units makes a vector; 0 for none. lags: previous
-    copies of the observations, with an embedding of time. value: λ1, "identity" (the value, [MASK] is 0), "truncated"
-    (a vector for each of `levels` whole numbers from 0; values lose their fractions, and others have the nearest
-    vector) or "network". positions: the longest sequence, or 0. join: units of a hidden layer through which each token
-    goes first, to `size`; 0 for none. head: hidden units of λ2; None reads the last number of the vector, times
-    `head_scale`.
+    coordinates: dimensions of τ, of which a network g with `hidden` units makes a vector; 0 for none. covariates: how
+    many categories and numbers, as those of `Covariates`. columns: d_y. lags: previous copies of the observations, with
+    an embedding of time. value: λ1, "identity" (the values, [MASK] is 0), "truncated" (a vector for each of `levels`
+    whole numbers from 0, the sum over columns; values lose their fractions, and others have the nearest vector) or
+    "network" (of all columns, and of which a position has). positions: the longest sequence, or 0. join: units of a
+    hidden layer through which each token goes first, to `size`; 0 for none. head: hidden units of λ2; None reads the
+    last d_y numbers of the vector, times `head_scale`.
     """
 
     size: int = 32
@@ -131,6 +162,8 @@ class ValueShape:
     both: bool = True
     coordinates: int = 0
     hidden: int = 128
+    covariates: tuple[int, int] = (0, 0)
+    columns: int = 1
     lags: int = 0
     value: Literal["identity", "truncated", "network"] = "identity"
     levels: int = 0
@@ -150,7 +183,8 @@ class ValueShape:
         """The size of a token: 2K + K' in the paper, if it has no more parts."""
         of_items = (2 if self.both else 1) if self.items else 0
         is_number = self.value == "identity"
-        return is_number + self.size * (of_items + bool(self.coordinates) + bool(self.lags) + (not is_number))
+        others = bool(self.coordinates) + any(self.covariates) + bool(self.lags)
+        return self.columns * is_number + self.size * (of_items + others + (not is_number))
 
     @property
     def attended(self) -> int:
@@ -159,7 +193,9 @@ class ValueShape:
 
 
 class ValueAttention(nn.Module):
-    """What the natural parameter of the value at each position is made of, given all items and the other values.
+    """What the natural parameters of the values at each position are made of, given all items and the other values.
+
+    All values of the position are masked, also those of other columns: those of a row do not tell each other.
 
     shape: of the tokens. attention: of the layers; its width must be `shape.attended`. causal: whether a position sees
     only values before it.
@@ -175,18 +211,20 @@ class ValueAttention(nn.Module):
             self.center = nn.Embedding(shape.items, shape.size) if shape.both else None
         if shape.coordinates:
             self.place = make_network(shape.coordinates, (shape.hidden,), shape.size)
+        self.covariates = Covariates(*shape.covariates, shape.size, shape.hidden) if any(shape.covariates) else None
         self.lag = nn.Embedding(shape.lags + 1, shape.size) if shape.lags else None
         self.level: nn.Module
         if shape.value == "truncated":
-            self.level = nn.Embedding(shape.levels, shape.size)
+            self.level = nn.Embedding(shape.columns * shape.levels, shape.size)
         elif shape.value == "network":
-            self.level = make_network(1, (shape.hidden,), shape.size)
+            inputs = 2 * shape.columns if shape.columns > 1 else 1
+            self.level = make_network(inputs, (shape.hidden,), shape.size)
         if shape.value != "identity":
             self.mask = nn.Parameter(torch.randn(shape.size) / math.sqrt(shape.size))
         self.join = make_network(shape.token, (shape.join,), shape.size) if shape.join else None
         self.position = nn.Embedding(shape.positions, shape.attended) if shape.positions else None
         self.attention = MaskedAttention(attention)
-        self.head = None if shape.head is None else make_network(shape.attended, shape.head, 1)
+        self.head = None if shape.head is None else make_network(shape.attended, shape.head, shape.columns)
 
     def embed(self, batch: Batch) -> Tokens:
         """The input of the layers. Raises UsageError for missing observations."""
@@ -195,11 +233,12 @@ class ValueAttention(nn.Module):
         if lags and (batch.lagged is None or batch.lagged.shape[1] != lags):
             raise UsageError(f"the model requires values of {lags} earlier times")
         about = self._describe(batch)
-        times = [torch.where(batch.known, values, 0)]
+        times = [torch.where(batch.known[..., None], values, 0)]
         if batch.lagged is not None:
-            times += [torch.where(batch.present, earlier, 0) for earlier in batch.lagged[:, :lags].unbind(1)]
+            earlier = batch.lagged[:, :lags, :, None].unbind(1)
+            times += [torch.where(batch.present[..., None], part, 0) for part in earlier]
         tokens = torch.cat([self._join(about, self._embed(values), lag) for lag, values in enumerate(times)], 1)
-        mask = self.mask if self.shape.value != "identity" else values.new_zeros(1)
+        mask = self.mask if self.shape.value != "identity" else values.new_zeros(self.shape.columns)
         masked = self._join(about, mask.expand(*batch.known.shape, -1), 0)
         return Tokens(tokens, masked, batch.known.repeat(1, len(times)), batch.present)
 
@@ -209,12 +248,13 @@ class ValueAttention(nn.Module):
         return vectors
 
     def decode(self, vectors: Tensor) -> Tensor:
-        """λ2 of the vectors of masked positions, [..., n]."""
-        raw: Tensor = vectors[..., -1] * self.shape.head_scale if self.head is None else self.head(vectors)[..., 0]
+        """λ2 of the vectors of masked positions, [..., n]: [..., columns]."""
+        read = vectors[..., -self.shape.columns :] * self.shape.head_scale
+        raw: Tensor = read if self.head is None else self.head(vectors)
         return raw
 
     def forward(self, batch: Batch) -> Tensor:
-        """A real number for each position, [B, I]: `family.natural` of it is the natural parameter."""
+        """Real numbers for each position, [B, I, columns]: `family.natural` of one is the natural parameter."""
         return self.decode(self.read(batch))
 
     def _describe(self, batch: Batch) -> list[Tensor]:
@@ -230,16 +270,19 @@ class ValueAttention(nn.Module):
             if batch.coordinates is None:
                 raise UsageError("the model requires the coordinates of the values")
             parts.append(self.place(batch.coordinates).expand(*batch.known.shape, -1))
-        return parts
+        return parts if self.covariates is None else [*parts, self.covariates(batch)]
 
     def _embed(self, values: Tensor) -> Tensor:
-        """λ1(y), [..., K']."""
-        if self.shape.value == "identity":
-            return values[..., None]
-        has_levels = self.shape.value == "truncated"
-        embedded: Tensor = self.level(
-            values.long().clamp(0, self.shape.levels - 1) if has_levels else values[..., None]
-        )
+        """λ1(y), [..., K'], of values, [..., columns]; of NaN, 0, or no vector."""
+        shape, is_stated = self.shape, ~values.isnan()
+        values = torch.where(is_stated, values, 0)
+        if shape.value == "identity":
+            return values
+        if shape.value == "truncated":
+            first = torch.arange(shape.columns, device=values.device) * shape.levels
+            vectors: Tensor = self.level(values.long().clamp(0, shape.levels - 1) + first)
+            return (vectors * is_stated[..., None]).sum(-2)
+        embedded: Tensor = self.level(torch.cat([values, is_stated.to(values)], -1) if shape.columns > 1 else values)
         return embedded
 
     def _join(self, about: Sequence[Tensor], value: Tensor, lag: int) -> Tensor:
@@ -314,13 +357,15 @@ class ValueFactors(nn.Module):
         self.start = nn.Parameter(torch.zeros(size)) if start else None
 
     def forward(self, batch: Batch) -> Tensor:
-        """A real number for each position, [B, I]."""
+        """A real number for each position, [B, I, 1]."""
         assert batch.items is not None
         assert batch.values is not None
         items = torch.where(batch.present, batch.items, 0)
-        vectors = self.context(items) * torch.where(batch.known, batch.values, 0)[..., None]
+        vectors = self.context(items) * torch.where(batch.known[..., None], batch.values, 0)
         context = pool_others(vectors, batch.known, causal=self.causal, pooling=self.pooling)
-        raw: Tensor = (self.center(items) * (context if self.start is None else context + self.start)).sum(-1)
+        raw: Tensor = (self.center(items) * (context if self.start is None else context + self.start)).sum(
+            -1, keepdim=True
+        )
         return raw
 
 
@@ -349,12 +394,12 @@ class SpatialFactors(nn.Module):
         self.place = make_network(coordinates, (hidden,), size)
 
     def forward(self, batch: Batch) -> Tensor:
-        """A real number for each place, [B, I]. The places of all sequences are the same."""
+        """A real number for each place, [B, I, 1]. The places of all sequences are the same."""
         assert batch.values is not None
         assert batch.coordinates is not None
         h = self.place(batch.coordinates if batch.coordinates.ndim == 2 else batch.coordinates[0])
-        raw: Tensor = batch.values @ (h @ h.T * self.neighbour.to(h.dtype)).T
-        return raw
+        raw: Tensor = batch.values[..., 0] @ (h @ h.T * self.neighbour.to(h.dtype)).T
+        return raw[..., None]
 
 
 def pool_others(vectors: Tensor, known: Tensor, *, causal: bool, pooling: Pooling) -> Tensor:

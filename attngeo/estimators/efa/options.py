@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from attngeo.choices import whole
 from attngeo.errors import UsageError
@@ -16,6 +17,7 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Options,
+    advise,
     as_texts,
     device_option,
     missing_option,
@@ -23,7 +25,8 @@ from attngeo.options import (
 )
 from attngeo.training import Precision
 
-Part = Literal["auto", "items", "values"]
+Part = Literal["auto", "items", "values", "both"]
+Kind = Literal["category", "number", "time"]
 Model = Literal["efa", "fm"]
 Direction = Literal["bi", "uni"]
 Scale = Literal["width", "head"]
@@ -33,12 +36,19 @@ Init = Literal["torch", "keras"]
 Short = Literal["error", "keep"]
 Distance = Literal["haversine", "euclidean"]
 
+# COLUMN:FAMILY, where the family may have a number after a further colon; and COLUMN:KIND.
+VALUE, COVARIATE = r"(.+):([A-Za-z][\w-]*(?::[^:A-Za-z][^:]*)?)", r"(.+):([A-Za-z]+)"
 SHORT = "What to do with a sequence of one row, which no other row predicts: stop, or keep it"
 
 
 def _parse_units(units: Any) -> tuple[int, ...]:
     """Whole numbers from 1. Raises UsageError."""
     return tuple(whole("head", count, 1) for count in (units if isinstance(units, list | tuple) else (units,)))
+
+
+def _parse_pairs(columns: Any) -> Any:
+    """Texts such as "rating:poisson"; in Python also a dictionary."""
+    return as_texts([":".join(pair) for pair in columns.items()] if isinstance(columns, dict) else columns)
 
 
 class Architecture(Options):
@@ -81,7 +91,14 @@ class EfaOptions(EstimatorOptions):
         shown_default="position, if the table has it",
     )  # fmt: skip
     item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
-    value: str = option("value", "Column of the value: a count, a rating", panel=INPUT, metavar="COLUMN")
+    value: Sequence[str] = option(
+        ("value",), "Column of the value, a count or a rating, and its family; may be repeated", panel=INPUT,
+        metavar="COLUMN[:FAMILY]", parse=_parse_pairs, repeated=True, shown_default="value",
+    )  # fmt: skip
+    covariates: Sequence[str] = option(
+        (), "Column of what else is known of a row, and its kind: category, number or time; may be repeated",
+        panel=INPUT, metavar="COLUMN[:KIND]", parse=_parse_pairs, repeated=True,
+    )  # fmt: skip
     coordinates: Sequence[str] = option(
         (), "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
     )
@@ -91,13 +108,13 @@ class EfaOptions(EstimatorOptions):
     )  # fmt: skip
     short: Short = option("error", SHORT, advanced=True, panel=INPUT)
     part: Part = option(
-        "auto", "What is modelled: the items of a sequence, or the values of its items", panel=MODEL,
+        "auto", "What is modelled: the items of a sequence, the values of its items, or both", panel=MODEL,
         shown_default="values, if the table has them",
     )  # fmt: skip
-    family: str = option(
-        "gaussian", "Family of values: gaussian, poisson (poisson:1 for rates above 1), poisson-from-1, bernoulli, "
-        "binomial:N, negative-binomial:N, gamma:CONCENTRATION or ordinal:LEVELS (values from 0 to LEVELS − 1)",
-        panel=MODEL, metavar="FAMILY",
+    family: str | None = option(
+        None, "Family of values that name none: gaussian, poisson (poisson:1 for rates above 1), poisson-from-1, "
+        "bernoulli, binomial:N, negative-binomial:N, gamma:CONCENTRATION or ordinal:LEVELS (from 0 to LEVELS − 1)",
+        panel=MODEL, metavar="FAMILY", shown_default="gaussian, for one value",
     )  # fmt: skip
     model: Model = option("efa", "Exponential family attention, or the latent factor model", advanced=True, panel=MODEL)
     direction: Direction = option("bi", "What a position sees: all others, or those before it", panel=MODEL)
@@ -139,19 +156,49 @@ class EfaOptions(EstimatorOptions):
     precision: Precision = option("fp32", "Precision of the products", advanced=True, panel=RUNNING)
 
     def _check(self) -> None:
-        for name in ("coordinates", "lags"):
-            columns = tuple(getattr(self, name))
-            object.__setattr__(self, name, columns)  # a file has a list
-            if self.value in columns:
-                raise UsageError(f"${name} has {self.value!r}, the column that is predicted; name another one", name)
-            if len(set(columns)) < len(columns):
-                raise UsageError(f"${name} has a column twice: {', '.join(columns)}; name each once", name)
-        others = (self.position, self.item, self.value, *self.coordinates, *self.lags)
-        if self.sequence in others:
+        if not self.value:
+            raise UsageError("$value has no column, expected one or more", "value")
+        values, others = self.families, (self.item, *filter(None, [self.position]))
+        for name, columns in {"value": [*_split(VALUE, self.value)], "coordinates": self.coordinates,
+                              "lags": self.lags, "covariates": [*self.kinds]}.items():  # fmt: skip
+            stated = tuple(getattr(self, name))
+            object.__setattr__(self, name, stated)  # a file has a list
+            if name != "value" and (predicted := values.keys() & columns):
+                column = min(predicted)
+                raise UsageError(f"${name} has {column!r}, the column that is predicted; name another one", name)
+            if len(set(columns)) < len(stated):
+                raise UsageError(f"${name} has a column twice: {', '.join(stated)}; name each once", name)
+            others = (*others, *columns)
+        for name, wrong in (("sequence", self.sequence in others), ("item", self.item in self.kinds)):
+            if wrong:
+                raise UsageError(
+                    f"${name} is {getattr(self, name)!r}, which is a column of another option, too; name another one",
+                    name,
+                )
+
+    @property
+    def families(self) -> dict[str, str]:
+        """The text of the family of each column of values. Raises UsageError if one has none."""
+        stated = _split(VALUE, self.value)
+        without = [column for column, family in stated.items() if family is None]
+        if without and self.family is None and len(stated) > 1:
             raise UsageError(
-                f"$sequence is {self.sequence!r}, which is a column of another option, too; name another one",
-                "sequence",
+                f"$value has {without[0]!r} without a family, expected COLUMN:FAMILY for each of several values, such "
+                f"as {without[0]}:gaussian; or set $family for those that name none",
+                "value",
+                "family",
             )
+        return {column: family or self.family or "gaussian" for column, family in stated.items()}
+
+    @property
+    def kinds(self) -> dict[str, Kind | None]:
+        """The kind of each column of covariates, or None if it follows from the column. Raises UsageError."""
+        kinds: dict[str, Any] = _split(COVARIATE, self.covariates)
+        for column, kind in kinds.items():
+            if kind not in (None, *get_args(Kind)):
+                said = f"$covariates has {column!r} of kind {kind!r}"
+                raise UsageError(f"{said}; {advise(kind, get_args(Kind))}", "covariates")
+        return kinds
 
     @property
     def causal(self) -> bool:
@@ -170,6 +217,12 @@ class EfaOptions(EstimatorOptions):
         """
         has_order = position is not None or self.causal
         return self.model == "efa" and (has_order if self.order is None else self.order)
+
+
+def _split(pattern: str, texts: Sequence[str]) -> dict[str, str | None]:
+    """What each text says after its column, by column."""
+    pairs = ((re.fullmatch(pattern, text, re.DOTALL), text) for text in texts)
+    return {match[1] if match else text: match[2] if match else None for match, text in pairs}
 
 
 class EfaFitOptions(EfaOptions):
@@ -213,5 +266,8 @@ class EfaDrawOptions(EfaSampleOptions):
     """What is drawn from a saved model. Raises UsageError."""
 
     data: str | None = option(
-        None, "Table of sequences whose values are drawn, for a model of values", panel=INPUT, metavar="DATA"
+        None,
+        "Table of sequences, for a model of values or with covariates; what it predicts is drawn",
+        panel=INPUT,
+        metavar="DATA",
     )

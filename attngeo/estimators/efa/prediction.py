@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from attngeo.devices import explain_memory, pick_device
 from attngeo.errors import DataError, UsageError
+from attngeo.estimators.efa.batches import CHUNK, LARGEST, group_similar
 from attngeo.estimators.efa.columns import TABLE, TRAINING
 from attngeo.estimators.efa.families import ExponentialFamily, Gaussian
-from attngeo.estimators.efa.model import PartModel
+from attngeo.estimators.efa.model import JointModel, PartModel
 from attngeo.estimators.efa.networks import Batch, ValueAttention
 from attngeo.estimators.efa.options import EfaOptions
 from attngeo.estimators.efa.sequences import POSITION, Sequences
@@ -30,8 +31,6 @@ from attngeo.estimators.efa.sequences import POSITION, Sequences
 if TYPE_CHECKING:
     from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
 
-# Sequences that are read at once, and the numbers that their copies may have in a layer, or their logits.
-CHUNK, LARGEST = 256, 2**25
 # What to do if they need too much memory.
 SMALLER = "give shorter sequences, or fit with layers 1 or direction uni"
 # Vectors of items in the first layer of attention; and sequences whose weights are in a table at once.
@@ -57,8 +56,9 @@ def read_all(
     device = pick_device(options.device)
     model.to(device).eval()
     results: Tensor | None = None
-    for some, batch in batch_similar(model, sequences, options):
-        result = function(batch.to(device)).cpu()[sequences.take(some).at]
+    for some in group_similar(model, sequences, options):
+        chosen = sequences.take(some)
+        result = function(model.batch(chosen).to(device)).cpu()[chosen.at]
         if results is None:
             results = torch.zeros(len(sequences.rows), *result.shape[1:], dtype=result.dtype)
         results[sequences.find_places(some)] = result
@@ -66,41 +66,21 @@ def read_all(
     return results
 
 
-def batch_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Numbers of sequences, and their batch; long ones first, together with those at least half as long."""
-    lengths = sequences.lengths
-    order = np.argsort(-lengths, kind="stable")
-    at = 0
-    while at < len(order):
-        longest = int(lengths[order[at]])
-        some = order[at : at + _count_together(longest, model.shape.items, options)]
-        some = some[2 * lengths[some] >= longest]
-        yield some, model.batch(sequences.take(some))
-        at += len(some)
-
-
-def _count_together(length: int, items: int, options: EfaOptions) -> int:
-    """How many sequences of this length are read at once: copies of a long one are large, and so are many logits."""
-    is_copied = options.model == "efa" and not options.causal and options.n_layers > 1
-    largest = length * max(items, options.n_heads * length ** (2 if is_copied else 1))
-    return max(1, min(CHUNK, LARGEST // largest))
-
-
 @torch.no_grad()
-def draw_items(model: PartModel, sequences: int, length: int, *, causal: bool, sweeps: int, seed: int) -> Tensor:
-    """Sequences of items, [sequences, length]. causal: one pass over the positions, instead of sweeps."""
+def draw_items(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, seed: int) -> Tensor:
+    """Items at each position, [N, I]. Those of the batch are not read. causal: one pass, instead of sweeps."""
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        items = torch.randint(0, model.shape.items, (sequences, length))
-        batch = Batch(torch.ones(items.shape, dtype=torch.bool), items)
-        for position in _visit(length, 1 if causal else sweeps):
-            items[:, position] = model.family.sample(model.natural_at(position, batch))
+        items = torch.randint(0, model.shape.items, batch.known.shape)
+        others = replace(batch, items=items)
+        for position in _visit(items.shape[1], 1 if causal else sweeps):
+            items[:, position] = model.change(model.natural_at(position, others), "sample")
     return items
 
 
 @torch.no_grad()
 def draw_values(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, seed: int) -> Tensor:
-    """Values at each position, [N, I]. Those of the batch are not read.
+    """Values at each position, [N, I, columns]. Those of the batch are not read.
 
     Raises DataError if values grow without limit: conditional distributions may have no joint one, as those of counts
     that raise each other.
@@ -108,7 +88,7 @@ def draw_values(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, se
     known, length = batch.known, batch.known.shape[1]
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        values = torch.zeros(known.shape)
+        values = torch.zeros(*known.shape, len(model.families))
         if not causal:  # a start of each value that depends on no other one
             for position in range(length):
                 alone = known & (torch.arange(length) == position)
@@ -121,14 +101,15 @@ def draw_values(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, se
 
 
 def _draw(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
-    """A value for each known natural parameter, 0 for the others."""
-    mean = model.family.mean(natural[known])
+    """Values for known natural parameters, [N, columns], 0 for the others."""
+    mean = model.change(natural[known], "mean")
     if not mean.isfinite().all() or bool((mean.abs() > LARGEST_DRAWN).any()):
         raise DataError(
             "the drawn values grow without limit: the model's conditional distributions have no joint one; draw with a "
             "model of direction uni, or of another family"
         )
-    return torch.zeros(known.shape).masked_scatter(known, model.family.sample(natural[known]).float())
+    drawn = model.change(natural[known], "sample").float()
+    return torch.zeros(natural.shape).masked_scatter(known[:, None], drawn)
 
 
 def _visit(length: int, sweeps: int) -> Iterator[int]:
@@ -190,6 +171,7 @@ def tabulate_places(model: ExponentialFamilyAttention, data: pd.DataFrame) -> pd
     for start in range(0, int(numbers.max()) + 1, BLOCK):
         some = (numbers >= start) & (numbers < start + BLOCK)
         weights, places = model.attention_weights(data[some]), names[some].to_numpy()
+        weights = weights[weights["part"] == "values"] if "part" in weights else weights
         named = weights.assign(place=places[weights["row"]], other=places[weights["other"]])
         sums.append(named.groupby(keys, sort=False)["weight"].agg(["sum", "count"]))
     total = pd.concat(sums).groupby(keys, sort=False).sum()
@@ -233,20 +215,24 @@ def tabulate_vectors(model: ExponentialFamilyAttention) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[["item", "vector", "head", "number", "value"]]
 
 
-def rank_similar(model: PartModel, items: Sequence[Any], item: Any, top: int | None = None) -> pd.DataFrame:
+def rank_similar(
+    model: PartModel | JointModel, items: Sequence[Any], item: Any, top: int | None = None
+) -> pd.DataFrame:
     """The items that go with an item, best first: rank, item, score; the item itself is left out (table 3).
 
-    The score of items a and b is δ_a·β_b + β_a·δ_b, for center embeddings δ and context embeddings β. Raises UsageError
-    for an unknown item, and for a model of values by attention: no product of its embeddings is a part of it.
+    The score of items a and b is δ_a·β_b + β_a·δ_b, for center embeddings δ and context embeddings β, of the part of
+    items if there are both. Raises UsageError for an unknown item, and for a model of values by attention: no product
+    of its embeddings is a part of it.
     """
-    if isinstance(model.network, ValueAttention):
+    part = model.parts[0]
+    if isinstance(part.network, ValueAttention):
         raise UsageError(
             "the model is of values by attention, which has no products of items; fit a model of items (part items), "
             "or a factor model (model fm)"
         )
     if item not in items:
         raise UsageError(f"$item is {item!r:.60}, expected one of the {len(items):,} of the training rows", "item")
-    tables, at = _find_tables(model), list(items).index(item)
+    tables, at = _find_tables(part), list(items).index(item)
     context, center = (tables[name].cpu().double() for name in ("context", "center"))
     scores = (context @ center[at] + center @ context[at]).numpy()
     order = np.argsort(-scores, kind="stable")
@@ -283,22 +269,39 @@ class Measured(NamedTuple):
     without_repeats: float
 
 
-def measure_rows(model: PartModel, data: Sequences, train: Sequences, options: EfaOptions) -> Measured:
-    """The rows of a table; train: those that the baselines learn from. Raises TableError for values of no family.
+def measure_rows(
+    model: PartModel, data: Sequences, train: Sequences, options: EfaOptions
+) -> dict[tuple[str, str], Measured]:
+    """The rows of a table by part and column of values; train: those that the baselines learn from.
 
-    Without a context: for items, their frequencies, one added to each count; for values, a parameter of the family for
-    each item, or one for all if there are no items. Without repeats: the same frequencies, but items of the context
-    have probability 0, and the rest sum to 1.
+    Raises TableError for values of no family. Without a context: for items, their frequencies, one added to each count;
+    for values, a parameter of the family for each item, or one for all if there are no items. Without repeats: the same
+    frequencies, but items of the context have probability 0, and the rest sum to 1.
     """
-    model.check(data, options.value, TABLE)
-    model.check(train, options.value, TRAINING)
-    log_prob = float(read_all(model, data, model.log_prob, options).double().sum())
-    rows = int(data.known.sum())
+    columns = [*options.families]
+    model.check(data, columns, TABLE)
+    model.check(train, columns, TRAINING)
+    log_prob = read_all(model, data, model.log_prob, options).double()
     if model.is_of_items:
-        without = _measure_items(model.shape.items, train, data, causal=options.causal)
-    else:
-        without = _measure_values(model, train, data), math.nan
-    return Measured(len(data), rows, log_prob / rows, *without)
+        rows = int(data.known.sum())
+        baselines = _measure_items(model.shape.items, train, data, causal=options.causal)
+        return {("items", ""): Measured(len(data), rows, float(log_prob.sum()) / rows, *baselines)}
+    measured = {}
+    for at, column in enumerate(columns):
+        stated = [_pick(table, at) for table in (train, data)]
+        rows = len(stated[1][0])
+        alone = _measure_values(model.families[at], max(model.shape.items, 1), *stated) if rows else math.nan
+        mean = float(log_prob[:, at].sum()) / rows if rows else math.nan
+        measured["values", column] = Measured(len(data), rows, mean, alone, math.nan)
+    return measured
+
+
+def add_up(measured: Mapping[tuple[str, str], Measured], rows: int) -> Measured:
+    """Log p of whole rows, of which there are so many, from that of parts and columns."""
+    columns = [column for column in measured.values() if column.rows]
+    log_prob = sum(column.log_prob * column.rows for column in columns) / rows
+    alone = sum(column.without_context * column.rows for column in columns) / rows
+    return Measured(columns[0].sequences, rows, log_prob, alone, math.nan)
 
 
 def _measure_items(items: int, train: Sequences, data: Sequences, *, causal: bool) -> tuple[float, float]:
@@ -323,10 +326,13 @@ def _has_repeats(table: Sequences) -> bool:
     return len(torch.unique(pairs)) < len(pairs)
 
 
-def _measure_values(model: PartModel, train: Sequences, data: Sequences) -> float:
-    family = copy.deepcopy(model.family).cpu().double()
-    values, items = _pick(train)
-    counts = torch.bincount(items, minlength=max(model.shape.items, 1)).double()
+def _measure_values(
+    family: ExponentialFamily, count: int, train: tuple[Tensor, Tensor], data: tuple[Tensor, Tensor]
+) -> float:
+    """The mean log p of values without a context. count: of items. train, data: values and items of rows."""
+    family = copy.deepcopy(family).cpu().double()
+    values, items = train
+    counts = torch.bincount(items, minlength=count).double()
     if list(family.parameters()) and not isinstance(family, Gaussian):
         natural = _fit_values(family, values, items, counts)
     else:  # the best parameter is that with the mean of t(y); an item without rows has that of all
@@ -339,16 +345,18 @@ def _measure_values(model: PartModel, train: Sequences, data: Sequences) -> floa
             nn.init.constant_(family.log_variance, float(variance.clamp(LEAST).log()))
         natural = family.natural(raw)
     with torch.no_grad():
-        pairs = zip(*(torch.split(part, ROWS) for part in _pick(data)), strict=True)
+        pairs = zip(*(torch.split(part, ROWS) for part in data), strict=True)
         total = sum(float(family.log_prob(natural[items], values).sum()) for values, items in pairs)
-    return total / int(data.known.sum())
+    return total / len(data[0])
 
 
-def _pick(table: Sequences) -> tuple[Tensor, Tensor]:
-    """Known values, and the numbers of their items; 0 for all if there are none."""
+def _pick(table: Sequences, column: int) -> tuple[Tensor, Tensor]:
+    """Known values of a column, and the numbers of their items; 0 for all if there are none."""
     assert table.values is not None
-    values = table.values[table.known].float().double()  # as the model reads them
-    return values, torch.zeros(len(values), dtype=torch.long) if table.items is None else table.items[table.known]
+    values = table.values[:, column].float().double()  # as the model reads them
+    known = table.known & ~values.isnan()
+    items = torch.zeros_like(values, dtype=torch.long) if table.items is None else table.items
+    return values[known], items[known]
 
 
 def _fit_values(family: ExponentialFamily, values: Tensor, items: Tensor, rows: Tensor) -> Tensor:

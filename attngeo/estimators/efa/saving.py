@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import model_validator
 
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
-from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily, parse_family
-from attngeo.estimators.efa.model import PartModel, make_model
+from attngeo.errors import CorruptCheckpointError, OutputError, UnsupportedModelError
+from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily
+from attngeo.estimators.efa.model import PartModel, make_families, make_model
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.estimators.shared.saving import (
@@ -32,6 +32,8 @@ from attngeo.estimators.shared.saving import (
     write_model,
 )
 
+# Folders of a model of both parts, each of which is a model of one.
+PARTS = ("items", "values")
 # Names in the file begin as those of a bare encoder; the rest of a model is beside its layers.
 LAYERS, IN_FILE = "network.attention.layers.", "encoder.layer."
 
@@ -39,7 +41,7 @@ LAYERS, IN_FILE = "network.attention.layers.", "encoder.layer."
 class SavedEfa(SavedModel):
     """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none."""
 
-    TYPE, FORMAT, MADE_BY = "attngeo_efa", 3, "attngeo efa fit --save"
+    TYPE, FORMAT, MADE_BY = "attngeo_efa", 4, "attngeo efa fit --save"
     options: EfaOptions
     architecture: Architecture
     shape: DataShape
@@ -75,7 +77,9 @@ class SavedEfa(SavedModel):
         of_places = of_values and options.model == "fm" and not shape.items
         has_levels = of_values and architecture.embedding == "truncated"
         expected: dict[str, tuple[Any, Any]] = {
-            "part": (shape.part, shape.part if options.part == "auto" else options.part),
+            "part": (shape.part, shape.part if options.part in ("auto", "both") else options.part),
+            "number of values": (len(shape.values), len(options.families) if of_values else 0),
+            "number of covariates": (len(shape.covariates), len(options.kinds)),
             "coordinates": (shape.coordinates, len(columns[0])),
             "lags": (shape.lags, len(columns[1])),
             "longest": (shape.longest, architecture.longest or max(shape.longest, shape.trained, 1)),
@@ -86,6 +90,11 @@ class SavedEfa(SavedModel):
         for name, (stated, wanted) in expected.items():
             if stated != wanted:
                 yield f"shape: {name} is {stated}, expected {wanted} as the rest of the file says"
+        for (column, kind), covariate in zip(options.kinds.items(), shape.covariates, strict=False):
+            if kind not in (None, covariate.kind):
+                yield f"shape: the covariate {column!r} is a {covariate.kind}, expected a {kind} as in options"
+            if len(set(covariate.categories)) < max(len(covariate.categories), covariate.kind == "category"):
+                yield f"shape: the covariate {column!r} has a category twice or none, expected each once"
         if any(len(place) != shape.coordinates for place in shape.places):
             yield f"shape: a place has not {shape.coordinates} coordinates"
         if shape.trained > shape.longest:
@@ -93,15 +102,18 @@ class SavedEfa(SavedModel):
 
 
 def write_efa(
-    folder: Path, options: EfaOptions, architecture: Architecture, model: PartModel, items: Sequence[Any], *,
+    folder: Path, options: EfaOptions, architecture: Architecture, parts: Sequence[PartModel], items: Sequence[Any], *,
     epochs: int,
 ) -> None:  # fmt: skip
     """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks."""
-    about = {
-        "options": dict(options), "architecture": dict(architecture), "shape": dict(model.shape),
-        "items": list_plain(items, "an item is a"), "epochs": epochs, **_describe_layers(model, options),
-    }  # fmt: skip
-    write_model(folder, SavedEfa, about, {_to_file(name): tensor for name, tensor in model.state_dict().items()})
+    about = {"options": dict(options), "architecture": dict(architecture), "epochs": epochs}
+    if len(parts) > 1 and (folder / CONFIG).exists():
+        raise OutputError(f"{folder} has a model of one part, which would be read instead; choose another folder")
+    for model in parts:
+        known = list_plain(items, "an item is a") if model.shape.items else []
+        described = {"shape": model.shape.model_dump(), "items": known, **_describe_layers(model, options)}
+        tensors = {_to_file(name): tensor for name, tensor in model.state_dict().items()}
+        write_model(folder / model.shape.part if len(parts) > 1 else folder, SavedEfa, about | described, tensors)
 
 
 def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
@@ -116,15 +128,33 @@ def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, PartModel]:
+def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, list[PartModel]]:
     """What `write_efa` wrote; parameters and errors are those of `ExponentialFamilyAttention.load`."""
+    if (folder / CONFIG).exists() or not (folder / PARTS[0] / CONFIG).exists():
+        about, model = _read_part(folder, family)
+        return about, [model]
+    (about, first), (other, second) = (_read_part(folder / part, family) for part in PARTS)
+    for part, model in zip(PARTS, (first, second), strict=True):
+        if model.shape.part != part:
+            raise CorruptCheckpointError(f"{folder / part / CONFIG}: a model of {model.shape.part}; {ADVICE}")
+    same = [(saved.options, saved.architecture, saved.shape.covariates) for saved in (about, other)]
+    if same[0] != same[1] or (other.items and other.items != about.items):
+        raise CorruptCheckpointError(
+            f"{folder}: items and values are of two models, expected the same options, items and covariates; {ADVICE}"
+        )
+    return about, [first, second]
+
+
+def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, PartModel]:
+    """A model of one part."""
     about = read_config(folder, SavedEfa)
     options, architecture = about.options, about.architecture
-    if family is None and options.family.partition(":")[0] not in FAMILIES:
-        raise UnsupportedModelError(
-            f"{folder / CONFIG}: the family {options.family!r:.60} is not one of attngeo; load the model in Python, "
-            "with that family as its argument family"
-        )
+    for text in options.families.values():
+        if family is None and text.partition(":")[0] not in FAMILIES:
+            raise UnsupportedModelError(
+                f"{folder / CONFIG}: the family {text!r:.60} is not one of attngeo; load the model in Python, with "
+                "that family as its argument family"
+            )
     tensors = read_tensors(folder)
     parts = options.n_layers + len(architecture.head)
     if options.model == "efa" and parts > len(tensors):  # else it takes long to find out
@@ -133,7 +163,7 @@ def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, 
         )
 
     def make() -> PartModel:
-        return make_model(options, architecture, family or parse_family(options.family), about.shape)
+        return make_model(options, architecture, make_families(options, family), about.shape)
 
     check_tensors(folder, tensors, lambda: {_to_file(name): weight for name, weight in make().state_dict().items()})
     model = make()

@@ -22,13 +22,14 @@ from attngeo.estimators.efa.columns import (
     TABLE,
     check_columns,
     code_sequences,
+    code_values,
     rank_positions,
     read_numbers,
     require_frame,
-    require_values,
     show_name,
 )
-from attngeo.estimators.efa.families import LARGEST, ExponentialFamily
+from attngeo.estimators.efa.covariates import Covariate, MeanAndDeviation, Number, read_covariates
+from attngeo.estimators.efa.families import ExponentialFamily
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import EfaOptions
 from attngeo.estimators.shared.saving import Count, Finite
@@ -37,8 +38,18 @@ from attngeo.schemas import Table
 POSITION = "position"
 # The largest value that may have a vector of its own; the largest number that is added to those of a network.
 MOST_LEVELS, FARTHEST = 100_000, 30.0
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-MeanAndDeviation = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGEST, allow_inf_nan=False)]]
+
+
+class ValueColumn(Table):
+    """What a model knows of a column of values.
+
+    scale: mean and deviation. variance: at which a learned one starts. raw_start: what is added to the number that the
+    network gives a family other than the Gaussian, which begins near 0.
+    """
+
+    scale: MeanAndDeviation = (0.0, 1.0)
+    variance: Annotated[Finite, Field(gt=0)] = 1.0
+    raw_start: Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)] = 0.0
 
 
 class DataShape(Table):
@@ -46,10 +57,9 @@ class DataShape(Table):
 
     part: "items" or "values". items: how many. longest: positions that a sequence may have. trained: positions of the
     longest sequence that was read. coordinates, lags: how many. levels: values from 0, for one vector for each.
-    value_scale, place_scale: mean and deviation of values, and of each coordinate. variance: of values, at which a
-    learned one starts. raw_start: what is added to the number that the network gives a family other than the Gaussian,
-    which begins near 0. places: coordinates of the positions, for the spatial factor model. position: the column of
-    positions that training rows have, if their order matters.
+    values, covariates: their columns. place_scale: mean and deviation of each coordinate. places: coordinates of the
+    positions, for the spatial factor model. position: the column of positions that training rows have, if their order
+    matters.
     """
 
     part: Literal["items", "values"]
@@ -59,12 +69,18 @@ class DataShape(Table):
     coordinates: Count = 0
     lags: Count = 0
     levels: Annotated[Count, Field(le=MOST_LEVELS + 1)] = 0
-    value_scale: MeanAndDeviation = (0.0, 1.0)
-    variance: Annotated[Finite, Field(gt=0)] = 1.0
-    raw_start: Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)] = 0.0
+    values: tuple[ValueColumn, ...] = ()
+    covariates: tuple[Covariate, ...] = ()
     place_scale: tuple[MeanAndDeviation, ...] = ()
     places: tuple[tuple[Number, ...], ...] = ()
     position: str | None = None
+
+    @property
+    def covariate_sizes(self) -> tuple[int, int]:
+        """How many categories the covariates have, and how many numbers a row has of them."""
+        return sum(len(column.categories) for column in self.covariates), sum(
+            column.numbers for column in self.covariates
+        )
 
 
 @dataclass(frozen=True)
@@ -73,8 +89,9 @@ class Sequences:
 
     names: of the sequences, [N]. starts: the first place of each, and the number of places, [N + 1]. rows: the row of
     the table at each place, [P], or −1. known: whether what is modelled is known there, so that other places see it,
-    [P]. asked: which places are predicted, [P]. items: their numbers, [P]. values: [P]. coordinates: [P, dimensions].
-    lagged: values at earlier times, the latest first, [P, lags]. None is what the table lacks.
+    [P]. asked: which places are predicted, [P]. items: their numbers, [P]. values: [P, columns], NaN if a known place
+    lacks one. coordinates: [P, dimensions]. lagged: values at earlier times, the latest first, [P, lags]. categories,
+    numbers: of covariates, as those of `read_covariates`, [P, …]. None is what the table lacks.
     """
 
     names: np.ndarray
@@ -86,6 +103,8 @@ class Sequences:
     values: Tensor | None = None
     coordinates: Tensor | None = None
     lagged: Tensor | None = None
+    categories: Tensor | None = None
+    numbers: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -181,17 +200,17 @@ class TableReader:
         return self.options.position or self.shape.position
 
     @property
-    def modelled(self) -> str:
-        """The column of what is modelled."""
-        return self.options.value if self.has_values else self.options.item
+    def modelled(self) -> list[str]:
+        """The columns of what is modelled."""
+        return [*self.options.families] if self.has_values else [self.options.item]
 
     @property
     def needed(self) -> list[str]:
         """The columns that a table must have."""
         options = self.options
-        names = [options.sequence, *options.coordinates, *options.lags]
+        names = [options.sequence, *options.kinds]
         names += [options.item] if self.items is not None else []
-        names += [options.value] if self.has_values else []
+        names += [*options.coordinates, *options.lags, *self.modelled] if self.has_values else []
         return names + ([self.position] if self.position is not None else [])
 
     def read(self, frame: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> Sequences:
@@ -204,8 +223,12 @@ class TableReader:
         require_frame(frame, source)
         check_columns(frame, self.needed, source)
         codes, labels = code_sequences(frame[self.options.sequence], source)
-        missing = frame[self.modelled].isna().to_numpy() if fill else np.zeros(len(frame), bool)
-        asked = self._find_asked(codes, labels, missing, source)
+        empty = frame[self.modelled].isna().to_numpy()
+        without_item = np.zeros(len(frame), bool)
+        if fill and self.has_values and self.items is not None and self.options.part == "both":
+            without_item = frame[self.options.item].isna().to_numpy()
+        missing = empty.all(1) | without_item if fill else without_item
+        asked = self._find_asked(codes, labels, missing, source) & ~without_item
         where = self._place_rows(frame, codes, labels, missing, source)
         rows, sequence, copies = _copy_for_alternatives(codes, where, missing)
         lengths = np.zeros(len(copies), np.int64)
@@ -225,15 +248,29 @@ class TableReader:
         row_of = np.full(starts[-1], -1)
         row_of[place] = rows
         every, options = np.arange(len(frame)), self.options
-        items = self._read_items(frame, every if self.has_values else known, source) if self.items is not None else None
-        values = np.where(missing, 0, read_columns([options.value], known)[:, 0]) if self.has_values else None
-        return Sequences(
-            labels[copies], starts, row_of, spread(~missing), spread(asked),
-            items=spread(items) if items is not None else None,
-            values=spread(values) if values is not None else None,
-            coordinates=spread(read_columns(options.coordinates, every)) if options.coordinates else None,
-            lagged=spread(read_columns(options.lags, every)) if options.lags else None,
-        )  # fmt: skip
+        parts: dict[str, np.ndarray] = {}
+        if self.items is not None:
+            kept = np.flatnonzero(~without_item) if self.has_values else known
+            parts["items"] = code_values(frame[options.item], self.items, kept=kept, source=source)
+        if self.has_values:
+            parts["values"] = np.where(missing[:, None], 0, self._read_values(frame, empty, missing, source))
+            columns = {"coordinates": options.coordinates, "lagged": options.lags}
+            parts |= {name: read_columns(of, every) for name, of in columns.items() if of}
+        if self.shape.covariates:
+            covariates = dict(zip(options.kinds, self.shape.covariates, strict=True))
+            parts["categories"], parts["numbers"] = read_covariates(frame, covariates, source)
+        tensors = {name: spread(numbers) for name, numbers in parts.items()}
+        return Sequences(labels[copies], starts, row_of, spread(~missing), spread(asked), **tensors)
+
+    def _read_values(self, frame: pd.DataFrame, empty: np.ndarray, missing: np.ndarray, source: str) -> np.ndarray:
+        """The values of rows, [rows, columns]; NaN for those that a row lacks which has another one. Raises TableError.
+
+        empty: which cells are, [rows, columns]. missing: which rows are not read.
+        """
+        stated = ~missing[:, None] & (~empty | empty.all(1, keepdims=True))
+        kept = [np.flatnonzero(cells) for cells in stated.T]
+        columns = zip(self.modelled, kept, strict=True)
+        return np.stack([read_numbers(frame, name, kept=rows, source=source) for name, rows in columns], 1)
 
     def _find_asked(self, codes: np.ndarray, labels: np.ndarray, missing: np.ndarray, source: str) -> np.ndarray:
         """Which rows are predicted: missing ones, and those that another known row predicts. Raises TableError.
@@ -257,8 +294,9 @@ class TableReader:
             return np.ones(len(codes), bool)
         advice = "leave it out, or set short of fit or predict to keep"
         if (known == 0).any():
+            columns = " or ".join(self.modelled)
             raise TableError(
-                f"sequence {show_name(labels[(known == 0).argmax()])} has no row with {self.modelled}, so no "
+                f"sequence {show_name(labels[(known == 0).argmax()])} has no row with {columns}, so no "
                 f"row predicts another; {advice}",
                 table=source,
             )
@@ -315,23 +353,6 @@ class TableReader:
                 raise
             return None
 
-    def _read_items(self, frame: pd.DataFrame, kept: np.ndarray, source: str) -> np.ndarray:
-        """The numbers of the items of rows; 0 for rows that are not kept, whose items are not read."""
-        items, known_items = frame[self.options.item], self.items or ()
-        codes = items.map({item: at for at, item in enumerate(known_items)})
-        if codes.isna().any():  # the kind of a column of a text file depends on all of its cells
-            codes = codes.fillna(items.astype(str).map({str(item): at for at, item in enumerate(known_items)}))
-        unseen = kept[codes.isna().to_numpy()[kept]]
-        if len(unseen):
-            at = int(unseen.min())
-            if items.isna().iloc[at]:
-                require_values(items, source)
-            item, known = show_name(items.iloc[at]), show_name(known_items[0])
-            problem = f"{item} is in no training row, expected one of {len(known_items):,} items such as {known}; "
-            problem += "leave the row out, or fit again with it"
-            raise TableError(problem, table=source, row=at + 1, column=self.options.item)
-        return codes.fillna(0).to_numpy().astype(np.int64)
-
 
 def _copy_for_alternatives(
     codes: np.ndarray, where: np.ndarray, missing: np.ndarray
@@ -354,12 +375,16 @@ def _copy_for_alternatives(
     return rows, (copies.cumsum() - copies)[codes[rows]] + copy, np.repeat(np.arange(len(copies)), copies)
 
 
-def check_support(family: ExponentialFamily, sequences: Sequences, column: str, source: str) -> None:
-    """Raise TableError for the first row whose value the family cannot give."""
+def check_support(
+    families: Sequence[ExponentialFamily], sequences: Sequences, columns: Sequence[str], source: str
+) -> None:
+    """Raise TableError for the first row whose value the family of its column cannot give."""
     assert sequences.values is not None
-    wrong = ~family.supports(sequences.values) & sequences.known
-    if wrong.any():
-        rows = sequences.rows[wrong.numpy()]
-        at, value = int(rows.min()), float(sequences.values[wrong][int(rows.argmin())])
-        advice = "leave the row out" if source == TABLE else "choose another family"
-        raise TableError(f"{value:g}, expected {family.values}; {advice}", table=source, row=at + 1, column=column)
+    for family, values, column in zip(families, sequences.values.unbind(1), columns, strict=True):
+        wrong = ~family.supports(values) & sequences.known & ~values.isnan()
+        if wrong.any():
+            rows = sequences.rows[wrong.numpy()]
+            at, value = int(rows.min()), float(values[wrong][int(rows.argmin())])
+            advice = "leave the row out" if source == TABLE else "choose another family"
+            problem = f"{value:g}, expected {family.values}; {advice}"
+            raise TableError(problem, table=source, row=at + 1, column=column)

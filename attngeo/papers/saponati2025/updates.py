@@ -385,16 +385,27 @@ def check_theorem_2_4_symmetry(seed: int = 0, *, draws: int = DRAWS, correlation
     """
     random = np.random.default_rng(seed)
     x = random.normal(size=(draws, LENGTH, DIMENSIONS)) * np.sqrt(embedding_variances())
-    first, second = random.normal(size=(2, draws, LENGTH, LENGTH))
-    lower = np.tril(first, -1)
-    mirrored = correlation * lower + (1 - correlation**2) ** 0.5 * np.tril(second, -1)
-    scores = []
-    for beta in (lower + mirrored.transpose(0, 2, 1), lower):
-        update = np.einsum("rij,rid,rje->rde", beta, x, x, optimize=True)
-        scores.append((update * update.transpose(0, 2, 1)).sum((1, 2)) / (update**2).sum((1, 2)))
+    beta = correlated_contributions(random, draws, LENGTH, correlation)
+    scores = [symmetries(part, x) for part in (beta, np.tril(beta))]
     gain = measure(scores[0] - scores[1])
     both, before = (measure(values) for values in scores)
     computed = (
         f"symmetry {both}, autoregressive {before}, difference {gain}; correlation of β_ij and β_ji {correlation}"
     )
     return Residuals(computed, (shortfall([gain.low]),))
+
+
+def correlated_contributions(random: np.random.Generator, draws: int, length: int, correlation: float) -> Array:
+    """β_ij of all pairs of tokens with a correlation of β_ij and β_ji, [draws, N, N]; 0 for i = j."""
+    first, second = random.normal(size=(2, draws, length, length))
+    lower = np.tril(first, -1)
+    mirrored = correlation * lower + (1 - correlation**2) ** 0.5 * np.tril(second, -1)
+    beta: Array = lower + mirrored.transpose(0, 2, 1)
+    return beta
+
+
+def symmetries(beta: Array, x: Array) -> Array:
+    """The symmetry score of each update Σ β_ij·x_iᵀ·x_j, [draws]. beta: [draws, N, N]. x: [draws, N, d]."""
+    updates = x.transpose(0, 2, 1) @ beta @ x
+    scores: Array = (updates * updates.transpose(0, 2, 1)).sum((1, 2)) / (updates**2).sum((1, 2))
+    return scores

@@ -1,8 +1,8 @@
-"""Bidirectional attention as a mixture of word experts: Lemma 1 and Theorem 2, written from the statements.
+"""Bidirectional attention as a mixture of word experts: Lemma 1, section 2.2, Theorem 2, written from the statements.
 
 |V| words, the mask is one more token; S positions; embeddings of p dimensions; H heads of d_w dimensions.
 The right-hand sides take weights from a `BidirectionalAttention` and use none of its layers.
-Source: Wibisono and Wang 2023 (arXiv 2307.04057), Lemma 1, Theorem 2, appendices B and C.
+Source: Wibisono and Wang 2023 (arXiv 2307.04057), Lemma 1, section 2.2, Theorem 2, appendices B and C.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from attngeo.papers.statements import WIBISONO, Residuals, difference, statement
+from attngeo.papers.wibisono2023.corpus import ContinuousBag
 from attngeo.training.loop import seeded
 
 WORDS, LENGTH, DIMENSIONS, SENTENCES = 11, 6, 8, 4
@@ -115,6 +116,47 @@ def lemma_1_losses(model: BidirectionalAttention, sentence: Tensor, place: int) 
     return -mean + mean.exp().sum().log()
 
 
+class Parts(NamedTuple):
+    """The four parts of the weight and of the similarity in section 2.2; a shape says what a part depends on.
+
+    weight: of the token j, [|V| + 1]; of the token j and the place m of the mask, [|V| + 1, S]; of the place j, [S]; of
+    both places, [S, S]. similarity: of the word in the center with the token j, [|V|, |V| + 1]; with the place j,
+    [|V|, S]; of the word alone, [|V|]; of the word and m, [|V|, S].
+    """
+
+    weight: tuple[Tensor, Tensor, Tensor, Tensor]
+    similarity: tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def split_parts(model: BidirectionalAttention) -> Parts:
+    """The parts of a model of one layer and head, by its tokens C, its places P and the mask c."""
+    weights, c, p = expert_weights(model), model.tokens.weight, model.positions.weight
+    to_mask, to_places = weights.key_query[0] @ c[-1], weights.key_query[0] @ p.T
+    return Parts(
+        (c @ to_mask, c @ to_places, p @ to_mask, p @ to_places),
+        (weights.experts[0] @ c.T, weights.experts[0] @ p.T, weights.mask, weights.position),
+    )
+
+
+def logits_from_parts(parts: Parts, sentence: Tensor, place: int) -> Tensor:
+    """Σ_j softmax(weight)_j·similarity_j, [|V|], each the sum of its four parts."""
+    places = torch.arange(len(sentence))
+    token, token_place, position, positions = parts.weight
+    weight = token[sentence] + token_place[sentence, place] + position[places] + positions[places, place]
+    word_token, word_position, word, word_place = parts.similarity
+    similarity = word_token[:, sentence] + word_position[:, places] + word[:, None] + word_place[:, [place]]
+    return similarity @ torch.softmax(weight, 0)
+
+
+def cbow_losses(centre: Tensor, context: Tensor, sentence: Tensor, place: int, window: int) -> Tensor:
+    """L_CBOW(m, b) of section 2.2 for every word b, [|V|]. centre: W^LOV, [|V|, p]. context: C, [|V|, p]."""
+    distance = (torch.arange(len(sentence)) - place).abs()
+    omega = ((distance >= 1) & (distance <= window)).to(context.dtype)
+    xi = context[sentence] @ centre.T  # [S, |V|]
+    mean = omega @ xi / omega.sum()
+    return -mean + mean.exp().sum().log()
+
+
 def mixture_logits(model: BidirectionalAttention, sentence: Tensor, place: int) -> Tensor:
     """F(X̄) = Σ_i Σ_j π_j^i f_j^i of Theorem 2, [|V|], for a model of one layer; i runs over heads, j over positions."""
     weights = expert_weights(model)
@@ -162,6 +204,37 @@ def check_lemma_1(seed: int = 0, **sizes: int) -> Residuals:
         logits = model(sentence[None])[0, place]
         errors.append(difference(lemma_1_losses(model, sentence, place), -torch.log_softmax(logits, 0)))
     return Residuals(f"losses of {len(errors)} masked positions, every word", tuple(errors))
+
+
+@statement(
+    "section-2.2-parts", WIBISONO, "Section 2.2", "weight and similarity as sums of four parts = logits of attention"
+)
+def check_parts(seed: int = 0, **sizes: int) -> Residuals:
+    """Section 2.2: the four parts of weight and similarity, tables by what they may depend on, against the logits."""
+    errors = [
+        difference(logits_from_parts(split_parts(model), sentence, place), model(sentence[None])[0, place])
+        for model, sentence, place in _draw_cases(seed, **sizes)
+    ]
+    return Residuals(f"logits of {len(errors)} masked positions", tuple(errors))
+
+
+@statement("section-2.2-cbow", WIBISONO, "Section 2.2, L_CBOW", "loss by ω and ξ = cross-entropy of CBOW with a window")
+def check_cbow_loss(
+    seed: int = 0, *, words: int = WORDS, length: int = LENGTH, dimensions: int = DIMENSIONS
+) -> Residuals:
+    """Section 2.2: L_CBOW(m, b) by ω and ξ against the cross-entropy of CBOW, for every m, b and window."""
+    errors = []
+    with seeded(seed), torch.no_grad():
+        model = ContinuousBag(words, dimensions)
+        sentence = torch.randint(words, (length,))
+    for window in range(1, length):
+        for place in range(length):
+            near = torch.cat([sentence[max(0, place - window) : place], sentence[place + 1 : place + window + 1]])
+            counts = torch.bincount(near, minlength=words).to(torch.float64)
+            expected = -torch.log_softmax(model(counts[None])[0], 0)
+            losses = cbow_losses(model.centre.weight, model.context.weight, sentence, place, window)
+            errors.append(difference(losses.detach(), expected.detach()))
+    return Residuals(f"losses of {length} positions, every word, windows of 1 to {length - 1}", tuple(errors))
 
 
 @statement("theorem-2-one-head", WIBISONO, "Theorem 2", "mixture of word experts = logits of attention")

@@ -342,7 +342,7 @@ def check_conclusions(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS
     shares: list[float] = []
     conclusions = dict.fromkeys(FAILURES, 0.0)
     for _ in range(trials):
-        exact = _solve_factors(random, words)
+        _, exact = solve_factors(random, words)
         for failure in FAILURES:
             case = _disturb(random, exact, failure, asymmetry)
             conclusion, assumed = (
@@ -370,38 +370,52 @@ class _Case(NamedTuple):
 def _disturb(random: np.random.Generator, exact: Array, failure: float, asymmetry: float) -> _Case:
     """Embeddings with w_r + w_s ≈ w_t + w_u, where every assumption of Propositions 13 and 17 fails by about `failure`.
 
-    log p = B·K·Bᵀ with symmetric K, so M = [B·K, 1]·[B, a]ᵀ with a_j = log |V| − log p(c_j). exact: B [|V|, SIZE] with
-    which the assumptions hold.
+    log p = B·K·Bᵀ with symmetric K. exact: B [|V|, SIZE] with which the assumptions hold.
     """
     words = len(exact)
     factors = exact + failure * random.normal(size=(words, SIZE))
     left = factors * KERNEL + asymmetry * failure * random.normal(size=(words, SIZE))
-    pairs = np.exp(left @ factors.T)
-    pairs /= pairs.sum()
-    marginal = pairs.sum(0)
-    # log p in the same scale as `pairs`: the constant belongs to a.
-    shift = np.log(pairs[0, 0]) - left[0] @ factors[0]
-    context = np.column_stack([factors, shift + np.log(words) - np.log(marginal)])
+    pairs, context = embed(left, factors)
     centre = np.column_stack([left, np.ones(words)])
+    marginal = pairs.sum(0)
     together = [marginal[list(words_of)].prod() * np.exp(failure * random.normal()) for words_of in (FIRST, SECOND)]
     return _Case(pairs, context, centre, *map(float, together))
 
 
-def _solve_factors(random: np.random.Generator, words: int) -> Array:
-    """B [|V|, SIZE] with b_r + b_s = b_t + b_u and p(c_r)·p(c_s) = p(c_t)·p(c_u)."""
+def embed(left: Array, factors: Array) -> tuple[Array, Array]:
+    """Distribution p ∝ exp(L·Bᵀ), [|V|, |V|], and C = [B, a], a_j = log |V| − log p(c_j), with which M = [L, 1]·Cᵀ."""
+    pairs = np.exp(left @ factors.T)
+    pairs /= pairs.sum()
+    # log p in the same scale as `pairs`: the constant belongs to a.
+    shift = np.log(pairs[0, 0]) - left[0] @ factors[0]
+    return pairs, np.column_stack([factors, shift + np.log(len(pairs)) - np.log(pairs.sum(0))])
+
+
+def solve_factors(random: np.random.Generator, words: int, *, symmetric: bool = True) -> tuple[Array, Array]:
+    """L and B [|V|, SIZE] with l_r + l_s = l_t + l_u and p(c_r)·p(c_s) = p(c_t)·p(c_u) for p ∝ exp(L·Bᵀ).
+
+    symmetric: whether L = B·K, so that p is symmetric; else L has nothing to do with B.
+    """
 
     def complete(free: Array) -> Array:
         factors: Array = free.reshape(words, SIZE).copy()
         factors[FIRST[0]] = factors[list(SECOND)].sum(0) - factors[FIRST[1]]
         return factors
 
-    def ratio(free: Array) -> float:
+    def factorise(free: Array) -> tuple[Array, Array]:
+        if not symmetric:
+            return other, free.reshape(words, SIZE)
         factors = complete(free)
-        marginal = np.log(np.exp(factors * KERNEL @ factors.T).sum(0))
+        return factors * KERNEL, factors
+
+    def ratio(free: Array) -> float:
+        left, factors = factorise(free)
+        marginal = np.log(np.exp(left @ factors.T).sum(0))
         return float(marginal[list(FIRST)].sum() - marginal[list(SECOND)].sum())
 
+    other = np.empty(0) if symmetric else complete(random.normal(scale=0.5, size=words * SIZE))
     solved = least_squares(ratio, random.normal(scale=0.5, size=words * SIZE), xtol=1e-15, ftol=1e-15, gtol=1e-15)
-    return complete(solved.x)
+    return factorise(solved.x)
 
 
 def assumption_errors(

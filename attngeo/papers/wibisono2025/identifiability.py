@@ -195,7 +195,7 @@ def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
             assert same.center is not None
             same.center.weight.normal_()
             items, values = torch.randint(ITEMS, (40, LENGTH)), torch.randn(40, LENGTH, dtype=torch.float64)
-            batch = Batch(torch.ones_like(items, dtype=torch.bool), items, values)
+            batch = Batch(torch.ones_like(items, dtype=torch.bool), items, values[..., None])
             ours, others = (part.read(batch)[:, -1] for part in (same, model))  # K', K*: one position each, [40, d_j]
             chosen = _choose_rows(ours, others)
         width = ours.shape[1]
@@ -267,7 +267,7 @@ def make_part(model: ItemAttention) -> PartModel:
     """The model with its family, whose loss `attngeo.training` minimises."""
     assert model.position is not None
     shape = DataShape(part="items", items=model.center.out_features, longest=model.position.num_embeddings)
-    return PartModel(model, Categorical(), shape)
+    return PartModel(model, [Categorical()], shape)
 
 
 @torch.no_grad()
@@ -337,7 +337,7 @@ def check_theorem_1_fits(
     """
     truth = draw_truth(items, size, length, seed)
     drawn, held_out = (
-        draw_items(make_part(truth), count, length, causal=True, sweeps=1, seed=seed + place)
+        draw_items(make_part(truth), know_all(torch.zeros(count, length)), causal=True, sweeps=1, seed=seed + place)
         for count, place in ((sequences, 0), (2000, HELD_OUT))
     )
     true_loss = mean_loss(truth, drawn)

@@ -119,7 +119,7 @@ def check_proposition_1(seed: int = 0) -> Residuals:
 @statement("efa-proposition-2", EFA, "Proposition 2", "means of linear attention = those of the factor model of places")
 @torch.no_grad()
 def check_proposition_2(seed: int = 0) -> Residuals:
-    """Proposition 2: means of the values at places, [B, I]."""
+    """Proposition 2: means of the values at places, [B, I, 1]."""
     errors = []
     for _, size, length in _seeded_sizes(seed):
         places = torch.randn(length, 2, dtype=torch.float64)
@@ -135,7 +135,7 @@ def check_proposition_2(seed: int = 0) -> Residuals:
 )
 @torch.no_grad()
 def check_proposition_3(seed: int = 0) -> Residuals:
-    """Proposition 3: log rates of the values, [B, I], with the key matrix that the proof needs.
+    """Proposition 3: log rates of the values, [B, I, 1], with the key matrix that the proof needs.
 
     Printed: the matrix with the block in the second row, under the name of the value matrix. As the value matrix it
     makes the number that is read 0, whatever the keys are; as the key matrix, all products.
@@ -144,7 +144,7 @@ def check_proposition_3(seed: int = 0) -> Residuals:
     for items, size, length in _seeded_sizes(seed):
         factors = _randomise(ValueFactors(items, size))
         values, known = _draw_values(length)
-        batch = Batch(known, torch.randint(items, values.shape), values)
+        batch = Batch(known, torch.randint(items, known.shape), values)
         attention, wanted = attention_of_values(factors, length), factors(batch)
         errors.append(difference(attention(batch), wanted))
         layer = attention.attention.layers[0]
@@ -181,9 +181,9 @@ def _randomise(model: Model) -> Model:
 
 
 def _draw_values(length: int) -> tuple[Tensor, Tensor]:
-    """Values and which are known, [B, I] each: all."""
-    values = torch.randn(SEQUENCES, length, dtype=torch.float64)
-    return values, torch.ones_like(values, dtype=torch.bool)
+    """Values, [B, I, 1], and which are known, [B, I]: all."""
+    known = torch.ones(SEQUENCES, length, dtype=torch.bool)
+    return torch.randn(*known.shape, 1, dtype=torch.float64), known
 
 
 def _miss(computed: Tensor, wanted: Tensor) -> float:

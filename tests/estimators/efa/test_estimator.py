@@ -61,14 +61,14 @@ def density(of_mean: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable
 
 
 def normal_density(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> np.ndarray:
-    deviation = float(model.model_.family.variance_as(torch.zeros(())).detach()) ** 0.5
+    deviation = float(model.model_.families[0].variance_as(torch.zeros(())).detach()) ** 0.5
     found: np.ndarray = stats.norm.logpdf(frame["value"], model.predict(frame)["mean"], deviation)
     return found
 
 
 def ordinal_density(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> np.ndarray:
     """Log softmax(η·k + b)_y, with the η whose mean is the predicted one."""
-    levels, weights = np.arange(3), model.model_.family.weights.detach().double().numpy()
+    levels, weights = np.arange(3), model.model_.families[0].weights.detach().double().numpy()
     chances = [
         softmax(
             brentq(lambda eta, mean=mean: softmax(eta * levels + weights) @ levels - mean, -50, 50) * levels + weights
@@ -144,7 +144,7 @@ def test_each_family_is_fitted_and_drawn_from(name: str, model: str) -> None:
         for weight in fitted.model_.network.parameters():
             weight.mul_(0.1)
     drawn = fitted.sample(data=frame.drop(columns="value"), seed=3)
-    assert fitted.model_.family.supports(torch.tensor(drawn["value"].to_numpy())).all()
+    assert fitted.model_.families[0].supports(torch.tensor(drawn["value"].to_numpy())).all()
     assert drawn["value"].dtype == ("float64" if name.partition(":")[0] in ("gaussian", "gamma") else "int64")
     assert drawn["item"].equals(frame["item"])
     assert drawn.equals(fitted.sample(data=frame, seed=3))
@@ -176,8 +176,8 @@ def test_a_family_of_ones_own_is_given_as_an_instance(tmp_path: Path) -> None:
     family = Waiting(0.01)
     rows = draw_table([0.5, 2.0, 7.0])
     model = fit(rows, family=family)
-    assert model.model_.family is not family
-    assert model.model_.family.slowest == 0.01
+    assert model.model_.families[0] is not family
+    assert model.model_.families[0].slowest == 0.01
     rate = 1 / torch.tensor(model.predict(rows)["mean"].to_numpy())
     expected = torch.distributions.Exponential(rate).log_prob(torch.tensor(rows["value"].to_numpy()))
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
@@ -289,7 +289,7 @@ def test_scaling_inside_the_model_does_not_change_what_units_mean() -> None:
     frame = draw_table([10.0, 20.0, 70.0])
     fahrenheit = frame.assign(value=frame["value"] * 9 / 5 + 32)
     celsius_model, other = fit(frame, family="gaussian:1"), fit(fahrenheit, family="gaussian:1")
-    assert celsius_model.model_.shape.value_scale[1] * 9 / 5 == pytest.approx(other.model_.shape.value_scale[1])
+    assert celsius_model.model_.shape.values[0].scale[1] * 9 / 5 == pytest.approx(other.model_.shape.values[0].scale[1])
     other.model_.load_state_dict(randomise(celsius_model).model_.state_dict())
     expected = celsius_model.predict(frame)["mean"] * 9 / 5 + 32
     np.testing.assert_allclose(other.predict(fahrenheit)["mean"], expected, rtol=1e-5, atol=1e-3)  # units of 20

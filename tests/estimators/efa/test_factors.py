@@ -28,7 +28,7 @@ def draw(batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(1)
     items = torch.stack([torch.randperm(ITEMS)[:LENGTH] for _ in range(batch)])
     known = torch.arange(LENGTH)[None] < torch.tensor([[LENGTH], [3], [1]])
-    return items, torch.randn(batch, LENGTH, dtype=torch.float64), known
+    return items, torch.randn(batch, LENGTH, 1, dtype=torch.float64), known
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -47,19 +47,19 @@ def test_factor_models_are_their_formulas(causal: bool, pooling: str, start: boo
             for model, found in ((of_items, logits), (of_values, raw)):
                 context = model.start.clone() if start else torch.zeros(SIZE, dtype=torch.float64)
                 for j in others:
-                    factor = 1 if model is of_items else values[b, j]
+                    factor = 1 if model is of_items else values[b, j, 0]
                     context = context + share * factor * model.context.weight[items[b, j]]
                 expected = model.center.weight @ context
-                torch.testing.assert_close(found[b, i], expected if model is of_items else expected[items[b, i]])
+                torch.testing.assert_close(found[b, i], expected if model is of_items else expected[items[b, i]][None])
 
 
 @pytest.mark.parametrize("neighbours", [1, 3, None])
 def test_the_neighbours_of_a_place_are_the_nearest_ones(neighbours: int | None) -> None:
     torch.manual_seed(2)
-    coordinates, values = torch.randn(6, 2, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
+    coordinates, values = torch.randn(6, 2, dtype=torch.float64), torch.randn(4, 6, 1, dtype=torch.float64)
     distances = torch.cdist(coordinates, coordinates)
     model = randomise(SpatialFactors(distances, 2, SIZE, neighbours=neighbours, hidden=8))
-    batch = Batch(torch.ones_like(values, dtype=torch.bool), values=values, coordinates=coordinates)
+    batch = Batch(torch.ones(4, 6, dtype=torch.bool), values=values, coordinates=coordinates)
     found, h = model(batch), model.place(coordinates)
     for i in range(6):
         nearest = distances[i].argsort()[1 : 1 + (neighbours or 5)]
@@ -77,9 +77,9 @@ def test_attention_with_the_parameters_of_proposition_1() -> None:
 
 def test_attention_with_the_parameters_of_proposition_2() -> None:
     torch.manual_seed(3)
-    coordinates, values = torch.randn(6, 2, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
+    coordinates, values = torch.randn(6, 2, dtype=torch.float64), torch.randn(4, 6, 1, dtype=torch.float64)
     factors = randomise(SpatialFactors(torch.cdist(coordinates, coordinates), 2, SIZE, hidden=8))
-    known = torch.ones_like(values, dtype=torch.bool)
+    known = torch.ones(4, 6, dtype=torch.bool)
     batch = Batch(known, values=values, coordinates=coordinates)
     torch.testing.assert_close(attention_of_places(factors)(batch), factors(batch))
 

@@ -28,7 +28,7 @@ def randomise(model: nn.Module) -> Any:
 def draw() -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(1)
     known = torch.arange(LENGTH)[None] < torch.tensor([[LENGTH], [2], [3]])
-    return torch.randint(0, ITEMS, (3, LENGTH)), torch.randn(3, LENGTH, dtype=torch.float64), known
+    return torch.randint(0, ITEMS, (3, LENGTH)), torch.randn(3, LENGTH, 1, dtype=torch.float64), known
 
 
 def to_torch(layer: nn.Module, width: int) -> nn.MultiheadAttention:
@@ -78,15 +78,15 @@ def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) 
     found = model(Batch(known, items, values))
     for i in range(LENGTH):
         if value == "identity":
-            embedded = values[..., None].clone()
+            embedded = values.clone()
             embedded[:, i] = 0
         else:
-            embedded = model.level(values.long() if value == "truncated" else values[..., None])
+            embedded = model.level(values[..., 0].long() if value == "truncated" else values)
             embedded = torch.where((torch.arange(LENGTH) == i)[None, :, None], model.mask, embedded)
         parts = [model.context(items), *([model.center(items)] if shape.both else []), embedded]
         x = attend(model, torch.cat(parts, -1) + model.position.weight, known, causal)
         rows = known[:, i]
-        torch.testing.assert_close(found[rows, i], model.head(x[:, i])[rows, 0])
+        torch.testing.assert_close(found[rows, i], model.head(x[:, i])[rows])
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -101,27 +101,27 @@ def test_a_value_changes_no_prediction_of_itself_nor_of_earlier_ones(causal: boo
     for at in range(LENGTH):
         changed = values.clone()
         changed[:, at] += 2
-        same = torch.isclose(before, model(Batch(known, items, changed)), rtol=1e-12, atol=1e-12).all(0)
+        same = torch.isclose(before, model(Batch(known, items, changed)), rtol=1e-12, atol=1e-12).all(0)[:, 0]
         expected = torch.arange(LENGTH) <= at if causal else torch.arange(LENGTH) == at
         assert torch.equal(same, expected)
 
 
 def test_earlier_values_are_context_and_time_is_told() -> None:
     torch.manual_seed(2)
-    coordinates, values = torch.randn(5, 2, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    coordinates, values = torch.randn(5, 2, dtype=torch.float64), torch.randn(3, 5, 1, dtype=torch.float64)
     known = torch.ones(3, 5, dtype=torch.bool)
     shape = ValueShape(size=6, coordinates=2, hidden=6, value="network", lags=2, join=8, head=(16, 8))
     model = randomise(ValueAttention(shape, AttentionShape(width=6, layers=2, heads=2, norm=True, feed_forward=7)))
     lagged = torch.randn(3, 2, 5, dtype=torch.float64)
     found = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged))
-    assert found.shape == (3, 5)
+    assert found.shape == (3, 5, 1)
     swapped = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged.flip(1)))
     assert not torch.isclose(found, swapped).any()
     order = torch.randperm(5)
     moved = model(Batch(known, values=values[:, order], coordinates=coordinates[order], lagged=lagged[:, :, order]))
     torch.testing.assert_close(moved, found[:, order])
     known[1, 3] = False
-    unknown = torch.where(known, values, torch.nan)
+    unknown = torch.where(known[..., None], values, torch.nan)
     lost = torch.where(known[:, None], lagged, torch.nan)
     with_nan = model(Batch(known, values=unknown, coordinates=coordinates, lagged=lost))[known]
     without = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged))[known]

@@ -114,7 +114,7 @@ def test_a_factor_model_has_no_attention_to_score(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "facts"),
     [
-        ({"format": 2}, UnsupportedModelError, [2, 3]),
+        ({"format": 3}, UnsupportedModelError, [3, 4]),
         ({"model_type": "attngeo_tabular"}, UnsupportedModelError, ["attngeo_tabular", "attngeo_efa"]),
         ({"items": [1]}, CorruptCheckpointError, [CONFIG, "1 items, expected 3"]),
         ({"options": {"width": "many"}}, CorruptCheckpointError, ["width"]),
@@ -137,7 +137,7 @@ def set_value(folder: Path, place: str, value: object) -> None:
     *holders, key = place.split(".")
     holder = about
     for name in holders:
-        holder = holder[name]
+        holder = holder[int(name) if name.isdigit() else name]
     holder[key] = value
     (folder / CONFIG).write_text(json.dumps(about))
 
@@ -160,9 +160,11 @@ def set_value(folder: Path, place: str, value: object) -> None:
         ("options.neighbours", 10**30, ["neighbours"]),
         ("shape.items", 10**15, ["shape.items"]),
         ("shape.levels", 3, ["levels is 3", "expected 0"]),
-        ("shape.value_scale", [0.0, 0.0], ["shape.value_scale.1", "0.0"]),
+        ("shape.values.0.scale", [0.0, 0.0], ["shape.values.0.scale.1", "0.0"]),
         ("shape.place_scale", [[0.0, 1.0], [float("nan"), 1.0]], ["shape.place_scale.1.0", "finite"]),
-        ("shape.variance", None, ["shape.variance"]),
+        ("shape.values.0.variance", None, ["shape.values.0.variance"]),
+        ("shape.values", [], ["number of values is 0", "expected 1"]),
+        ("shape.covariates", [{"kind": "number"}], ["number of covariates is 1", "expected 0"]),
         ("shape.places", [[0.0, 0.0]] * 20_000, ["places is 20000", 3]),
         ("shape.places", [[0.0, 0.0], [1.0], [2.0, 0.0]], ["place", "2 coordinates"]),
         ("items", [1, 1], ["2 items", 0]),

@@ -99,7 +99,7 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
     model = fit(rows, **KINDS[kind])
     expected = pd.concat([model.log_prob(ROWS), model.log_prob(long)], ignore_index=True)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr("attngeo.estimators.efa.prediction.LARGEST", 1)
+    monkeypatch.setattr("attngeo.estimators.efa.batches.LARGEST", 1)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -376,7 +376,7 @@ def test_a_model_is_saved_before_it_is_measured(tmp_path: Path, monkeypatch: pyt
         raise TableError("the table is gone")
 
     ROWS.to_csv(tmp_path / "train.csv", index=False)
-    monkeypatch.setattr(ExponentialFamilyAttention, "measure_fit", fail)
+    monkeypatch.setattr(ExponentialFamilyAttention, "measure_columns", fail)
     with refuses(TableError, "gone"):
         fit_own_sequences(str(tmp_path / "train.csv"), EfaFitOptions(**FILE, save=str(tmp_path / "m")))
     assert ExponentialFamilyAttention.load(tmp_path / "m").items_ == sorted(ROWS["item"].unique())
@@ -664,7 +664,7 @@ def test_few_long_validation_sequences_are_read_at_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(PartModel, "forward", count)
     for largest, expected in ((2**25, {5}), (1, {1})):
-        monkeypatch.setattr("attngeo.estimators.efa.prediction.LARGEST", largest)
+        monkeypatch.setattr("attngeo.estimators.efa.batches.LARGEST", largest)
         sizes.clear()
         make_efa(**SMALL).fit(ROWS, validation=ROWS)
         assert set(sizes) == expected

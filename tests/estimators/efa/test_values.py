@@ -121,7 +121,7 @@ def test_a_factor_model_never_sees_what_it_predicts(causal: bool) -> None:
     torch.manual_seed(0)
     known, items = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[0, 1, 2, 0]])
     of_values = ValueFactors(3, 5, causal=causal)
-    batch = Batch(known, items, torch.randn(1, 4))
+    batch = Batch(known, items, torch.randn(1, 4, 1))
     expected = of_values(batch)[0, 1]
     for own in (1e6, 1e10, -1e18):
         batch.values[0, 1] = own

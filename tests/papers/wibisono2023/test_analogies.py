@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, QuestionError, UsageError
-from attngeo.papers.wibisono2023 import analogies, corpus as small_corpora
+from attngeo.papers.wibisono2023 import analogies, corpus as small_corpora, factorisation
 from attngeo.papers.wibisono2023.analogies import COLUMNS, TERMS, TOY_QUESTIONS, explain, read_corpus
 from attngeo.papers.wibisono2023.corpus import build_corpus, examples_of, toy_corpus
 from attngeo.papers.wibisono2023.factorisation import (
@@ -80,9 +80,10 @@ def test_words_that_are_independent_have_no_error_terms() -> None:
 
 
 def fake_vectors(monkeypatch: pytest.MonkeyPatch, vectors: dict[str, tuple[float, ...]]) -> None:
-    def train(name: str, corpus: Any, *_: Any) -> tuple[np.ndarray, np.ndarray]:
+    def train(name: str, corpus: Any, *_: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         tau = plain(corpus.size) if name == "cbow" else np.arange(1.0, corpus.size + 2)
-        return np.array([vectors[word] for word in corpus.words]), tau
+        rows = np.array([vectors[word] for word in corpus.words])
+        return rows, rows, tau
 
     monkeypatch.setattr(analogies, "train_model", train)
 
@@ -101,6 +102,43 @@ def test_cosine_and_rank_of_known_vectors(monkeypatch: pytest.MonkeyPatch) -> No
     assert frame.loc[frame["model"] == "cbow", "zeta_spread"].tolist() == pytest.approx([0, 0])
     assert (frame.loc[frame["model"] == "attention", "zeta_spread"] > 0.1).all()
     assert frame.attrs["notes"] == ["1 of 3 questions have words that the corpus lacks"]
+    assert np.allclose(frame["context_error"], frame["cosine_error"])  # both embeddings are the same here
+    plain_rows = frame[frame["model"] == "cbow"]
+    assert np.allclose(plain_rows["scaled_error"], plain_rows["context_error"])
+    assert np.allclose(plain_rows["asymmetry"], 0)
+    assert (frame.loc[frame["model"] == "attention", "asymmetry"] > 0.05).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_remainder_is_what_is_missing_if_embeddings_factorise_the_matrix(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every two words occur with every context, so no term is missing: w_d − (w_b − w_a + w_c) = C†(ξ + σ − σ*)."""
+    random = np.random.default_rng(seed)
+    corpus = build_corpus([random.choice(list("abcde"), 5).tolist() for _ in range(400)])
+    ratios = shifted_log_ratios(sum_attention(examples_of(corpus), plain(5)).gamma)
+    contexts = random.normal(size=(5, 5)) + 3 * np.eye(5)
+    words = np.linalg.solve(contexts, ratios.T).T
+    monkeypatch.setattr(analogies, "train_model", lambda *_: (words, contexts, plain(5)))
+    a, b, c, d = map(corpus.find, QUESTION)
+    row = explain(corpus, questions=[QUESTION]).iloc[0]
+    assert row["contexts"] == 5
+    assert row["remainder"] == pytest.approx(np.linalg.norm(words[d] - words[b] + words[a] - words[c]))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_tokens_are_linear_under_all_conditions_only(seed: int) -> None:
+    assert analogies.check_tokens(seed).worst < 1e-9
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_each_condition_is_needed(symmetric: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distributions that are always or never symmetric are noticed."""
+    original = factorisation.solve_factors
+    monkeypatch.setattr(
+        analogies, "solve_factors", lambda random, words, **_: original(random, words, symmetric=symmetric)
+    )
+    assert analogies.check_tokens(0).worst > 0.009
 
 
 def test_questions_without_a_common_context_have_no_terms(monkeypatch: pytest.MonkeyPatch) -> None:

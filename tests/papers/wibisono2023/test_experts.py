@@ -58,6 +58,9 @@ def test_the_model_and_the_mixture_agree_with_torchs_attention(heads: int, layer
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
 def test_the_statements_hold_for_any_sizes(sizes: dict[str, int], seed: int) -> None:
     assert experts.check_lemma_1(seed, **sizes).worst < ROUNDING
+    assert experts.check_parts(seed, **sizes).worst < ROUNDING
+    lengths = {name: size for name, size in sizes.items() if name != "head_dim"}
+    assert experts.check_cbow_loss(seed, **lengths).worst < ROUNDING
     assert experts.check_theorem_2(seed, **sizes).worst < ROUNDING
     assert experts.check_theorem_2(seed, heads=3, **sizes).worst < ROUNDING
     assert experts.check_theorem_2(seed, layers=2, heads=2, **sizes).worst < ROUNDING
@@ -92,5 +95,26 @@ original = experts._heads
 def test_a_wrong_formula_is_noticed(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experts, "_heads", wrong)
     assert experts.check_lemma_1().worst > 1e-4
+    assert experts.check_parts().worst > 1e-4
     assert experts.check_theorem_2(heads=2).worst > 1e-4
     assert experts.check_theorem_2(layers=3, heads=2).worst > 1e-4
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("field", ["weight", "similarity"])
+def test_a_part_that_is_missing_is_noticed(field: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = experts.split_parts
+
+    def without(model: experts.BidirectionalAttention) -> experts.Parts:
+        parts = list(getattr(original(model), field))
+        parts[part] = torch.zeros_like(parts[part])
+        return original(model)._replace(**{field: tuple(parts)})
+
+    monkeypatch.setattr(experts, "split_parts", without)
+    assert experts.check_parts().worst > 1e-3
+
+
+def test_another_window_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = experts.cbow_losses
+    monkeypatch.setattr(experts, "cbow_losses", lambda *args: original(*args[:-1], args[-1] + 1))
+    assert experts.check_cbow_loss().worst > 1e-3

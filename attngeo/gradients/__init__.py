@@ -1,0 +1,24 @@
+"""Where the scores of attention come from: the updates of W_qk that a training objective asks of a running model.
+
+    measure(model, text=…)             symmetry, directionality and spread of the update of every layer and head
+    GradientCallback(batches, …)       the same at every log of any transformers Trainer
+    read_batches(text, tokeniser, …)   sequences of a text, with masks or without, for the callback
+
+Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attngeo import import_when_used
+
+if TYPE_CHECKING:
+    from attngeo.gradients.measuring import (
+        GradientCallback as GradientCallback,
+        Gradients as Gradients,
+        measure as measure,
+        read_batches as read_batches,
+    )
+else:
+    __getattr__, __dir__ = import_when_used(__name__)

@@ -1,0 +1,272 @@
+"""From a model and a text to the table of the updates of its attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.store import TensorStore
+from attngeo.choices import Objective
+from attngeo.devices import explain_memory
+from attngeo.embeddings.tokeniser import COMPANIONS, read_tokeniser
+from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelError, UsageError
+from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
+from attngeo.gradients.recording import Batch, SiteGradients, record_gradients
+from attngeo.gradients.statistics import tabulate_site
+from attngeo.options import takes
+from attngeo.pretrain.callback import AttentionGeometryCallback
+from attngeo.pretrain.models import HEADS, check_length
+from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.text import NO_LABEL, SeededMaskingCollator, StreamedSequences, build_sequences
+from attngeo.pretrain.tokeniser import load_tokeniser
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.provenance import machine, software
+from attngeo.scores.score import INTEGERS
+from attngeo.verification.running import borrow_model, load_model, silence_libraries
+
+# Tokens of one run of the model, about.
+TOKENS_AT_ONCE = 1024
+# Share of tokens that are masked (Devlin et al. 2019).
+MASKED = 0.15
+# The columns that a training has no need of.
+NOT_TRAINED = ("model", "revision", "model_type", "objective", "key_head", "d_model", "note")
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The updates of a model on a text.
+
+    rows: the table of `measure`. tokens: of the first sequence, as the model saw them. first: the gradients of every
+    site on the first sequence.
+    """
+
+    rows: pd.DataFrame
+    tokens: list[str]
+    first: list[SiteGradients]
+
+    def tabulate_pairs(self) -> pd.DataFrame:
+        """β of each pair of tokens of the first sequence that see each other: a row with `PAIR_COLUMNS`."""
+        about = {name: self.rows[name].iloc[0] for name in ("model", "objective")}
+        parts = []
+        for site, _, beta, seen in self.first:
+            head, i, j = (places.tolist() for places in seen[0].nonzero(as_tuple=True))
+            parts.append(pd.DataFrame({
+                **about, "stack": site.stack, "layer": site.layer, "head": head, "position": i, "other_position": j,
+                "beta": beta[0][seen[0]].tolist(), "token": [self.tokens[at] for at in i],
+                "other_token": [self.tokens[at] for at in j],
+            }))  # fmt: skip
+        pairs = pd.concat(parts, ignore_index=True)[list(PAIR_COLUMNS)]
+        pairs.attrs = self.rows.attrs | {"title": "Gradients by the attention logits of one sequence"}
+        return pairs
+
+
+class GradientKeywords(GradientOptions, HubAccess):
+    """The keywords of `measure`."""
+
+    options: GradientOptions | None = None
+    hub: HubAccess | None = None
+    tokeniser: Any = None
+    progress: ProgressCallback | None = None
+
+
+@takes(GradientKeywords)
+def measure(
+    model: Any,
+    options: GradientOptions,
+    *,
+    hub: HubAccess,
+    tokeniser: Any = None,
+    progress: ProgressCallback | None = None,
+) -> Gradients:
+    """The update of W_qk of every layer and head that one step on a text asks for: where its score comes from.
+
+    model: a reference (`org/name[@revision]`, folder, `demo:NAME`), which transformers loads in float32 without code of
+    the checkpoint, or a transformers model in memory. It requires a head of a language model.
+    {options}
+    {hub}
+    tokeniser: one of transformers; by default that beside the weights, which a model in memory does not have.
+    progress: called before each step of the work.
+
+    The objective decides which tokens see which: with clm no token sees a later one, with mlm also the earlier ones
+    see the later ones, whatever the model was trained on. On the other objective, the loss is large and the updates
+    are others: compare models at equal loss, or one model along its training.
+
+    Its `rows` have the columns `gradient_columns()`: one row for each layer (`head` is missing) and head, as
+    `tabulate_site` of `attngeo.gradients.statistics` describes them; `loss` is in nats per prediction. Their `attrs`
+    say how they were made, and which modules are left out.
+
+    Raises ModelUnavailableError, CheckpointError, also for a model without a head of a language model or that does not
+    attend through transformers' functions; DataUnavailableError and DataError for the text; UsageError.
+
+    >>> rows = measure("demo:encoder", sequences=4, seq_len=16).rows
+    >>> rows.groupby("layer").size().tolist()
+    [5, 5, 5]
+    """
+    report = progress or ignore_progress
+    with closing(open_store(model, hub)) as store, silence_libraries():
+        with _open_model(model, store, report) as running:
+            usual = find_objective(running, store.ref)
+            objective = options.objective or usual
+            tokeniser = _open_tokeniser(store) if tokeniser is None else tokeniser
+            report(Progress("prepare", f"read {options.text}"))
+            batches = read_batches(tokeniser, options.replace(objective=objective))
+            _check_batches(running, batches, options, store.ref)
+            report(Progress("score", f"gradients of {type(running).__name__}"))
+            with explain_memory("lower the number of sequences or their length"):
+                recorded = record_gradients(running, batches, objective, ref=store.ref)
+        generator, rows = torch.Generator().manual_seed(options.seed), []
+        for done, site in enumerate(recorded.sites):
+            where = f"{site.site.stack} {site.site.layer}"
+            report(Progress("score", where, done, len(recorded.sites), "steps"))
+            rows += tabulate_site(site, generator)
+    about = {
+        "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
+        "objective": objective, "loss": recorded.loss,
+    }  # fmt: skip
+    frame = pd.DataFrame(rows).assign(**about)[list(gradient_columns())]
+    frame = frame.astype({name: "Int64" for name in INTEGERS if name in frame})
+    attrs: dict[Any, Any] = {"title": "Updates of attention", **software(), **machine(), **dict(options), **about}
+    frame.attrs = attrs | {"trained_on": usual, "skipped": recorded.left_out}
+    tokens = tokeniser.convert_ids_to_tokens(batches[0]["input_ids"][0].tolist())
+    first = [site._replace(x=site.x[:1], beta=site.beta[:1], seen=site.seen[:1]) for site in recorded.sites]
+    return Gradients(frame, tokens, first)
+
+
+@contextmanager
+def _open_model(model: Any, store: TensorStore, report: ProgressCallback) -> Iterator[PreTrainedModel]:
+    """Inside, the model of the store in float32. Raises CorruptCheckpointError if its file lacks weights."""
+    if store.folder is None:
+        with borrow_model(model, store.ref) as borrowed:
+            yield borrowed  # type: ignore[misc]
+        return
+    loaded, random = load_model(store, report)
+    if random:
+        raise CorruptCheckpointError(
+            f"{store.ref}: the file lacks {len(random)} tensors of {type(loaded).__name__}, for example "
+            f"{min(random)}; their values would be random"
+        )
+    yield loaded  # type: ignore[misc]
+
+
+def find_objective(model: PreTrainedModel, ref: str) -> Objective:
+    """What a model was trained on, as its class says.
+
+    Raises UnsupportedModelError if it has no head of a language model, or is an encoder with a decoder.
+    """
+    name, kinds = type(model).__name__, list[Any]()
+    for objective in ("mlm", "clm"):
+        kind = HEADS[objective][1].get(type(model.config), ())
+        kinds += kind if isinstance(kind, tuple) else [kind]
+        if type(model) in kinds and not getattr(model.config, "is_encoder_decoder", False):
+            return objective
+    names = " or ".join(dict.fromkeys(kind.__name__ for kind in kinds)) or "another model type"
+    if getattr(model.config, "is_encoder_decoder", False):
+        reason, names = "is an encoder with a decoder", "a model of one of the two"
+    else:
+        reason = "has no head of a language model"
+    raise UnsupportedModelError(f"{ref}: {name} {reason}, expected {names}; attngeo score reads its weights")
+
+
+def _open_tokeniser(store: TensorStore) -> PreTrainedTokenizerBase:
+    """The tokeniser beside the weights. Raises what `read_tokeniser` and `load_tokeniser` raise."""
+    if store.folder is None:
+        raise UsageError(f"{store.ref}: a model in memory has no tokeniser; give one as $tokeniser", "tokeniser")
+    read_tokeniser(store)  # downloads its files, or raises
+    for name in COMPANIONS:
+        store.file(name)
+    return load_tokeniser(str(store.folder))
+
+
+def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -> list[Batch]:
+    """Sequences of a text for `record_gradients`: `input_ids` and `labels` [S, N] each, by an objective that is given.
+
+    The same options give the same sequences and masks. Raises DataUnavailableError or DataError for the text,
+    UsageError if the tokeniser has no mask token and the objective needs one.
+    """
+    masked = options.objective == "mlm"
+    if masked and tokeniser.mask_token is None:
+        raise UsageError("the tokeniser has no mask token, which mlm requires; choose $objective clm", "objective")
+    text, wanted, length = open_text(options.text, column=options.text_column), options.sequences, options.seq_len
+    data = build_sequences(text, tokeniser, length=length, pack=True, count=wanted, batch=1, seed=options.seed)
+    if not isinstance(data, StreamedSequences) and data.distinct < wanted:
+        raise DataError(
+            f"{text.name} has {data.distinct} sequences of {length} tokens, expected {wanted}; give more text, or "
+            "lower $sequences or $seq_len",
+            "sequences",
+            "seq_len",
+        )
+    examples = (
+        list(islice(iter(data), wanted))
+        if isinstance(data, StreamedSequences)
+        else [*map(data.__getitem__, range(wanted))]
+    )
+    collate = SeededMaskingCollator(tokeniser, mlm=masked, mlm_probability=MASKED, mask_seed=options.seed)
+    at_once = max(TOKENS_AT_ONCE // length, 1)
+    batches: list[Batch] = [collate.torch_call(examples[at : at + at_once]) for at in range(0, wanted, at_once)]
+    if all((batch["labels"] == NO_LABEL).all() for batch in batches):
+        raise DataError(f"{text.name}: no token of {wanted} × {length} is predicted; raise $sequences", "sequences")
+    return batches
+
+
+def _check_batches(model: PreTrainedModel, batches: list[Batch], options: GradientOptions, ref: str) -> None:
+    """Raise UsageError for sequences that are too long, CorruptCheckpointError for tokens that the model lacks."""
+    check_length(model, options.seq_len)
+    largest, known = max(int(batch["input_ids"].max()) for batch in batches), model.config.vocab_size
+    if largest >= known:
+        raise CorruptCheckpointError(
+            f"{ref}: its tokeniser gives the number {largest}, expected less than the {known} of its vocabulary; the "
+            "tokeniser and the weights do not belong together"
+        )
+
+
+class GradientCallback(AttentionGeometryCallback):
+    """Scores the updates that fixed batches ask of the model that a Trainer trains, before the first and at every log.
+
+    batches, objective: as for `record_gradients`; `read_batches` makes them of a text. file, stack: as for
+    `AttentionGeometryCallback`, beside which it may be used. The table has the step, and the columns of `measure` that
+    tell rows apart or are numbers; loss is that of the batches. Trackers get the medians, `update_symmetry_median`. The
+    training is the same with and without it.
+
+    Raises UnsupportedModelError when training begins for a model that `record_gradients` refuses or that is sharded.
+    """
+
+    TITLE = "Updates of attention during training"
+    PREFIX = "update_"
+
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        objective: Objective,
+        *,
+        file: str | Path = "gradients.parquet",
+        stack: str | None = None,
+    ) -> None:
+        super().__init__(file=file, stack=stack)
+        self._batches, self._objective = batches, objective
+
+    def _list_columns(self) -> tuple[str, ...]:
+        return ("step", *[name for name in gradient_columns() if name not in NOT_TRAINED])
+
+    def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
+        if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+            raise UnsupportedModelError(
+                f"{type(model).__name__}: its weights are sharded, and gradients require whole ones; measure the "
+                "checkpoints that the training saves"
+            )
+        if not is_first:
+            return []
+        recorded, generator = record_gradients(model, self._batches, self._objective), torch.Generator().manual_seed(0)
+        wanted = {site.module for site in self._sites}
+        sites = [site for site in recorded.sites if site.site.module in wanted]
+        rows = [row | {"loss": recorded.loss} for site in sites for row in tabulate_site(site, generator)]
+        return [{name: row[name] for name in self._list_columns() if name in row} for row in rows]

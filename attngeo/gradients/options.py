@@ -1,0 +1,47 @@
+"""The options and the columns of `attngeo.gradients.measure`. Imports no torch."""
+
+from __future__ import annotations
+
+from attngeo.choices import Objective
+from attngeo.options import COMPUTATION, INPUT, MODEL, Options, option
+from attngeo.scores.spec import score_names
+
+# Columns of an update besides its scores: of its columns and rows, and of the tokens that it comes from.
+SPREADS = ("column_spread", "row_spread")
+TOKENS = ("beta_symmetry", "context_share", "prediction_share")
+# A row of the pairs of one sequence.
+PAIR_COLUMNS = (
+    "model", "objective", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta",
+)  # fmt: skip
+
+
+def chance_columns() -> tuple[str, ...]:
+    """The columns of scores of shuffled gradients."""
+    return tuple(f"{name}_chance" for name in score_names())
+
+
+def gradient_columns() -> tuple[str, ...]:
+    """The columns of the table of updates, in their order."""
+    return (
+        "model", "revision", "model_type", "objective", "stack", "layer", "head", "key_head", "d_model",
+        *score_names(), *chance_columns(), "frobenius_norm", *SPREADS, *TOKENS, "loss", "note",
+    )  # fmt: skip
+
+
+class GradientOptions(Options):
+    """On which text updates are measured, and what is predicted. Raises UsageError for a value outside its limits."""
+
+    text: str = option(
+        "austen", "Text: austen (embedded), a file, a folder, or org/name of the Hub, as for pretrain --data",
+        panel=INPUT, metavar="DATA",
+    )  # fmt: skip
+    text_column: str = option(
+        "", "Column of a table that holds the text", advanced=True, panel=INPUT, shown_default="text"
+    )
+    objective: Objective | None = option(
+        None, "Prediction of masked tokens (15%) or of the next token", panel=MODEL,
+        shown_default="what the model was trained on",
+    )  # fmt: skip
+    sequences: int = option(24, "Number of sequences, drawn from the whole text", panel=INPUT, least=1)
+    seq_len: int = option(64, "Tokens per sequence", panel=INPUT, least=2)
+    seed: int = option(0, "Seed of the sequences, the masks and the shuffles", panel=COMPUTATION, least=0)

@@ -1,0 +1,292 @@
+"""The gradients of a running model by its attention logits.
+
+transformers gives each attention module the function that its configuration names. Under the name `FUNCTION` it is
+`_attend`: it calls the eager function of the model's own file, with zeros added to the mask. The gradient by these
+zeros is β_ij = ∂L/∂s_ij of the logits s_ij = scale·q_i·k_j, whatever else the model does to its queries and keys.
+
+    ΔM = Σ_ij β_ij·x_iᵀ·x_j = Xᵀ·(β·X)    [d_model, d_model], X [N, d_model] the input of attention
+
+ΔM is the gradient by a matrix D that is added to every logit as x_i·D·x_jᵀ, at D = 0. If the logits are bilinear in X,
+which they are without rotary embeddings and QK-norm, then scale·ΔM is the gradient by W_qk itself, and
+
+    ∂L/∂Wq = scale·(ΔM·Wk + Xᵀ·β·1·bk),   ∂L/∂Wk = scale·(ΔMᵀ·Wq + Xᵀ·βᵀ·1·bq)
+
+summed over the query heads of a key head. A softmax makes β·1 = 0. With rotary embeddings each pair has its own
+rotation: ∂L/∂Wq = scale·Σ_Δ ΔM_Δ·Wk·R_Δᵀ, where ΔM_Δ is the part of ΔM of the pairs with i − j = Δ.
+
+Source: Saponati et al. 2025 (arXiv 2502.10927), Proposition 2.1.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - its usual name
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+from attngeo.checkpoints.store import ModuleStore
+from attngeo.choices import Objective
+from attngeo.embeddings.tokeniser import silence_transformers
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
+from attngeo.layouts.layout import AttentionSite
+from attngeo.pretrain.text import NO_LABEL
+from attngeo.scores.weights import sites_of
+
+# The name of our attention function in transformers, and that of each model's own one in its modeling file.
+FUNCTION, OWN = "attngeo_gradients", "eager_attention_forward"
+# The roles of the weight that reads the input of attention; the second one is of multi-head latent attention.
+READERS = ("q", "q_a")
+Batch = Mapping[str, Tensor]
+
+
+class SiteGradients(NamedTuple):
+    """One attention site on S sequences of N tokens; a module that runs several times has S for each.
+
+    x: its input, [S, N, d_model]. beta: the gradients by its logits, [S, heads, N, N]; a row is a token that attends.
+    seen: whether a token attends to another one, [S, heads, N, N].
+    """
+
+    site: AttentionSite
+    x: Tensor
+    beta: Tensor
+    seen: Tensor
+
+
+class Recorded(NamedTuple):
+    """The gradients of all sites. loss: nats per prediction. left_out: module name → why its site is missing."""
+
+    loss: float
+    sites: list[SiteGradients]
+    left_out: dict[str, str]
+
+
+class _Call(NamedTuple):
+    """One call of an attention module. added: the zeros that its logits were given, [S, heads, N, N]."""
+
+    x: Tensor
+    added: Tensor
+    factor: Tensor | None
+    seen: Tensor
+
+
+@dataclass
+class _CallRecorder:
+    """What `_attend` notes. sites: of each attention module. inputs: of the projection that ran last, by site."""
+
+    objective: Objective
+    sites: Mapping[nn.Module, int]
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    calls: dict[int, list[_Call]] = field(default_factory=lambda: defaultdict(list))
+
+
+_RECORDER: ContextVar[_CallRecorder] = ContextVar("_RECORDER")
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **about: Any
+) -> tuple[Tensor, Tensor | None]:
+    """The model's own eager attention, with zeros on its logits whose gradients are kept.
+
+    query: [S, heads, N, head_dim]. key, value: [S, key_heads, N, …]. attention_mask: added to the logits, [S, 1, N, N].
+    """
+    recorder, own = _RECORDER.get(), getattr(sys.modules[type(module).__module__], OWN, None)
+    if own is None:
+        raise UnsupportedModelError(f"the file of {type(module).__name__} has no function {OWN}")
+    size = (*query.shape[:3], key.shape[2])
+    added = query.new_zeros(size, requires_grad=True)
+    output, weights = own(
+        module, query, key, value, added + _fit_mask(attention_mask, query.new_zeros(size[2:]), recorder.objective),
+        **about,
+    )  # fmt: skip
+    number = recorder.sites.get(module)
+    if number is not None and number in recorder.inputs:
+        cap = about.get("softcap")
+        factor = None if cap is None else _cap_slope(query, key, about.get("scaling"), cap)
+        x = recorder.inputs[number].detach().reshape(len(query), -1, recorder.inputs[number].shape[-1])
+        recorder.calls[number].append(_Call(x, added, factor, weights.detach() != 0))
+    return output, weights
+
+
+def _fit_mask(mask: Tensor | None, zeros: Tensor, objective: Objective) -> Tensor:
+    """The model's mask, made to fit the objective; zeros: [N, N].
+
+    clm: no token sees a later one. mlm: a token that sees another one is also seen by it.
+    """
+    mask = zeros if mask is None else mask
+    if objective == "clm":
+        return mask.masked_fill(torch.ones_like(zeros, dtype=torch.bool).triu(1), torch.finfo(zeros.dtype).min)
+    hidden = mask <= torch.finfo(zeros.dtype).min / 2
+    return torch.where(hidden & ~hidden.mT, mask.mT, mask)
+
+
+def _cap_slope(query: Tensor, key: Tensor, scaling: float | None, cap: float) -> Tensor:
+    """The derivative of cap·tanh(s/cap) by the logits s, [S, heads, N, N]."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    with torch.no_grad():
+        keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        return 1 - torch.tanh(scale * query @ keys.mT / cap).square()
+
+
+AttentionInterface.register(FUNCTION, _attend)
+AttentionMaskInterface.register(FUNCTION, eager_mask)
+
+
+def record_gradients(
+    model: PreTrainedModel, batches: Sequence[Batch], objective: Objective, *, ref: str = ""
+) -> Recorded:
+    """Run a model on batches, and keep the gradients of its mean loss by the logits of every attention site.
+
+    model: has a head of a language model; it runs in its own dtype and on its own device, without dropout, and is left
+    as it was. batches: `input_ids` and `labels` [S, N] each, without padding; a label is -100 if its token is not
+    predicted. objective: what labels mean; it also decides which tokens see which, whatever the model was trained on.
+    ref: the model's name, for errors.
+
+    Memory grows with N·d_model and heads·N² for each sequence and site. Raises UnsupportedModelError for a model that
+    does not run, has no logits of tokens or does not use transformers' attention functions; CorruptCheckpointError if
+    the loss is not a number; what `attngeo.attention_sites` raises.
+    """
+    ref = ref or type(model).__name__
+    sites, left_out = sites_of(ModuleStore(model))
+    sites = [site for site in sites if not site.is_cross]
+    predicted = sum(int((_labels(batch, objective) != NO_LABEL).sum()) for batch in batches)
+    parts: dict[int, list[SiteGradients]] = defaultdict(list)
+    loss = 0.0
+    with _evaluating(model), _replace_attention(model, ref), torch.enable_grad():
+        for batch in batches:
+            with _follow(model, sites, objective) as recorder:
+                share = _compute_loss(model, batch, objective, ref) / max(predicted, 1)
+            loss += float(share.detach())
+            for number, part in _differentiate(share, recorder, sites):
+                parts[number].append(part)
+    if loss != loss or loss == float("inf"):
+        raise CorruptCheckpointError(f"{ref}: the loss is {loss}, expected a number; check the weights")
+    if not parts:
+        raise _explain_no_attention(model, ref)
+    reason = f"no attention through transformers' functions in {type(model).__name__}"
+    left_out |= {site.module: reason for number, site in enumerate(sites) if number not in parts}
+    return Recorded(loss, [_join(parts[number]) for number in sorted(parts)], left_out)
+
+
+def _labels(batch: Batch, objective: Objective) -> Tensor:
+    """The labels of the logits that are used: of all tokens, or of each token for the one before it."""
+    return batch["labels"][:, 1:] if objective == "clm" else batch["labels"]
+
+
+def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective, ref: str) -> Tensor:
+    """The cross-entropy of one batch, summed over what is predicted."""
+    ids = batch["input_ids"].to(model.device)
+    try:
+        logits = model(input_ids=ids, **({"use_cache": False} if _takes_cache(model) else {})).logits
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"{ref}: {type(model).__name__} does not run on {len(ids)} × {ids.shape[1]} tokens, expected logits of a "
+            f"language model ({first_line(error)})"
+        ) from error
+    logits = logits[:, :-1] if objective == "clm" else logits
+    labels = _labels(batch, objective).to(model.device)
+    chosen = labels != NO_LABEL
+    wide = logits[chosen].to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(wide, labels[chosen], reduction="sum")
+
+
+def _takes_cache(model: PreTrainedModel) -> bool:
+    return "use_cache" in inspect.signature(model.forward).parameters
+
+
+def _differentiate(
+    loss: Tensor, recorder: _CallRecorder, sites: Sequence[AttentionSite]
+) -> Iterator[tuple[int, SiteGradients]]:
+    """The gradients of each call, with the number of its site. Nothing is added to the gradients of parameters."""
+    calls = [(number, call) for number, calls in recorder.calls.items() for call in calls]
+    if not calls or not loss.requires_grad:
+        return
+    gradients = torch.autograd.grad(loss, [call.added for _, call in calls], allow_unused=True)
+    for (number, call), gradient in zip(calls, gradients, strict=True):
+        if gradient is not None:
+            beta = gradient if call.factor is None else gradient * call.factor
+            yield number, SiteGradients(sites[number], call.x, beta, call.seen)
+
+
+def _join(parts: list[SiteGradients]) -> SiteGradients:
+    x, beta, seen = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "beta", "seen"))
+    return SiteGradients(parts[0].site, x, beta, seen)
+
+
+@contextmanager
+def _follow(model: nn.Module, sites: Sequence[AttentionSite], objective: Objective) -> Iterator[_CallRecorder]:
+    """Inside, `_attend` notes what the modules of these sites compute."""
+    readers = [_find_reader(model, site) for site in sites]
+    modules = {
+        module: number
+        for name, module in model.named_modules()
+        for number, (reader, _) in enumerate(readers)
+        if reader == name or reader.startswith(f"{name}.")
+    }
+    # Of the modules around a reader, only one calls the attention function; those around several sites never do.
+    recorder = _CallRecorder(objective, modules)
+
+    def note(number: int) -> Any:
+        return lambda _, arguments: recorder.inputs.__setitem__(number, arguments[0])
+
+    token = _RECORDER.set(recorder)
+    try:
+        with ExitStack() as hooks:
+            for number, (_, module) in enumerate(readers):
+                hooks.callback(module.register_forward_pre_hook(note(number)).remove)
+            yield recorder
+    finally:
+        _RECORDER.reset(token)
+
+
+def _find_reader(model: nn.Module, site: AttentionSite) -> tuple[str, nn.Module]:
+    """The layer that projects the input of a site, with its name."""
+    weight = next(site.tensors[role] for role in READERS if role in site.tensors)
+    name = weight.rpartition(".")[0]
+    return name, model.get_submodule(name)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def _replace_attention(model: PreTrainedModel, ref: str) -> Iterator[None]:
+    """Inside, the model attends by `_attend`."""
+    before = model.config._attn_implementation  # there is no public name for it
+    with silence_transformers(50):
+        try:
+            model.set_attn_implementation(FUNCTION)
+            replaced = model.config._attn_implementation == FUNCTION
+        except (ValueError, KeyError, ImportError):
+            replaced = False
+        if not replaced:
+            raise _explain_no_attention(model, ref)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(before)
+
+
+def _explain_no_attention(model: PreTrainedModel, ref: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{ref}: {type(model).__name__} does not attend through the attention functions of transformers, so the "
+        "gradients by its logits cannot be recorded; attngeo score reads its weights"
+    )

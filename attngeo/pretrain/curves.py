@@ -1,0 +1,113 @@
+"""What the curves of training runs say: losses, speed-up, evaluation, and the scores of each layer at the end.
+
+Curves are rows of `curves.parquet`: objective, init, seed, step, stack, layer, head (missing for a whole layer), a
+column for each score, and loss; those of images have the columns `EVALUATION`, too, with values at the last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from attngeo.scores.spec import score_names
+from attngeo.scores.summary import HEADS, QUARTILES, find_settled, spread_of, statistic, statistics
+
+RUN_COLUMNS = ("objective", "init", "seed")
+# Digits of statistics.
+DIGITS = 6
+# Of a classifier of images at the end of its training: loss and accuracy on the test images, of the model and of the
+# average of its weights.
+EVALUATION = ("eval_loss", "eval_accuracy", "ema_loss", "ema_accuracy")
+
+
+def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:
+    """The first log at which `losses` is below the last of `baseline`, counted from 1, and the share of logs it saves.
+
+    The share is (T − t)/T, where T is the number of logs; None and 0.0 if no log is below.
+    Source: Saponati et al. 2025 (arXiv 2502.10927), Table 1.
+
+    >>> find_speed_up([5.0, 3.0, 1.0, 0.5], [5.0, 4.0, 3.0, 2.0])
+    (3, 0.25)
+    """
+    for number, loss in enumerate(losses, 1):
+        if loss < baseline[-1]:
+            return number, (len(losses) - number) / len(losses)
+    return None, 0.0
+
+
+def summarise_runs(curves: pd.DataFrame) -> pd.DataFrame:
+    """One row for each run: its losses, its speed-up, `EVALUATION` of images, and quartiles of the scores at its end.
+
+    Columns: `RUN_COLUMNS`, steps, final_loss, steps_to_baseline, speed_up, those of `EVALUATION` that `curves` has, and
+    `statistics(QUARTILES)` over layers and over heads. The baseline of an objective and seed is the run with the
+    initialisation that comes first in `curves`; the steps_to_baseline of others are missing if their loss never gets
+    below its last.
+    """
+    first, rows, baselines = curves["init"].iloc[0], [], dict[Any, list[float]]()
+    evaluated = [name for name in EVALUATION if name in curves]
+    for run, part in curves.groupby(list(RUN_COLUMNS), sort=False):
+        objective, init, seed = run
+        losses = _read_losses(part)
+        if init == first:
+            baselines[objective, seed] = list(losses)
+            number, gained = len(losses), 0.0
+        else:
+            reached, gained = find_speed_up(list(losses), baselines.get((objective, seed), [float("nan")]))
+            number = reached or 0
+        reached_at = int(losses.index[number - 1]) if number else None
+        row = {"steps": int(part["step"].max()), "final_loss": float(losses.iloc[-1]), "steps_to_baseline": reached_at,
+               "speed_up": gained}  # fmt: skip
+        spread = spread_of(part[part["step"] == row["steps"]])
+        rows.append(
+            dict(zip(RUN_COLUMNS, run, strict=True)) | row | {name: part[name].max() for name in evaluated}
+            | {name: round(spread[name], DIGITS) for name in statistics(QUARTILES)}
+        )  # fmt: skip
+    frame = pd.DataFrame(rows).astype({"steps_to_baseline": "Int64"})
+    frame.attrs = {"title": "Training runs"}
+    return frame
+
+
+def _read_losses(curves: pd.DataFrame) -> pd.Series[float]:
+    """The logged losses of a run, by step: each a mean of as many steps as the others.
+
+    The number of steps of a run by epochs follows from the images. If its last log is a mean of fewer, it is left out,
+    unless it is the only one.
+    """
+    losses = curves[["step", "loss"]].dropna().drop_duplicates().set_index("step")["loss"]
+    interval = int(losses.index[0])
+    return losses[losses.index % interval == 0]
+
+
+def layer_columns() -> tuple[str, ...]:
+    """The columns of `summarise_layers`, in their order."""
+    ends = (name for score in score_names() for name in (
+        score, f"{score}_settled", *(statistic(score, place, heads=True) for place in QUARTILES),
+        f"{HEADS}{score}_settled",
+    ))  # fmt: skip
+    return (*RUN_COLUMNS, "stack", "layer", *ends)
+
+
+def summarise_layers(curves: pd.DataFrame) -> pd.DataFrame:
+    """One row for each layer of each run: its scores at the last step, and the steps at which they settled.
+
+    `symmetry` is that of the whole layer, `heads_symmetry_median` and quartiles are over its heads; from the step
+    `symmetry_settled` on, or `heads_symmetry_settled` for the median over heads, the score stays within 10% of its last
+    value. Source: Saponati et al. 2025 (arXiv 2502.10927), section 4.1.
+    """
+    rows = []
+    for place, part in curves.groupby([*RUN_COLUMNS, "stack", "layer"], sort=False):
+        last = part[part["step"] == part["step"].max()]
+        row = dict(zip((*RUN_COLUMNS, "stack", "layer"), place, strict=True)) | spread_of(last)
+        heads = part["head"].notna()
+        for score in score_names():
+            if score in part:
+                row[score] = row[statistic(score, "median")]
+                row[f"{score}_settled"] = find_settled(part[~heads].groupby("step")[score].median())
+                row[f"{HEADS}{score}_settled"] = find_settled(part[heads].groupby("step")[score].median())
+        rows.append(row)
+    frame = pd.DataFrame(rows, columns=list(layer_columns()))
+    frame = frame.astype({name: "Int64" for name in layer_columns() if name.endswith("_settled")})
+    frame.attrs = {"title": "Layers at the end of training"}
+    return frame

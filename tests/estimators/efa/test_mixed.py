@@ -1,0 +1,356 @@
+"""Several values with their families, covariates, and both parts at once: what sees what, and what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from support.messages import refuses
+from support.sequences import make_efa
+
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, TableError, UsageError
+from attngeo.estimators import ExponentialFamilyAttention
+from attngeo.estimators.efa.prediction import rank_similar
+from attngeo.estimators.shared.saving import CONFIG
+
+SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
+VALUES = ("rating:poisson", "minutes:gaussian")
+COVARIATES = ("genre", "age:number", "when:time")
+KINDS: dict[str, dict[str, Any]] = {
+    "values": {"value": VALUES},
+    "values, identity": {"value": VALUES, "n_layers": 1, "n_heads": 1},
+    "values of whole numbers": {"value": ("rating:poisson", "age:ordinal:90"), "embedding": "truncated"},
+    "values of places": {"value": VALUES, "coordinates": ("age",), "item_vectors": False},
+    "covariates of values": {"value": VALUES, "covariates": COVARIATES},
+    "covariates of items": {"part": "items", "covariates": COVARIATES},
+    "both": {"part": "both", "value": VALUES},
+    "both with covariates": {"part": "both", "value": VALUES, "covariates": COVARIATES},
+}  # fmt: skip
+DIRECTIONS, ITEMS = ("bi", "uni"), ["jam", "milk", "rice", "tea"]
+
+
+def draw_rows(sequences: int = 5) -> pd.DataFrame:
+    """Sequences of 3 to 5 rows, in an order."""
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(3, 6, sequences)
+    count = int(lengths.sum())
+    return pd.DataFrame(
+        {
+            "sequence": np.repeat(range(sequences), lengths), "item": draw.choice(ITEMS, count),
+            "rating": draw.poisson(3, count).astype(float), "minutes": draw.normal(90, 20, count),
+            "genre": draw.choice(["drama", "war"], count), "age": draw.integers(1, 90, count).astype(float),
+            "when": pd.Timestamp("1998-01-01") + pd.to_timedelta(draw.integers(0, 10**7, count), "s"),
+        }
+    )  # fmt: skip
+
+
+ROWS = draw_rows()
+
+
+def fit(rows: pd.DataFrame = ROWS, *, size: float = 1, **options: Any) -> ExponentialFamilyAttention:
+    """Parameters of the size that keeps numbers near 1, so that what a position sees matters."""
+    model = make_efa(**SMALL | options).fit(rows)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.model_.named_parameters():
+            if "families" not in name:
+                weight.copy_(size * torch.randn_like(weight) / weight.shape[-1] ** 0.5)
+    return model
+
+
+def read_natural(model: ExponentialFamilyAttention, rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    """What the networks say of each row, by part: the logarithms of means of counts, and of probabilities."""
+    found = {}
+    if model.part_ != "values":
+        found["items"] = np.log(model.predict_proba(rows).to_numpy())
+    if model.part_ != "items":
+        means = model.predict(rows).filter(like="mean").to_numpy()
+        found["values"] = np.column_stack([np.log(means[:, 0]), means[:, 1] / 20])
+    return found
+
+
+def find_seen(rows: pd.DataFrame, row: int, direction: str, *, own: bool) -> np.ndarray:
+    """Which rows see a row: those of its sequence, or those after it; and itself, or not."""
+    at, same = np.arange(len(rows)), (rows["sequence"] == rows["sequence"][row]).to_numpy()
+    later: np.ndarray = same & ((at > row) if direction == "uni" else (at != row)) | (own & (at == row))
+    return later
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "item": {"items": False, "values": True}, "rating": {"values": False}, "minutes": {"values": False},
+    "genre": {"items": False, "values": True}, "age": {"items": False, "values": True},
+    "when": {"items": False, "values": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "whole" not in kind])
+def test_what_is_predicted_never_sees_itself_nor_one_direction_the_future(kind: str, direction: str) -> None:
+    """A cell that changes changes the predictions that see it, and no others. Its own row is among them for what goes
+    with the item, if values are predicted: an item is masked with its covariates, a value with those of its row.
+    """
+    options = KINDS[kind]
+    model = fit(**options, direction=direction, order=True)
+    before = read_natural(model, ROWS)
+    columns = {"item"} if model.items_ else set()
+    columns |= {"rating", "minutes"} if model.part_ != "items" else set()
+    columns |= {"genre", "age", "when"} if options.get("covariates") else set()
+    for column in columns | set(options.get("coordinates", ())):
+        for row in (1, 8, len(ROWS) - 2):
+            now: Any = ROWS[column][row]
+            others = ROWS[column][ROWS[column] != now]
+            changed = ROWS.astype({"age": float})
+            changed.loc[row, column] = now + 9 if column in ("rating", "age") else others.iloc[0]
+            after = read_natural(model, changed)
+            for part, own in CHANGES[column].items():
+                if part in before:
+                    differs = np.abs(after[part] - before[part]).max(1)
+                    expected = find_seen(ROWS, row, direction, own=own)
+                    assert (differs[expected] > 1e-4).all(), (column, part)
+                    assert (differs[~expected] < 2e-5).all(), (column, part)
+            for part in before.keys() - CHANGES[column].keys():
+                np.testing.assert_allclose(after[part], before[part], atol=2e-5)  # items do not depend on values
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_log_p_of_a_row_is_the_sum_over_the_values_that_it_has(direction: str) -> None:
+    rows = ROWS.copy()
+    rows.loc[[1, 5], "rating"] = np.nan
+    rows.loc[[2, 7], "minutes"] = np.nan
+    model = fit(rows, value=VALUES, direction=direction)
+    means = model.predict(rows)
+    assert list(means) == ["mean_rating", "mean_minutes"]
+    assert means.notna().all(axis=None)
+    deviation = float(model.model_.parts[0].families[1].variance_as(torch.zeros(())).detach()) ** 0.5
+    expected = stats.poisson.logpmf(rows["rating"].fillna(0), means["mean_rating"]) * rows["rating"].notna()
+    expected += stats.norm.logpdf(rows["minutes"].fillna(0), means["mean_minutes"], deviation) * rows["minutes"].notna()
+    np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-4, atol=1e-4)
+    measured = model.measure_columns()["train"]
+    assert [found.rows for found in measured.values()] == [len(rows) - 2, len(rows) - 2, len(rows)]
+    total = model.measure_fit()["train"]
+    assert total.log_prob == pytest.approx(expected.mean(), rel=1e-4)
+    own = rows["rating"].dropna().groupby(rows["item"]).transform("mean")
+    alone = stats.poisson.logpmf(rows["rating"].dropna(), own).mean()
+    assert measured["values", "rating"].without_context == pytest.approx(alone, abs=1e-4)
+
+
+@pytest.mark.parametrize("embedding", ["network", "truncated"])
+def test_a_missing_value_is_no_number_and_a_row_without_any_is_predicted_and_not_seen(embedding: str) -> None:
+    value = ("rating:poisson", "age:ordinal:90")
+    model = fit(value=value, embedding=embedding, size=2)
+    lacking = ROWS.assign(rating=ROWS["rating"].where(ROWS.index != 1))
+    found = model.predict(lacking)
+    others = (ROWS["sequence"] == ROWS["sequence"][1]) & (ROWS.index != 1)
+    for number in (0.0, 3.0, 4.0):
+        stated = model.predict(lacking.fillna({"rating": number}))
+        assert (np.abs(stated / found - 1).max(axis=1)[others] > 1e-4).all()
+    np.testing.assert_allclose(found.loc[1], model.predict(ROWS).loc[1], rtol=1e-4)  # its own values are masked anyway
+    empty = lacking.assign(age=ROWS["age"].where(ROWS.index != 1))
+    gone = model.predict(empty)
+    np.testing.assert_allclose(gone.loc[1], found.loc[1], rtol=1e-4)
+    np.testing.assert_allclose(gone[others], model.predict(ROWS.drop(index=1)).loc[others[others].index], rtol=1e-4)
+    assert np.isnan(model.log_prob(empty, known_only=True)[1])
+    with refuses(TableError, "row 2", "'rating': nan"):
+        model.log_prob(empty)
+    with refuses(TableError, "the training table", "row 2", "'rating': nan"):
+        fit(empty, value=value)
+
+
+def test_one_value_with_its_family_is_the_same_model_as_by_the_option_family() -> None:
+    models = [
+        make_efa(**SMALL, **options).fit(ROWS)
+        for options in ({"value": "rating:poisson:1"}, {"value": {"rating": "poisson:1"}},
+                        {"value": "rating", "family": "poisson:1"})
+    ]  # fmt: skip
+    assert all(model.log_prob(ROWS).equals(models[0].log_prob(ROWS)) for model in models)
+    assert list(models[0].predict(ROWS)) == ["mean"]
+
+
+def test_categories_and_times_are_read_as_they_are_written() -> None:
+    """Dates as texts, and as seconds; categories of another kind of column."""
+    model = fit(value="rating:poisson", covariates=("age:category", "when:time"))
+    expected = model.predict(ROWS)
+    seconds = (ROWS["when"] - pd.Timestamp(0)) / pd.Timedelta(seconds=1)
+    others = [{"when": ROWS["when"].astype(str)}, {"when": seconds}, {"age": ROWS["age"].astype(str)}]
+    for changed in others:
+        pd.testing.assert_frame_equal(model.predict(ROWS.assign(**changed)), expected, rtol=1e-5)
+    zoned = ROWS["when"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
+    pd.testing.assert_frame_equal(model.predict(ROWS.assign(when=zoned)), expected, rtol=1e-5)
+    shapes = fit(value="rating:poisson", covariates=("genre", "age", "when")).model_.parts[0].shape.covariates
+    assert [shape.kind for shape in shapes] == ["category", "number", "time"]
+    assert shapes[0].categories == ("drama", "war")
+
+
+def test_both_parts_have_one_objective_whose_terms_are_theirs(tmp_path: Path) -> None:
+    rows = pd.concat([ROWS, ROWS.assign(sequence=ROWS["sequence"] + 5)], ignore_index=True)
+    options: dict[str, Any] = SMALL | {"part": "both", "value": VALUES, "max_epochs": 3}
+    model = make_efa(**options | {"validation_fraction": 0.3, "patience": 1}).fit(rows)
+    model.save(tmp_path / "m")
+    parts = [ExponentialFamilyAttention.load(tmp_path / "m" / part) for part in ("items", "values")]
+    assert [part.part_ for part in parts] == ["items", "values"]
+    together = parts[0].log_prob(rows) + parts[1].log_prob(rows)
+    np.testing.assert_allclose(model.log_prob(rows), together, rtol=1e-6)
+    held_out = model.measure_fit()["held-out"].log_prob
+    assert held_out == pytest.approx(-min(model.history_.validation), rel=1e-4)
+    measured = model.measure_columns()["held-out"]
+    assert [*measured] == [("items", ""), ("values", "rating"), ("values", "minutes"), ("all", "")]
+    assert held_out == pytest.approx(sum(found.log_prob for found in measured.values()) / 2, rel=1e-6)
+    found = model.predict(rows)
+    assert list(found) == ["item", "probability", "mean_rating", "mean_minutes"]
+    assert found["item"].equals(parts[0].predict(rows)["item"])
+    assert model.embeddings().keys() == {"context", "center", "query", "key", "value"}
+    assert len(rank_similar(model.model_, model.items_, "tea")) == 3
+    weights = model.attention_weights(rows)
+    assert set(weights["part"]) == {"items", "values"}
+    sums = weights.groupby(["part", "layer", "head", "row"])["weight"].sum()
+    np.testing.assert_allclose(sums, 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_of_both_parts_a_row_without_an_item_has_a_predicted_item_and_no_values(direction: str) -> None:
+    model = fit(part="both", value=VALUES, direction=direction, short="keep")
+    asked = ROWS.assign(
+        item=ROWS["item"].where(ROWS.index != 4), rating=ROWS["rating"].where(~ROWS.index.isin([4, 9])),
+        minutes=ROWS["minutes"].where(~ROWS.index.isin([4, 9])),
+    )  # fmt: skip
+    found = model.predict(asked)
+    assert found["item"].notna().all()
+    assert found.index[found["mean_rating"].isna()].tolist() == [4]
+    assert model.log_prob(asked, known_only=True).isna().tolist() == [row in (4, 9) for row in ROWS.index]
+    kept = asked.drop(index=4)
+    alone = model.predict(kept.assign(position=kept.index)) if direction == "uni" else model.predict(kept)
+    if direction == "bi":
+        np.testing.assert_allclose(found["mean_rating"].drop(4), alone["mean_rating"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_model_of_mixed_data_says_and_draws_the_same(kind: str, tmp_path: Path) -> None:
+    model = fit(**KINDS[kind], size=0.3)
+    model.save(tmp_path / "m")
+    loaded = ExponentialFamilyAttention.load(tmp_path / "m")
+    assert loaded.part_ == model.part_
+    assert loaded.options_ == model.options_
+    assert loaded.log_prob(ROWS).equals(model.log_prob(ROWS))
+    assert loaded.predict(ROWS).equals(model.predict(ROWS))
+    needs_rows = kind not in ("both",)
+    given: dict[str, Any] = {"data": ROWS} if needs_rows else {"sequences": 3, "length": 2}
+    drawn = loaded.sample(**given, seed=1)
+    assert drawn.equals(model.sample(**given, seed=1))
+    assert len(drawn) == (len(ROWS) if needs_rows else 6)
+    columns = [*model.options_.families]
+    if model.part_ != "items":
+        for family, column in zip(model.model_.parts[-1].families, columns, strict=True):
+            assert family.supports(torch.tensor(drawn[column].to_numpy(float))).all()
+    if model.part_ != "values":
+        assert set(drawn["item"]) <= set(model.items_)
+    if needs_rows and "item" in drawn and model.part_ == "values":
+        assert drawn["item"].equals(ROWS["item"])
+    if needs_rows:  # what is drawn is not read
+        own = {"items": ["item"], "values": columns, "both": ["item", *columns]}[model.part_]
+        other = ROWS.assign(**{name: ROWS[name][::-1].to_numpy() for name in own})
+        assert drawn.equals(model.sample(data=other, seed=1))
+
+
+def test_it_is_an_estimator_of_scikit_learn_with_several_values() -> None:
+    rows = draw_rows(12)
+    model = make_efa(**SMALL | {"part": "both", "value": VALUES, "covariates": ("genre",)})
+    assert clone(model).get_params()["value"] == VALUES
+    search = GridSearchCV(model, {"n_layers": [1, 2]}, cv=GroupKFold(2)).fit(rows, groups=rows["sequence"])
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert search.score(rows) == pytest.approx(search.best_estimator_.log_prob(rows).mean())
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
+    "no family": ({"value": ("rating:poisson", "age")}, UsageError, ["'age'", "without a family", "age:gaussian"]),
+    "twice": ({"value": ("rating:poisson", "rating:gaussian")}, UsageError, ["value has a column twice"]),
+    "none": ({"value": ()}, UsageError, ["value has no column"]),
+    "mistyped family": ({"value": "rating:poison"}, UsageError, ["value has", "'poison'", "did you mean poisson?"]),
+    "other family": ({"value": "rating:normal"}, UsageError, ["'normal'", "gaussian[:VARIANCE]"]),
+    "number of a family": ({"value": "rating:binomial"}, UsageError, ["value", "binomial:TOTAL_COUNT"]),
+    "missing column": ({"value": ("ratin:poisson", "age:gaussian")}, TableError, ["'ratin'", "did you mean rating?"]),
+    "support": ({"value": ("rating:poisson", "minutes:bernoulli")}, TableError, ["row 1", "'minutes'", "from 0 to 1"]),
+    "factors": ({"value": VALUES, "model": "fm"}, UsageError, ["value names 2 columns", "one value"]),
+    "lags": ({"value": VALUES, "lags": "age"}, UsageError, ["value names 2 columns", "lags"]),
+    "covariates of factors": ({"value": "rating:poisson", "model": "fm", "covariates": "genre"}, UsageError,
+                              ["covariates has no effect on a factor model"]),
+    "answer": ({"value": VALUES, "covariates": "minutes"}, UsageError, ["covariates has 'minutes'", "predicted"]),
+    "item": ({"part": "items", "covariates": "item"}, UsageError, ["item is 'item'", "another option"]),
+    "kind": ({"value": VALUES, "covariates": "genre:categry"}, UsageError, ["'categry'", "did you mean category?"]),
+    "covariate twice": ({"value": VALUES, "covariates": ("age", "age:category")}, UsageError, ["column twice"]),
+    "no covariate": ({"value": VALUES, "covariates": "gnre"}, TableError, ["'gnre'", "did you mean genre?"]),
+    "text as number": ({"value": VALUES, "covariates": "genre:number"}, TableError, ["row 1", "'genre'", "number"]),
+    "text as time": ({"value": VALUES, "covariates": "genre:time"}, TableError, ["row 1", "'genre'", "2020-01-31"]),
+    "both without values": ({"part": "both"}, TableError, ["no column 'value'"]),
+    "both without items": ({"part": "both", "value": VALUES, "item": "film"}, TableError, ["no column 'film'"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_options_of_mixed_data_are_refused_in_one_line(case: str) -> None:
+    options, kind, facts = REFUSED[case]
+    with refuses(kind, *facts) as caught:
+        fit(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_model_of_mixed_data_was_not_fitted_to_is_refused(tmp_path: Path) -> None:
+    model = fit(part="both", value=VALUES, covariates=COVARIATES)
+    for rows, facts in (
+        (ROWS.drop(columns="genre"), ["no column 'genre'"]),
+        (ROWS.drop(columns="minutes"), ["no column 'minutes'"]),
+        (ROWS.assign(genre="noir"), ["row 1", "'genre'", "'noir'", "2 categories such as 'drama'"]),
+        (ROWS.assign(genre=None), ["row 1", "'genre'", "empty"]),
+        (ROWS.assign(age=np.inf), ["row 1", "'age': inf"]),
+        (ROWS.assign(when="soon"), ["row 1", "'when': 'soon'", "date"]),
+        (ROWS.assign(minutes="long"), ["row 1", "'minutes': 'long'"]),
+    ):
+        with refuses(TableError, *facts):
+            model.predict(rows)
+    with refuses(UsageError, "data is missing"):
+        model.sample(sequences=2)
+    fit(value=VALUES).save(tmp_path / "one")
+    with refuses(OutputError, "one part"):
+        model.save(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "facts"),
+    [
+        ("shape.values", [{}], ["number of values is 1, expected 2"]),
+        ("shape.covariates", [], ["number of covariates is 0, expected 3"]),
+        ("shape.covariates.0.categories", ["war", "war"], ["'genre'", "twice"]),
+        ("shape.covariates.0.categories", [], ["'genre'", "none"]),
+        ("shape.covariates.0.categories", ["war"], ["model.safetensors"]),
+        ("shape.covariates.1.kind", "category", ["'age' is a category, expected a number"]),
+        ("shape.covariates.1.scale", [0.0, -1.0], ["shape.covariates.1.scale"]),
+        ("options.value", ["rating:poisson"], ["number of values is 2, expected 1"]),
+        ("options.covariates", ["genre", "genre", "genre"], ["twice"]),
+        ("options.width", 6, ["model.safetensors"]),
+        ("options.seed", 3, ["unknown key"]),
+        ("options.n_heads", 1, ["two models"]),
+    ],
+)
+def test_a_file_of_mixed_data_that_no_model_saves_is_refused(
+    place: str, value: object, facts: list[object], tmp_path: Path
+) -> None:
+    fit(part="both", value=VALUES, covariates=COVARIATES).save(tmp_path)
+    path = tmp_path / "values" / CONFIG
+    about = json.loads(path.read_text())
+    *holders, key = place.split(".")
+    holder = about
+    for name in holders:
+        holder = holder[int(name) if name.isdigit() else name]
+    holder[key] = value
+    if place == "options.n_heads":
+        about["num_attention_heads"], about["head_dim"] = 1, about["hidden_size"]
+    path.write_text(json.dumps(about))
+    with refuses(CorruptCheckpointError, *facts):
+        ExponentialFamilyAttention.load(tmp_path)

@@ -1,0 +1,208 @@
+"""Gradients by attention logits, against autograd through the weights of running models, in float64."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import LLAMA, TEXT, TinyModel, build
+from torch import Tensor
+
+from attngeo.checkpoints.store import ModuleStore
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+from attngeo.geometry import rotate
+from attngeo.gradients.recording import SiteGradients, record_gradients
+from attngeo.layouts.rotary import rotary_frequencies
+from attngeo.scores.spec import ScoreOptions
+from attngeo.scores.weights import key_heads_of, projections, sites_of
+
+Build = Callable[[str], Any]
+SEQUENCES, TOKENS = 3, 9
+MORE = {
+    # Grouped-query attention without rotary embeddings and with biases.
+    "smollm3": TinyModel("smollm3", "SmolLM3ForCausalLM", LLAMA | {"no_rope_layers": [0, 0], "attention_bias": True}),
+    "opt-pre": TinyModel("opt", "OPTForCausalLM", TEXT | {"hidden_size": 32, "num_hidden_layers": 2, "ffn_dim": 24,
+                         "num_attention_heads": 4, "max_position_embeddings": 40, "word_embed_proj_dim": 32}),
+    "gemma2-cap": TinyModel(
+        "gemma2", "Gemma2ForCausalLM", LLAMA | {"query_pre_attn_scalar": 9, "attn_logit_softcapping": 0.5}
+    ),
+}  # fmt: skip
+# Pre-norm and post-norm, with and without biases, fused and separate, one key head or several.
+BILINEAR = ["bert", "bert-decoder", "distilbert", "gpt2", "gpt_bigcode", "smollm3", "opt-pre"]
+ROTARY = ["llama", "qwen2", "gpt_neox", "phi", "gemma2-cap"]
+
+
+def draw_batch(vocabulary: int = 64, seed: int = 0) -> dict[str, Tensor]:
+    ids, chosen = (torch.rand(SEQUENCES, TOKENS, generator=torch.Generator().manual_seed(seed + n)) for n in (0, 1))
+    ids = (3 + ids * (vocabulary - 3)).long()
+    return {"input_ids": ids, "labels": torch.where(chosen < 0.6, ids, -100)}
+
+
+def build_wide(name: str, built: Build) -> Any:
+    model = build(MORE[name]) if name in MORE else copy.deepcopy(built(name))
+    return model.double()
+
+
+def run_by_hand(model: Any, batch: dict[str, Tensor], objective: str) -> Tensor:
+    """The loss of the model itself: its own attention and mask, the logits of each prediction one by one."""
+    logits = model(input_ids=batch["input_ids"]).logits
+    losses = [
+        -torch.log_softmax(logits[row, at - (objective == "clm")], -1)[label]
+        for row, labels in enumerate(batch["labels"].tolist())
+        for at, label in enumerate(labels) if label >= 0 and (objective == "mlm" or at)
+    ]  # fmt: skip
+    return torch.stack(losses).mean()
+
+
+def cut_heads(model: Any, gradients: SiteGradients) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The q and k of one site with their biases, [heads, head_dim, d_model + 1], and their gradients by autograd."""
+    options, parameters = ScoreOptions(with_bias=True), dict(model.named_parameters())
+    (site,) = (site for site in sites_of(ModuleStore(model), options)[0] if site.module == gradients.site.module)
+    known = [{name: getattr(parameters[name], part) for name in site.tensors.values()} for part in ("data", "grad")]
+    parts = []
+    for tensors in known:
+        tensors = {name: x[site.reads[name]] for name, x in tensors.items()}
+        q, k, _ = projections(site, tensors, options, dtype=torch.float64)
+        if q.shape[-1] == gradients.x.shape[-1]:  # no biases
+            q, k = (torch.cat([w, w.new_zeros(*w.shape[:2], 1)], -1) for w in (q, k))
+        parts.append({"q": q, "k": k})
+    return parts[0], parts[1]
+
+
+def record_with_autograd(name: str, built: Build) -> tuple[Any, list[SiteGradients]]:
+    """The recorded gradients of a model, and the model with the gradients of its parameters."""
+    model, batch = build_wide(name, built), draw_batch()
+    objective = "mlm" if name in ("bert", "distilbert") else "clm"
+    recorded = record_gradients(model, [batch], objective)
+    loss = run_by_hand(model, batch, objective)
+    assert recorded.loss == pytest.approx(loss.item(), rel=1e-9)
+    assert recorded.left_out == {}
+    loss.backward()
+    return model, recorded.sites
+
+
+def scale_of(model: Any, gradients: SiteGradients) -> float:
+    scaling = getattr(model.get_submodule(gradients.site.module), "scaling", None)
+    return gradients.site.head_dim**-0.5 if scaling is None else float(scaling)
+
+
+def close(have: Tensor, want: Tensor, tolerance: float) -> bool:
+    return bool((have - want).norm() <= tolerance * want.norm()) and bool(want.norm() > 0)
+
+
+@pytest.mark.parametrize("name", BILINEAR)
+def test_the_update_times_the_other_weight_is_the_gradient_of_a_weight(name: str, built: Build) -> None:
+    """∂L/∂Wq = scale·ΔM·Wk and ∂L/∂Wk = scale·Σ ΔMᵀ·Wq, with the biases as weights of one more input that is 1."""
+    model, sites = record_with_autograd(name, built)
+    assert len(sites) == 2
+    for gradients in sites:
+        site, x, beta, _ = gradients
+        weights, expected = cut_heads(model, gradients)
+        with_one = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+        updates = torch.einsum("shij,sid,sje->hde", beta, with_one, with_one) * scale_of(model, gradients)
+        groups = key_heads_of(site, "corrected")
+        by_query = torch.einsum("hde,hre->hrd", updates, weights["k"][groups])
+        by_key = torch.einsum("hde,hrd->hre", updates, weights["q"])
+        by_key = torch.zeros_like(weights["k"]).index_add(0, torch.tensor(groups), by_key)
+        has_bias = bool(expected["q"][..., -1].any())
+        for have, want in ((by_query, expected["q"]), (by_key, expected["k"])):
+            have, want = (part if has_bias else part[..., :-1] for part in (have, want))
+            assert close(have, want, 1e-10), site.module
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_the_gradients_are_those_of_the_logits_of_each_pair(name: str, built: Build) -> None:
+    """∂L/∂W = ∂/∂W Σ β_ij·s_ij with the model's own rotation of x·Wq and x·Wk at each position."""
+    model, sites = record_with_autograd(name, built)
+    for gradients in sites:
+        site, x, beta, _ = gradients
+        weights, expected = cut_heads(model, gradients)
+        q, k = (weights[letter].requires_grad_() for letter in "qk")
+        file = sys.modules[type(model.get_submodule(site.module)).__module__]
+        cosine, sine = model.base_model.rotary_emb(x, torch.arange(TOKENS)[None].expand(SEQUENCES, -1))
+        with_one = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+        heads = [torch.einsum("sid,hrd->shir", with_one, weight) for weight in (q, k)]
+        size = cosine.shape[-1]
+        turned = file.apply_rotary_pos_emb(*(part[..., :size] for part in heads), cosine, sine)
+        query, key = (torch.cat([a, b[..., size:]], -1) for a, b in zip(turned, heads, strict=True))
+        logits = torch.einsum("shir,shjr->shij", query, key[:, key_heads_of(site, "corrected")])
+        (beta * logits * scale_of(model, gradients)).sum().backward()
+        has_bias = bool(expected["q"][..., -1].any())
+        for weight, want in ((q, expected["q"]), (k, expected["k"])):
+            have, want = (part if has_bias else part[..., :-1] for part in (weight.grad, want))
+            assert close(have, want, 1e-10), site.module
+
+
+def test_with_rotary_embeddings_each_offset_has_its_own_update(built: Build) -> None:
+    """∂L/∂Wq = scale·Σ_Δ ΔM_Δ·Wk·R_Δᵀ: to the digits of the model's own angles, which are of float32."""
+    model, sites = record_with_autograd("llama", built)
+    for gradients in sites:
+        site, x, beta, _ = gradients
+        weights, expected = cut_heads(model, gradients)
+        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, "")
+        with_one = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+        keys, total, places = weights["k"][key_heads_of(site, "corrected")], torch.zeros(()), torch.arange(TOKENS)
+        for offset in range(TOKENS):
+            part = beta * (places[:, None] - places == offset)
+            update = torch.einsum("shij,sid,sje->hde", part, x, with_one) * scale_of(model, gradients)
+            angles = -offset * frequencies
+            turned = rotate(keys, angles.cos(), angles.sin(), interleaved=False)
+            total = total + torch.einsum("hde,hre->hrd", update, turned)
+        assert close(total, expected["q"][..., :-1], 1e-5)
+
+
+def test_a_causal_mask_leaves_no_gradient_by_later_tokens_and_rows_sum_to_zero(built: Build) -> None:
+    batch = draw_batch()
+    for name, objective in (("bert", "clm"), ("bert-decoder", "clm"), ("llama", "clm"), ("bert-decoder", "mlm")):
+        for _, _, beta, seen in record_gradients(build_wide(name, built), [batch], objective).sites:
+            later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
+            assert bool((beta[..., later] == 0).all()) == (objective == "clm")
+            assert bool(seen[..., later].any()) == (objective == "mlm")
+            assert bool(seen[..., ~later].all())
+            assert bool(beta.any())
+            assert beta.sum(-1).abs().max() < 1e-6 * beta.abs().max()
+
+
+def test_batches_do_not_matter_and_the_model_is_left_as_it_was(built: Build) -> None:
+    model = build_wide("bert", built)
+    model.train()
+    model.set_attn_implementation("sdpa")
+    batch = draw_batch()
+    whole = record_gradients(model, [batch], "mlm")
+    parts = record_gradients(
+        model, [{name: x[at] for name, x in batch.items()} for at in (slice(1), slice(1, 3))], "mlm"
+    )
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-12)
+    for one, other in zip(whole.sites, parts.sites, strict=True):
+        torch.testing.assert_close(one.x, other.x, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(one.beta, other.beta, rtol=1e-9, atol=1e-12)
+    assert model.training
+    assert model.config._attn_implementation == "sdpa"
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_module_that_runs_several_times_has_its_sequences_for_each(built: Build) -> None:
+    import transformers
+
+    model = transformers.AlbertForMaskedLM(built("albert").config).eval()
+    recorded = record_gradients(model, [draw_batch()], "mlm")
+    assert [len(part.x) for part in recorded.sites] == [SEQUENCES * 3, SEQUENCES * 2]
+
+
+def test_models_that_do_not_use_the_function_are_refused_by_name(built: Build) -> None:
+    for name, reason in (
+        ("gpt_neo", "GPTNeoForCausalLM does not attend"),
+        ("bloom", "BloomForCausalLM does not attend"),
+    ):
+        with pytest.raises(UnsupportedModelError, match=f"^mine: {reason}"):
+            record_gradients(copy.deepcopy(built(name)), [draw_batch()], "clm", ref="mine")
+    with pytest.raises(UnsupportedModelError, match="RobertaModel does not run"):
+        record_gradients(copy.deepcopy(built("roberta")), [draw_batch()], "mlm")
+    broken = copy.deepcopy(built("bert"))
+    next(broken.parameters()).data.fill_(float("nan"))
+    with pytest.raises(CorruptCheckpointError, match="loss is nan"):
+        record_gradients(broken, [draw_batch()], "mlm")

@@ -1,0 +1,74 @@
+"""What curves say of runs and of layers, by arithmetic on curves that are made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, layer_columns, summarise_layers, summarise_runs
+from attngeo.scores.spec import SCORES
+from attngeo.scores.summary import find_settled
+
+
+def make_curves(losses: dict[tuple[str, str, int], list[float]], **scores: list[float]) -> pd.DataFrame:
+    """A log at every 10 steps. scores: of each layer, "layer_0" …; heads have it plus -0.2, 0 and 0.6."""
+    layers = scores or {"layer_0": [0.0] * 9}
+    return pd.DataFrame([
+        dict(zip(RUN_COLUMNS, run, strict=True))
+        | {"step": 10 * log, "stack": "encoder", "layer": int(name[-1]), "head": head, "loss": loss}
+        | dict.fromkeys(SCORES, values[log] + (0.0 if head is None else (-0.2, 0.0, 0.6)[head]))
+        for run, logged in losses.items() for log, loss in enumerate([np.nan, *logged])
+        for name, values in layers.items() for head in (None, 0, 1, 2)
+    ]).astype({"head": "Int64"})  # fmt: skip
+
+
+def test_runs_are_compared_with_the_first_initialisation_of_their_objective_and_seed() -> None:
+    curves = make_curves({
+        ("mlm", "default", 0): [4.0, 3.0, 2.0, 1.0], ("mlm", "symmetric", 0): [3.0, 0.9, 0.8, 0.7],
+        ("clm", "default", 0): [4.0, 3.0, 2.0, 0.5], ("clm", "symmetric", 0): [3.0, 0.9, 0.8, 0.7],
+    })  # fmt: skip
+    rows = summarise_runs(curves)
+    assert rows["steps_to_baseline"].tolist() == [40, 20, 40, pd.NA]
+    assert rows["speed_up"].tolist() == [0, 0.5, 0, 0]
+    assert rows["final_loss"].tolist() == [1.0, 0.7, 0.5, 0.7]
+    assert not {*EVALUATION} & {*rows.columns}
+    alone = summarise_runs(curves[curves["init"] == "symmetric"])
+    assert alone["speed_up"].tolist() == [0, 0]
+
+
+def test_the_evaluation_of_images_is_that_of_the_last_step() -> None:
+    curves = make_curves({("image", "default", 0): [2.0, 1.0]})
+    curves["eval_accuracy"] = np.where(curves["step"] == 20, 0.75, np.nan)
+    assert summarise_runs(curves)["eval_accuracy"].tolist() == [0.75]
+
+
+def test_layers_have_their_last_scores_and_the_steps_at_which_these_settle() -> None:
+    early, late = [0.0, 0.5, 0.51, 0.5, 0.5], [0.0, 0.1, 0.5, 0.2, 0.5]
+    rows = summarise_layers(make_curves({("mlm", "default", 3): [4.0, 3.0, 2.0, 1.0]}, layer_0=early, layer_1=late))
+    assert list(rows.columns) == list(layer_columns())
+    assert rows[["layer", "seed"]].to_numpy().tolist() == [[0, 3], [1, 3]]
+    for score in SCORES:
+        assert rows[score].tolist() == [0.5, 0.5]
+        assert rows[f"{score}_settled"].tolist() == rows[f"heads_{score}_settled"].tolist() == [10, 40]
+        assert rows[f"heads_{score}_lower"].tolist() == pytest.approx([0.4, 0.4])
+        assert rows[f"heads_{score}_upper"].tolist() == pytest.approx([0.8, 0.8])
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ([1.0, 1.0], 0),
+        ([0.0, 0.95, 0.5, 0.95, 1.0], 3),  # it came near, and left again
+        ([0.0, -0.92, -1.0], 1),
+        ([0.3, 0.2, 0.0], 2),
+        ([np.nan, 0.5, 1.0, np.nan], 2),
+        ([np.nan], None),
+        ([], None),
+    ],
+)
+def test_a_curve_settles_where_it_stays(values: list[float], step: Any) -> None:
+    assert find_settled(pd.Series(values, dtype=float)) == step
+    assert find_settled(pd.Series(values, dtype=float) * 7) == step
