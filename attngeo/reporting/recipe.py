@@ -414,6 +414,8 @@ def _describe_problem(error: ValidationError) -> tuple[Place, str]:
         case "union_tag_not_found" | "union_tag_invalid":
             got = f", got {problem['ctx']['tag']!r}" if "tag" in problem["ctx"] else ""
             return (*place, "command"), f"expected one of: {', '.join(QUESTIONS)}{got}"
+        case "missing":
+            return place, "is missing"
         case "string_pattern_mismatch":
             return place, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
     return place, str(explain(kind, problem | {"loc": within}))
