@@ -126,7 +126,7 @@ def _refuse_foreign(store: TensorStore) -> None:
             f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}; score it without "
             "running it, or install a version of transformers that has it"
         )
-    if store.config.get("quantization_config"):
+    if stated_quantisation(store.config):
         raise UnsupportedModelError(
             f"{ref}: its weights are quantised ({stated_quantisation(store.config)}), so the running model does not "
             "multiply what the file holds; give the model without quantisation, or score it without running it"
