@@ -355,8 +355,12 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
         other = "; or model, the folder of one" if spec.from_saved else ""
         yield (*place, "of"), f"is missing, expected the name of a [[results]] table{other}"
     elif figure.of is not None:
-        needs, where = spec.required_columns(options), [name for name in options.where or () if name not in spec.beside]
-        yield from _check_reference(recipe, place, figure.of, needs, figure.models, where)
+        try:
+            where, _ = spec.split_where(options)
+        except UsageError as error:
+            yield (*place, "where"), str(error)
+            return
+        yield from _check_reference(recipe, place, figure.of, spec.required_columns(options), figure.models, where)
 
 
 def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tuple[Place, str]]:
@@ -410,6 +414,8 @@ def _describe_problem(error: ValidationError) -> tuple[Place, str]:
         case "union_tag_not_found" | "union_tag_invalid":
             got = f", got {problem['ctx']['tag']!r}" if "tag" in problem["ctx"] else ""
             return (*place, "command"), f"expected one of: {', '.join(QUESTIONS)}{got}"
+        case "missing":
+            return place, "is missing"
         case "string_pattern_mismatch":
             return place, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
     return place, str(explain(kind, problem | {"loc": within}))

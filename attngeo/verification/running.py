@@ -78,10 +78,17 @@ def borrow_model(model: nn.Module, ref: str) -> Iterator[nn.Module]:
         _require_room(FLOAT32 * sum(t.numel() for t in tensors), ref)
         yield copy.deepcopy(model).to("cpu", torch.float32).eval()
         return
+    with evaluate(model):
+        yield model
+
+
+@contextmanager
+def evaluate(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        yield model
+        yield
     finally:
         for module in training:
             module.training = True
@@ -119,7 +126,7 @@ def _refuse_foreign(store: TensorStore) -> None:
             f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}; score it without "
             "running it, or install a version of transformers that has it"
         )
-    if store.config.get("quantization_config"):
+    if stated_quantisation(store.config):
         raise UnsupportedModelError(
             f"{ref}: its weights are quantised ({stated_quantisation(store.config)}), so the running model does not "
             "multiply what the file holds; give the model without quantisation, or score it without running it"
