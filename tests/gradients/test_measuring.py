@@ -24,7 +24,7 @@ from attngeo.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from attngeo.gradients import measure
+from attngeo.gradients import measure, read_batches
 from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
 from attngeo.pretrain.sources import open_text
 
@@ -72,7 +72,14 @@ def test_the_seed_draws_sequences_masks_and_shuffles() -> None:
     first, again, other = (measure("demo:encoder", seed=seed, **SMALL) for seed in (1, 1, 2))
     pd.testing.assert_frame_equal(first.rows, again.rows)
     assert first.tokens == again.tokens != other.tokens
-    assert first.rows["loss"].iloc[0] != other.rows["loss"].iloc[0]
+    tokeniser = AutoTokenizer.from_pretrained(locate_demo("encoder"))
+    masks = [
+        torch.cat(
+            [batch["labels"] for batch in read_batches(tokeniser, GradientOptions(objective="mlm", seed=seed, **SMALL))]
+        )
+        for seed in (1, 2)
+    ]
+    assert not torch.equal(masks[0] == -100, masks[1] == -100)
 
 
 def test_pairs_are_those_of_the_first_sequence() -> None:
