@@ -60,6 +60,12 @@ def _open_torch(source: ByteSource) -> TensorFile:
     return TorchFile(source)
 
 
+def _open_gguf(source: ByteSource) -> TensorFile:
+    from attngeo.checkpoints.gguf import GgufFile
+
+    return GgufFile(source)
+
+
 # In the order in which they are tried.
 FORMATS: tuple[Format, ...] = (
     Format(name="safetensors", suffixes=(".safetensors",), usual_stem="model", open=_open_safetensors),
@@ -70,8 +76,24 @@ FORMATS: tuple[Format, ...] = (
         open=_open_torch,
         not_weights=("training_args.bin",),
     ),
-    Format(name="GGUF", suffixes=(".gguf",), advice="give the safetensors checkpoint that the GGUF file was made from"),
-)
+    Format(name="GGUF", suffixes=(".gguf",), open=_open_gguf),
+    Format(
+        name="NumPy", suffixes=(".npz",),
+        advice="save the tensors as safetensors, with safetensors.numpy.save_file and a config.json beside it",
+    ),
+    Format(
+        name="Flax", suffixes=(".msgpack",),
+        advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(NEW)",
+    ),
+    Format(
+        name="TensorFlow", suffixes=(".h5",),
+        advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(NEW)",
+    ),
+    Format(
+        name="torch.distributed.checkpoint", suffixes=(".distcp",),
+        advice="convert it with python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt",
+    ),
+)  # fmt: skip
 
 
 def usual_names() -> tuple[str, ...]:

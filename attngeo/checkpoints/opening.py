@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -41,6 +41,7 @@ from attngeo.checkpoints.store import (
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
 
 log = logging.getLogger(__name__)
+GGUF = ".gguf"
 
 
 def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
@@ -288,6 +289,8 @@ class FileStore:
 
 def open_folder(folder: Path, ref: str) -> FileStore:
     """Open the checkpoint in a folder. Raises ModelNotFoundError without a config.json, CheckpointError if broken."""
+    if not (folder / "config.json").is_file() and any(folder.glob(f"*{GGUF}")):
+        return open_gguf(folder / find_only_weights(folder, ref), ref)
     if not (folder / "config.json").is_file() and (folder / "model/config.json").is_file():
         raise ModelNotFoundError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
     config = read_config(folder / "config.json", ref)
@@ -302,8 +305,24 @@ def open_file(path: Path, ref: str) -> FileStore:
     """
     if path.name == "config.json":
         return open_folder(path.parent, ref)
+    if path.suffix == GGUF:
+        return open_gguf(path, ref)
     _check_name(path.name, ref)
     return _open(path.parent, path.name, ref, read_config(path.with_name("config.json"), ref))
+
+
+def open_gguf(path: Path, ref: str) -> FileStore:
+    """Open a GGUF file, which has its configuration, or the first file of several. Raises CheckpointError."""
+    from attngeo.checkpoints.gguf import GgufFile, read_splits
+
+    def open_source(file: str) -> ByteSource:
+        return RegularFile(path.with_name(file))
+
+    with closing(GgufFile(open_source(path.name))) as first:
+        index = None
+        if first.metadata.get("split.count", 1) != 1:
+            index = Index(read_splits(first, path.name, lambda file: GgufFile(open_source(file))), None)
+        return FileStore(ref, first.config, path.parent, path.name, open_source, index=index)
 
 
 def _open(folder: Path, name: str, ref: str, config: Mapping[str, Any]) -> FileStore:
