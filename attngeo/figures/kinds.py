@@ -194,12 +194,12 @@ FIGURES: dict[str, FigureSpec] = {
             options=("score", "where", "over"),
         ),
         FigureSpec(
-            name="updates", draw="gradients:draw_updates", source="gradients", columns=(*SCORED, "objective"),
+            name="updates", draw="scores:draw_updates", source="gradients", columns=(*SCORED, "objective"),
             description="{score} of the updates that a text asks of each layer, with quartiles over heads and chance",
             options=("score", "where"),
         ),
         FigureSpec(
-            name="pairs", draw="gradients:draw_pairs", source="pairs", options=("layer", "head", "where"),
+            name="pairs", draw="scores:draw_pairs", source="pairs", options=("layer", "head", "where"),
             columns=("model", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta"),
             description="gradient of each pair of tokens of a sequence, by its attention logit, as a map",
         ),

@@ -19,7 +19,6 @@ Source: Saponati et al. 2025 (arXiv 2502.10927), Proposition 2.1.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,16 +35,19 @@ from transformers.masking_utils import eager_mask
 
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.choices import Objective
+from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL
 from attngeo.scores.weights import sites_of
+from attngeo.verification.running import evaluate
 
 # The name of our attention function in transformers, and that of each model's own one in its modeling file.
 FUNCTION, OWN = "attngeo_gradients", "eager_attention_forward"
 # The roles of the weight that reads the input of attention; the second one is of multi-head latent attention.
 READERS = ("q", "q_a")
+LESS = "lower the number of sequences or their length"
 Batch = Mapping[str, Tensor]
 
 
@@ -161,7 +163,7 @@ def record_gradients(
     predicted = sum(int((_labels(batch, objective) != NO_LABEL).sum()) for batch in batches)
     parts: dict[int, list[SiteGradients]] = defaultdict(list)
     loss = 0.0
-    with _evaluating(model), _replace_attention(model, ref), torch.enable_grad():
+    with evaluate(model), _replace_attention(model, ref), torch.enable_grad():
         for batch in batches:
             with _follow(model, sites, objective) as recorder:
                 share = _compute_loss(model, batch, objective, ref) / max(predicted, 1)
@@ -186,7 +188,8 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective, re
     """The cross-entropy of one batch, summed over what is predicted."""
     ids = batch["input_ids"].to(model.device)
     try:
-        logits = model(input_ids=ids, **({"use_cache": False} if _takes_cache(model) else {})).logits
+        with explain_memory(LESS):
+            logits = model(input_ids=ids).logits
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
             f"{ref}: {type(model).__name__} does not run on {len(ids)} × {ids.shape[1]} tokens, expected logits of a "
@@ -197,10 +200,6 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective, re
     chosen = labels != NO_LABEL
     wide = logits[chosen].to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(wide, labels[chosen], reduction="sum")
-
-
-def _takes_cache(model: PreTrainedModel) -> bool:
-    return "use_cache" in inspect.signature(model.forward).parameters
 
 
 def _differentiate(
@@ -253,18 +252,6 @@ def _find_reader(model: nn.Module, site: AttentionSite) -> tuple[str, nn.Module]
     weight = next(site.tensors[role] for role in READERS if role in site.tensors)
     name = weight.rpartition(".")[0]
     return name, model.get_submodule(name)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @contextmanager

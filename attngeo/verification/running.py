@@ -78,10 +78,17 @@ def borrow_model(model: nn.Module, ref: str) -> Iterator[nn.Module]:
         _require_room(FLOAT32 * sum(t.numel() for t in tensors), ref)
         yield copy.deepcopy(model).to("cpu", torch.float32).eval()
         return
+    with evaluate(model):
+        yield model
+
+
+@contextmanager
+def evaluate(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        yield model
+        yield
     finally:
         for module in training:
             module.training = True

@@ -65,7 +65,5 @@ def test_training_is_the_same_with_and_without_it(built: Callable[[str], Any], t
 def test_what_it_cannot_measure_is_refused_when_training_begins(built: Callable[[str], Any], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="BloomForCausalLM does not attend"):
         train(built("bloom"), tmp_path, GradientCallback(BATCHES, "clm"))
-    with pytest.raises(UsageError, match="'vision'"):
-        train(built("bert-decoder"), tmp_path, GradientCallback(BATCHES, "clm", stack="vision"))
     with pytest.raises(UsageError, match=r"run\.csv"):
         GradientCallback(BATCHES, "clm", file="run.csv")
