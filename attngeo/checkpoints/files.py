@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Check = Callable[[dict[str, Any]], dict[str, Any]]
 # The end of the name of an index: the JSON file that tells which file of a sharded checkpoint holds which tensor.
-INDEX_SUFFIX = ".index.json"
+INDEX_SUFFIX, GGUF = ".index.json", ".gguf"
 LONGEST_NAME = 200
 # A thousand times the bytes of the largest models that are known.
 MOST_TOTAL = 10**15
@@ -76,7 +76,7 @@ FORMATS: tuple[Format, ...] = (
         open=_open_torch,
         not_weights=("training_args.bin",),
     ),
-    Format(name="GGUF", suffixes=(".gguf",), open=_open_gguf),
+    Format(name="GGUF", suffixes=(GGUF,), open=_open_gguf),
     Format(
         name="NumPy", suffixes=(".npz",),
         advice="save the tensors as safetensors, with safetensors.numpy.save_file and a config.json beside it",

@@ -43,7 +43,7 @@ VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q
 TEXT, LIST = 8, 9
 
 
-class Architecture(NamedTuple):
+class GgufFamily(NamedTuple):
     """How llama.cpp stores a family.
 
     model_type: as transformers calls it. permuted: rotary pairs of queries and keys are neighbours. gain_offset: what
@@ -61,21 +61,21 @@ BERT = {
     "attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
     "attn_output": "attention.output.dense",
 }  # fmt: skip
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "bert": Architecture("bert", block="encoder.layer.{}", names=BERT),
-    "command-r": Architecture("cohere"),
-    "gemma": Architecture("gemma", gain_offset=1.0),
-    "gemma2": Architecture("gemma2", gain_offset=1.0),
-    "gemma3": Architecture("gemma3_text", gain_offset=1.0),
-    "granite": Architecture("granite", permuted=True),
-    "llama": Architecture("llama", permuted=True),  # and Mistral and Mixtral
-    "olmo2": Architecture("olmo2"),
-    "phi3": Architecture("phi3"),
-    "qwen2": Architecture("qwen2"),
-    "qwen3": Architecture("qwen3"),
-    "qwen3moe": Architecture("qwen3_moe"),
-    "stablelm": Architecture("stablelm"),
-    "starcoder2": Architecture("starcoder2"),
+ARCHITECTURES: Mapping[str, GgufFamily] = {
+    "bert": GgufFamily("bert", block="encoder.layer.{}", names=BERT),
+    "command-r": GgufFamily("cohere"),
+    "gemma": GgufFamily("gemma", gain_offset=1.0),
+    "gemma2": GgufFamily("gemma2", gain_offset=1.0),
+    "gemma3": GgufFamily("gemma3_text", gain_offset=1.0),
+    "granite": GgufFamily("granite", permuted=True),
+    "llama": GgufFamily("llama", permuted=True),  # and Mistral and Mixtral
+    "olmo2": GgufFamily("olmo2"),
+    "phi3": GgufFamily("phi3"),
+    "qwen2": GgufFamily("qwen2"),
+    "qwen3": GgufFamily("qwen3"),
+    "qwen3moe": GgufFamily("qwen3_moe"),
+    "stablelm": GgufFamily("stablelm"),
+    "starcoder2": GgufFamily("starcoder2"),
 }
 NAMES = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
@@ -114,7 +114,7 @@ class GgufFile:
                     f"{source.where}: GGUF files of the architecture {name!r:.40} are not read, expected one of: "
                     f"{', '.join(ARCHITECTURES)}; give the checkpoint that the file was made from"
                 )
-            self.architecture = ARCHITECTURES[name]
+            self.family = ARCHITECTURES[name]
             self.config = self._build_config(name, {entry.name for entry in entries})
             self._starts: dict[str, int] = {}
             self.tensors: dict[str, TensorInfo] = {}
@@ -128,7 +128,7 @@ class GgufFile:
     def _build_config(self, name: str, stored: set[str]) -> dict[str, Any]:
         """The fields of config.json that layouts read."""
         config: dict[str, Any] = {
-            "model_type": self.architecture.model_type, "quantization_config": {"quant_method": "gguf"}
+            "model_type": self.family.model_type, "quantization_config": {"quant_method": "gguf"}
         }  # fmt: skip
         for field, key in FIELDS.items():
             value = self.metadata.get(f"{name}.{key}")
@@ -170,8 +170,8 @@ class GgufFile:
         if stem in OUTSIDE:
             return f"{OUTSIDE[stem]}.{ending}"
         match = BLOCK.fullmatch(name)
-        inner = {**NAMES, **self.architecture.names}.get(match[2]) if match else None
-        return f"{self.architecture.block.format(match[1])}.{inner}.{match[3]}" if match and inner else name
+        inner = {**NAMES, **self.family.names}.get(match[2]) if match else None
+        return f"{self.family.block.format(match[1])}.{inner}.{match[3]}" if match and inner else name
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """Rows of a tensor: of plain numbers in their dtype, of others their bytes, uint8 [rows, bytes of a row]."""
@@ -186,14 +186,14 @@ class GgufFile:
         if info.dtype not in PLAIN:
             return raw
         plain = raw.contiguous().view(PLAIN[info.dtype]).view(len(raw), *info.shape[1:])
-        is_gain = name.endswith("norm.weight") and self.architecture.gain_offset != 0
-        return plain - self.architecture.gain_offset if is_gain else plain
+        is_gain = name.endswith("norm.weight") and self.family.gain_offset != 0
+        return plain - self.family.gain_offset if is_gain else plain
 
     def _permuted_heads(self, name: str) -> int:
         """The heads whose rows llama.cpp has permuted; 0 for a tensor that it leaves as it is."""
         ends = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
         field = next((field for end, field in ends.items() if name.rpartition(".")[0].endswith(end)), "")
-        if not self.architecture.permuted or not field:
+        if not self.family.permuted or not field:
             return 0
         return int(self.config.get(field) or self.config.get("num_attention_heads") or 0)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import Command
 from support.checkpoints import assert_refused, write_single
+from support.hub_server import Hub
 from torch import Tensor
 
 import attngeo
@@ -89,7 +90,7 @@ def write_gguf(
     for name, tensor in state.items():
         stem, _, ending = name.rpartition(".")
         _, _, layer, inner = stem.split(".", 3) if "layers" in stem else ("", "", "", "")
-        stored = f"blk.{layer}.{NAMES[inner]}.{ending}" if inner else f"token_embd.{ending}"
+        stored = f"blk.{layer}.{NAMES.get(inner, inner)}.{ending}" if inner else f"token_embd.{ending}"
         numbers = tensor.float().numpy()
         if inner.endswith(("q_proj", "k_proj")) and permuted:
             numbers = permute(numbers, HEADS if inner.endswith("q_proj") else KEY_HEADS)
@@ -193,6 +194,21 @@ def test_a_folder_and_what_inspect_says(tmp_path: Path, inside: Command) -> None
     assert '"Q4_0"' in run.stdout
     layers = 2 * (HEADS + KEY_HEADS) * HEAD * WIDTH // 32 * 18
     assert f'"bytes_to_read": {layers}' in run.stdout
+
+
+def test_a_file_on_the_hub_is_read_by_ranges(here: Hub, tmp_path: Path) -> None:
+    """The header, and the blocks of queries and keys; the repository has no config.json."""
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    folder.mkdir()
+    (folder / ".gitattributes").write_text("*.gguf filter=lfs")
+    generator = torch.Generator().manual_seed(0)
+    unread = {f"model.layers.{i}.unread.weight": torch.randn(4096, WIDTH, generator=generator) for i in range(2)}
+    state = dict(sorted((draw_state() | unread).items()))
+    write_gguf(folder / "model.gguf", state, Q8_0)
+    scores = attngeo.score("org/name/model.gguf")
+    pd.testing.assert_frame_equal(scores[SCORES], attngeo.score(folder / "model.gguf")[SCORES])
+    header = 1 << 20  # is read in parts of this size
+    assert here.sent.total() < header + 2 * (HEADS + KEY_HEADS) * HEAD * WIDTH // 32 * 34 + 10_000
 
 
 def test_a_scaling_that_is_not_read_is_refused_for_offsets_only(tmp_path: Path) -> None:
