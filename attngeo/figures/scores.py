@@ -54,7 +54,7 @@ CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
 # With more points than this, a browser draws on a canvas instead of making one element for each.
 MANY_POINTS = 5_000
 # Tokens of a sequence that axes have room to name; pixels of a token on both axes, and around their map.
-MOST_NAMED, TOKEN, MARGIN = 64, 11, 220
+MOST_TOKENS, TOKEN, MARGIN = 64, 11, 220
 # The column of a pivot table that holds whole layers, which have no head.
 WHOLE = -1
 
@@ -384,7 +384,7 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         colorbar={"title": "∂loss/∂logit", "exponentformat": "power"},
         hovertemplate="%{customdata[0]} attends to %{customdata[1]}<br>%{z:.3g}<extra></extra>",
     ))  # fmt: skip
-    if len(names) <= MOST_NAMED:  # a token may occur twice, so that axes have numbers
+    if len(names) <= MOST_TOKENS:  # a token may occur twice, so that axes have numbers
         figure.update_xaxes(tickvals=list(range(len(names))), ticktext=names, tickangle=-90)
         figure.update_yaxes(tickvals=list(range(len(names))), ticktext=names)
     figure.update_xaxes(title="attended to", showgrid=False, zeroline=False, automargin=True)

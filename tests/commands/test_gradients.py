@@ -130,7 +130,9 @@ def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> N
     assert list(named[1].y) == pytest.approx(heads.groupby("layer")["symmetry"].median().tolist())
     pairs = both[1].tabulate_pairs()
     for head in (None, 3):
-        (trace,) = library.plot("pairs", pairs, layer=2, head=head).data
+        drawn = library.plot("pairs", pairs, layer=2, head=head)
+        assert list(drawn.layout.xaxis.ticktext) == both[1].tokens
+        (trace,) = drawn.data
         part = pairs[(pairs["layer"] == 2) & (pairs["head"] == head if head is not None else True)]
         total = part[(part["position"] == 5) & (part["other_position"] == 4)]["beta"].sum()
         assert trace.z[5][4] == pytest.approx(total)
