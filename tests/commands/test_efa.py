@@ -100,7 +100,7 @@ def test_several_values_covariates_and_both_parts_are_fitted_and_used(
     rows, model, weights = pd.read_csv(baskets), tmp_path / "model", tmp_path / "weights.csv"
     days = pd.Timestamp("2024-02-28") + pd.to_timedelta(rows["sequence"], "D")
     table = tmp_path / "mixed.csv"
-    rows = rows.assign(price=np.arange(len(rows)) % 7 + 0.5, shop=np.where(rows["sequence"] % 3, "near", "far"),
+    rows = rows.assign(price=np.arange(len(rows)) % 7 + 0.5, shop=np.where(rows["sequence"] % 3, "01", "2"),
                        day=days.dt.strftime("%Y-%m-%d"))  # fmt: skip
     rows.assign(price=rows["price"].mask(rows.index == 1)).to_csv(table, index=False)
     options = [
@@ -126,7 +126,7 @@ def test_several_values_covariates_and_both_parts_are_fitted_and_used(
     assert predicted["log_prob"].sum() == pytest.approx(sums[True].sum(), rel=1e-5)
     assert len(json.loads(inside("efa", "similar", model, "Limes", "--format", "json").stdout)) == len(NAMES) - 1
     drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--data", table, "--format", "json").stdout))
-    assert drawn["shop"].tolist() == rows["shop"].tolist()
+    assert drawn["shop"].tolist() == rows["shop"].tolist()  # codes keep their zeros
     assert set(drawn["item"]) <= set(NAMES)
     assert inside("efa", "attention", model, table, "-o", weights).returncode == 0
     assert_shows(inside("efa", "attention", model, table).stdout, "sequence 0 items", "sequence 0 values")
