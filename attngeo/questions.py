@@ -66,6 +66,10 @@ QUESTIONS = {
             "attngeo.analogies.summary:COLUMNS",
         ),
         Question(
+            "gradients", "attngeo.gradients.options:GradientOptions", f"{ANSWERS}:measure_gradients",
+            "attngeo.gradients.options:gradient_columns",
+        ),
+        Question(
             "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.comparison:list_curve_columns"
         ),
         Question(

@@ -43,6 +43,9 @@ COMMANDS = {
     ),
     "analogy": SubCommand(READ, "Test embeddings on word analogies: a is to b as c is to which word?"),
     "nearest": SubCommand(READ, "Show the words nearest to a sum of words."),
+    "gradients": SubCommand(
+        READ, "Score the updates that a text asks of every query-key matrix: where its scores come from."
+    ),
     "families": SubCommand(
         READ, "List the model families of the table, the tensors of their queries and keys, and caveats."
     ),

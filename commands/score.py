@@ -270,7 +270,7 @@ def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
         # The summary below shows the name of the stack, too.
         expendable=["norm", "z", "stack"] if rows["stack"].nunique() == 1 else ["norm", "z"],
     )  # fmt: skip
-    _print_stacks(frame)
+    print_stacks(frame)
     console.print()
     if not quiet:
         for line in _list_footnotes(frame):
@@ -304,7 +304,7 @@ def _draw_bar(share: float) -> str:
     return f"{filled if share < 0 else '':>{HALF_BAR}}│{filled if share >= 0 else '':<{HALF_BAR}}"
 
 
-def _print_stacks(frame: pd.DataFrame) -> None:
+def print_stacks(frame: pd.DataFrame) -> None:
     """Median and quartiles over layers and over heads: two lines for each stack of a model."""
     lines = []
     for stack, members in frame.groupby("stack", sort=False):

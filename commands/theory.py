@@ -8,6 +8,8 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+from attngeo.errors import UsageError
+from attngeo.options import INPUT
 from attngeo.papers.statements import ROUNDING, STATEMENTS, TheoryOptions, check_statements, select_statements
 
 from .declare import with_options
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FAILED = 1
+# Rows of --text that a terminal shows.
+MOST_SHOWN = 20
 
 
 def complete_statements(incomplete: str) -> list[str]:
@@ -39,6 +43,16 @@ def theory(
             help="Statements to check, such as lemma-1, or theorem-2 for all of its forms; by default all",
         ),
     ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text",
+            metavar="FILE",
+            help="Instead of checking statements, count how often each token of a text is a context and how often it "
+            "is predicted (Remark S1.10). One sequence a line, split at white space; or toy",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
     quiet: Quiet = False,
@@ -51,13 +65,28 @@ def theory(
     statement holds only in a corrected form, the column "as printed" says so, and the row is about the corrected form.
     Exit code 1 if a statement does not hold.
 
+    With --text, the tokens of a text are listed whose ratio of both counts departs most from 1, by z: those that come
+    early in a sequence are the ones that Theorem 2.3 of Saponati et al. is about.
+
     Examples:
         attngeo theory
         attngeo theory theorem-2 lemma-11 --seed 3
         attngeo theory efa
         attngeo theory -o theory.csv -o theory.md
+        attngeo theory --text sentences.txt -o tokens.csv
     """
-    check_outputs(output or [])
+    check_outputs(output or [], inputs=[] if text is None else [text])
+    if text is not None:
+        if names or options.model_fields_set:
+            given = f"statements are named: {', '.join(names)}" if names else "$seed is given, and nothing is drawn"
+            raise UsageError(f"$text counts tokens, but {given}; leave them out", "text", "seed")
+        from attngeo.papers.saponati2025.steps import count_roles
+
+        roles = count_roles(text)
+        deliver_rows(roles, output or [], format, print_roles)
+        if len(roles) > MOST_SHOWN and format is OutputFormat.table and not quiet:
+            say(f"note: {MOST_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
+        return
     chosen = select_statements(names or [])
 
     with Bar("theory", quiet=quiet, verbose=verbose) as progress:
@@ -93,3 +122,19 @@ def print_statements(frame: pd.DataFrame) -> None:
             console.print(Padding(Text(row["computed"]), (0, 0, 0, 2)))
     count = f"{int(frame['holds'].sum())} of {len(frame)} hold, {int(frame['as_printed'].sum())} of them as printed"
     console.print(f"\n{count}", highlight=False)
+
+
+def print_roles(frame: pd.DataFrame) -> None:
+    """Print the tokens whose counts differ most."""
+    columns: dict[str, Cell] = {
+        "token": show_text("token"),
+        "count": show_number("count", ",d"),
+        "mean position": show_number("position", ".2f"),
+        "of": show_number("length", ".2f"),
+        "as context": show_number("context", ",d"),
+        "predicted": show_number("predicted", ",d"),
+        "ratio": show_number("ratio", ".2f"),
+        "z": show_number("z", "+.1f"),
+    }
+    title = f"{frame.attrs['text']}: {len(frame):,} different tokens, {frame['count'].sum():,} in all"
+    print_table(frame.head(MOST_SHOWN), columns, title=title, expendable=["predicted", "as context"])

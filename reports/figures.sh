@@ -15,6 +15,9 @@ attngeo plot training "$out/../symmetric-init/curves.parquet" --where objective=
 attngeo plot shift "$out/../tabular/table2.csv" -o "$out/shift.png" --width 900 --height 500 --quiet
 attngeo plot analogies demo:minilm -o "$out/analogies.png" --width 900 --quiet
 scratch="$(mktemp -d)"
+attngeo plot updates "$out/../gradients/demos.csv" --where text=austen -o "$out/updates.png" --width 900 --height 450 --quiet
+attngeo gradients demo:decoder --sequences 1 --seq-len 32 --pairs-output "$scratch/pairs.csv" --quiet > /dev/null
+attngeo plot pairs "$scratch/pairs.csv" --layer 1 -o "$out/pairs.png" --width 700 --height 620 --quiet
 attngeo analogy --explain toy -o "$scratch/terms.csv" --quiet > /dev/null
 attngeo plot paraphrases "$scratch/terms.csv" -o "$out/paraphrases.png" --width 900 --quiet
 python - "$scratch/rows.csv" << 'END'

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 38_000
-MOST_MODULES = 184
+MOST_LINES = 39_000
+MOST_MODULES = 190
 LEAST_MEDIAN = 190
-MOST_INNER_IMPORTS = 90
+MOST_INNER_IMPORTS = 95
 MOST_CIRCULAR_MODULES = 0
 MOST_REQUIRED_PACKAGES = 21
 

@@ -16,6 +16,8 @@ from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.save import ImageSize
+from attngeo.gradients import measure
+from attngeo.gradients.options import GradientOptions
 from attngeo.options import PANELS, Options, option, options_of, parse_bytes, takes
 from attngeo.pretrain.options import ComparisonOptions
 from attngeo.scores.spec import ScoreOptions, parse_layers
@@ -23,7 +25,7 @@ from attngeo.scores.spec import ScoreOptions, parse_layers
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot, ImageSize: attngeo.save_figure,
-    ComparisonOptions: attngeo.pretrain.compare, HubAccess: attngeo.open_embedding,
+    ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, HubAccess: attngeo.open_embedding,
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 CALLS = """
 import attngeo
+from attngeo.gradients import measure
 from attngeo.pretrain import compare, make_options
 
 rows = attngeo.score("demo:minilm", per_head=True, gamma=3, layers=[0, 1], offline=True, fresh=True)
@@ -34,6 +35,8 @@ figure = attngeo.plot("heatmap", rows, score="symmetry", where={"layer": 2})
 attngeo.save_figure(figure, "figure.html", width=600)
 attngeo.save_figure(figure, "figure.html", widht=600)           # wrong: widht
 compare(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
+measure("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs
+measure("demo:encoder", objective="image")                      # wrong: objective
 compare(make_options("tiny"), "folder", seeds="2")              # wrong: seeds
 """
 

@@ -29,7 +29,6 @@ from attngeo.checkpoints.files import (
 )
 from attngeo.checkpoints.reference import DEMOS, HubAccess, ModelRef, did_you_mean, locate_demo
 from attngeo.checkpoints.store import (
-    PACKED,
     ByteSource,
     ModuleStore,
     RegularFile,
@@ -37,6 +36,7 @@ from attngeo.checkpoints.store import (
     TensorInfo,
     TensorStore,
     count_rows_nbytes,
+    stated_quantisation,
 )
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
 
@@ -59,13 +59,18 @@ def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     match ref.kind:
         case "demo":
-            return open_folder(_require_demo(ref.name), ref.text)
+            store = open_folder(_require_demo(ref.name), ref.text)
         case "folder":
-            return open_folder(Path(ref.name), ref.text)
+            store = open_folder(Path(ref.name), ref.text)
         case "file":
-            return open_file(Path(ref.name), ref.text)
+            store = open_file(Path(ref.name), ref.text)
         case "hub":
-            return _open_hub(ref, hub)
+            store = _open_hub(ref, hub)
+    if not stated_quantisation(store.config):
+        return store
+    from attngeo.checkpoints.quantised.store import DecodingStore
+
+    return DecodingStore(store)
 
 
 def _require_demo(name: str) -> Path:
@@ -151,7 +156,7 @@ class FileStore:
 
     @property
     def names(self) -> Collection[str]:
-        """The names of all tensors. A packed tensor has the name of the weight that it holds."""
+        """The names of all tensors."""
         return self._places.keys()
 
     @property
@@ -164,30 +169,34 @@ class FileStore:
     @property
     def parameters(self) -> int | None:
         """Number of floating-point elements, in files that are not open by the bytes that the index states."""
+        return self.count(lambda info: math.prod(info.shape) if info.dtype.startswith(("F", "BF")) else 0)
+
+    def count(self, weights: Callable[[TensorInfo], int]) -> int | None:
+        """The sum of a number for each tensor, in files that are not open by the bytes that the index states.
+
+        None if the index does not state them.
+        """
         infos = [info for file in self._open.values() for info in file.tensors.values()]
-        count = sum(math.prod(info.shape) for info in infos if info.dtype.startswith(("F", "BF")))
-        nbytes, total = sum(info.nbytes for info in infos), self.total_nbytes
+        count, nbytes, total = sum(map(weights, infos)), sum(info.nbytes for info in infos), self.total_nbytes
         if len(self._open) == len(self._files):
             return count
         return None if not nbytes or total is None or total < nbytes else count + (total - nbytes) * count // nbytes
 
     @cached_property
-    def _places(self) -> Mapping[str, tuple[str, str]]:
-        """Name → the file that holds the tensor, and its name there."""
+    def _places(self) -> Mapping[str, str]:
+        """Name → the file that holds the tensor."""
         if self._index is None:
-            weight_map: Mapping[str, str] = dict.fromkeys(self._file(self.main_file).tensors, self.main_file)
-        else:
-            weight_map = self._index.weight_map
-        return {PACKED.sub(".weight", name): (file, name) for name, file in weight_map.items()}
+            return dict.fromkeys(self._file(self.main_file).tensors, self.main_file)
+        return self._index.weight_map
 
     def info(self, name: str) -> TensorInfo:
         """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it."""
-        file, stored = self._places[name]
+        file = self._places[name]
         try:
-            return self._file(file).tensors[stored]
+            return self._file(file).tensors[name]
         except KeyError:
             raise CorruptCheckpointError(
-                f"{self.ref}: the index places tensor {stored!r} in {file}, which does not hold it; download it again"
+                f"{self.ref}: the index places tensor {name!r} in {file}, which does not hold it; download it again"
             ) from None
 
     def fetched(self, reads: Mapping[str, slice]) -> int:
@@ -222,7 +231,7 @@ class FileStore:
 
         After an error or Ctrl-C, nobody waits for files that are being opened: a server may be silent.
         """
-        files = sorted({self._places[name][0] for name in names})
+        files = sorted({self._places[name] for name in names})
         with ExitStack() as stack:
             openings: list[Callable[[], TensorFile]] = [partial(self._file, file) for file in files]
             if self._at_once > 1 and len(files) > 1:
@@ -243,14 +252,13 @@ class FileStore:
         by_file: dict[str, dict[str, slice]] = defaultdict(dict)
         for name, rows in reads.items():
             self.info(name)  # raises if the tensor is not in the file that the index names
-            file, stored = self._places[name]
-            by_file[file][stored] = rows
+            by_file[self._places[name]][name] = rows
         tensors = {}
         for file, part in by_file.items():
             opened = self._file(file)
             with self._sources[file].hold(opened.extents(part)):
-                tensors.update({stored: opened.read(stored, rows) for stored, rows in part.items()})
-        return {name: tensors[self._places[name][1]] for name in reads}
+                tensors.update({name: opened.read(name, rows) for name, rows in part.items()})
+        return {name: tensors[name] for name in reads}
 
     def file(self, name: str) -> Path | None:
         """The path of another file of the model, downloaded if needed; None if it is missing."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import mmap
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # As many as torch allows.
 MOST_DIMENSIONS = 64
 FLOATS = ("F64", "F32", "F16", "BF16")
-# How the names of tensors end that hold a weight in packed form: those of GPTQ and AWQ, compressed-tensors, and HQQ.
-PACKED = re.compile(r"\.(qweight|weight_packed|weight_q)$")
 # Buffers of at least this many bytes are placed in huge pages.
 LARGE = 1 << 22
 
@@ -48,7 +45,8 @@ LARGE = 1 << 22
 class TensorInfo:
     """One tensor: its name, dtype (by its safetensors name), shape, bytes, and offset in bytes in its file's data.
 
-    The offset is 0 for a tensor that is in no safetensors file.
+    The offset is 0 for a tensor that is in no safetensors file. packed: the form in which a decoded tensor is stored,
+    such as "gptq-4bit"; "" for plain numbers.
     """
 
     name: str
@@ -56,6 +54,7 @@ class TensorInfo:
     shape: tuple[int, ...]
     nbytes: int
     offset: int = 0
+    packed: str = ""
 
     @property
     def row_nbytes(self) -> int:
@@ -74,7 +73,7 @@ class TensorStore(Protocol):
     ref: the model's name, as the user gave it. revision: the Hub's commit, None for other models. config: the parsed
     config.json. format: how the weights are stored, such as "safetensors", or "memory". folder: where config.json is,
     None for a model in memory. main_file: the name of the one file of weights, or of their index; "" in memory.
-    offline: whether downloads are forbidden. lanes: how many reads at once make it faster.
+    offline: whether downloads are forbidden.
     """
 
     ref: str
@@ -84,7 +83,11 @@ class TensorStore(Protocol):
     folder: Path | None
     main_file: str
     offline: bool
-    lanes: int
+
+    @property
+    def lanes(self) -> int:
+        """How many reads at once make it faster."""
+        ...
 
     @property
     def names(self) -> Collection[str]:
@@ -213,21 +216,31 @@ class ModuleStore:
 def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
     """The shape of a tensor of floating-point numbers. Reads at most the header of a file.
 
-    Raises UnsupportedModelError for a tensor of other numbers, such as a quantised one.
+    Raises UnsupportedModelError for a tensor of other numbers, such as one that is packed in an unknown way.
     """
     info = store.info(name)
-    if info.dtype not in FLOATS or PACKED.search(info.name):
+    if info.dtype not in FLOATS:
         raise UnsupportedModelError(
-            f"{store.ref}: {info.name} is stored as {info.dtype} ({stated_quantisation(store.config)}), expected "
-            f"{', '.join(FLOATS)}; quantised weights are not supported yet, give the model without quantisation"
+            f"{store.ref}: {info.name} is stored as {info.dtype} ({stated_quantisation(store.config) or 'quantised'}), "
+            f"expected {', '.join(FLOATS)}, or a weight with its scales; give the model without quantisation"
         )
     return info.shape
 
 
+def quantisation_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What config.json states about quantisation: its own table, or that of MLX; {} if it states nothing."""
+    for name in ("quantization_config", "compression_config", "quantization"):
+        stated = config.get(name)
+        if stated is not None:
+            return stated if isinstance(stated, Mapping) else {"quant_method": "quantised"}
+    return {}
+
+
 def stated_quantisation(config: Mapping[str, Any]) -> str:
-    """The name of the quantisation that config.json states, such as "awq"; "quantised" if it states none."""
-    stated = config.get("quantization_config")
-    return str(stated.get("quant_method") or "quantised") if isinstance(stated, Mapping) else "quantised"
+    """The name of the quantisation that config.json states, such as "awq"; "" if it states none."""
+    stated = quantisation_settings(config)
+    usual = "mlx" if "quantization" in config else "quantised"
+    return str(stated.get("quant_method") or usual) if stated else ""
 
 
 class Extent(NamedTuple):

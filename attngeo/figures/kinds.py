@@ -79,6 +79,7 @@ class PlotOptions(Options):
 # What makes the rows of a figure → the command that writes files of them.
 SOURCES = {
     "score": "attngeo score -o FILE", "matrix": "attngeo score", "pretrain": "attngeo pretrain",
+    "gradients": "attngeo gradients -o FILE", "pairs": "attngeo gradients --pairs-output FILE",
     "analogy": "attngeo analogy -o FILE", "explain": "attngeo analogy --explain CORPUS -o FILE",
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
     "encodings": "attngeo tabular fit --encodings-output FILE, or a folder of --save",
@@ -191,6 +192,16 @@ FIGURES: dict[str, FigureSpec] = {
             name="training-layers", draw="training:draw_training_layers", source="pretrain", columns=TRAINED,
             description="{score} of each layer against the training step (Fig. 3, S5)",
             options=("score", "where", "over"),
+        ),
+        FigureSpec(
+            name="updates", draw="scores:draw_updates", source="gradients", columns=(*SCORED, "objective"),
+            description="{score} of the updates that a text asks of each layer, with quartiles over heads and chance",
+            options=("score", "where"),
+        ),
+        FigureSpec(
+            name="pairs", draw="scores:draw_pairs", source="pairs", options=("layer", "head", "where"),
+            columns=("model", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta"),
+            description="gradient of each pair of tokens of a sequence, by its attention logit, as a map",
         ),
         FigureSpec(
             name="analogies", draw="analogies:draw_analogies", source="analogy", options=WHERE,

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING
 from attngeo import import_when_used
 
 if TYPE_CHECKING:
-    from attngeo.gradients.measuring import Gradients as Gradients, measure as measure, read_batches as read_batches
+    from attngeo.gradients.measuring import (
+        GradientCallback as GradientCallback,
+        Gradients as Gradients,
+        measure as measure,
+        read_batches as read_batches,
+    )
 else:
     __getattr__, __dir__ = import_when_used(__name__)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,9 +21,10 @@ from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import COMPANIONS, read_tokeniser
 from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelError, UsageError
 from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
-from attngeo.gradients.recording import Batch, SiteGradients, record_gradients
+from attngeo.gradients.recording import LESS, Batch, SiteGradients, record_gradients
 from attngeo.gradients.statistics import tabulate_site
 from attngeo.options import takes
+from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.models import HEADS, check_length
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import NO_LABEL, SeededMaskingCollator, StreamedSequences, build_sequences
@@ -36,6 +38,8 @@ from attngeo.verification.running import borrow_model, load_model, silence_libra
 TOKENS_AT_ONCE = 1024
 # Share of tokens that are masked (Devlin et al. 2019).
 MASKED = 0.15
+# The columns that a training has no need of.
+NOT_TRAINED = ("model", "revision", "model_type", "objective", "key_head", "d_model", "note")
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def measure(
             batches = read_batches(tokeniser, options.replace(objective=objective))
             _check_batches(running, batches, options, store.ref)
             report(Progress("score", f"gradients of {type(running).__name__}"))
-            with explain_memory("lower the number of sequences or their length"):
+            with explain_memory(LESS):
                 recorded = record_gradients(running, batches, objective, ref=store.ref)
         generator, rows = torch.Generator().manual_seed(options.seed), []
         for done, site in enumerate(recorded.sites):
@@ -159,18 +163,19 @@ def find_objective(model: PreTrainedModel, ref: str) -> Objective:
 
     Raises UnsupportedModelError if it has no head of a language model, or is an encoder with a decoder.
     """
-    name, kinds = type(model).__name__, list[Any]()
-    for objective in ("mlm", "clm"):
-        kind = HEADS[objective][1].get(type(model.config), ())
-        kinds += kind if isinstance(kind, tuple) else [kind]
-        if type(model) in kinds and not getattr(model.config, "is_encoder_decoder", False):
-            return objective
-    names = " or ".join(dict.fromkeys(kind.__name__ for kind in kinds)) or "another model type"
+    kinds = list[Any]()
     if getattr(model.config, "is_encoder_decoder", False):
-        reason, names = "is an encoder with a decoder", "a model of one of the two"
+        reason, expected = "is an encoder with a decoder", "a model of one of the two"
     else:
+        for objective in ("mlm", "clm"):
+            kind = HEADS[objective][1].get(type(model.config), ())
+            kinds += kind if isinstance(kind, tuple) else [kind]
+            if type(model) in kinds:
+                return objective
         reason = "has no head of a language model"
-    raise UnsupportedModelError(f"{ref}: {name} {reason}, expected {names}; attngeo score reads its weights")
+        expected = " or ".join(dict.fromkeys(kind.__name__ for kind in kinds)) or "another model type"
+    name = type(model).__name__
+    raise UnsupportedModelError(f"{ref}: {name} {reason}, expected {expected}; attngeo score reads its weights")
 
 
 def _open_tokeniser(store: TensorStore) -> PreTrainedTokenizerBase:
@@ -201,11 +206,7 @@ def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -
             "sequences",
             "seq_len",
         )
-    examples = (
-        list(islice(iter(data), wanted))
-        if isinstance(data, StreamedSequences)
-        else [*map(data.__getitem__, range(wanted))]
-    )
+    examples = list(islice(iter(data), wanted))
     collate = SeededMaskingCollator(tokeniser, mlm=masked, mlm_probability=MASKED, mask_seed=options.seed)
     at_once = max(TOKENS_AT_ONCE // length, 1)
     batches: list[Batch] = [collate.torch_call(examples[at : at + at_once]) for at in range(0, wanted, at_once)]
@@ -223,3 +224,39 @@ def _check_batches(model: PreTrainedModel, batches: list[Batch], options: Gradie
             f"{ref}: its tokeniser gives the number {largest}, expected less than the {known} of its vocabulary; the "
             "tokeniser and the weights do not belong together"
         )
+
+
+class GradientCallback(AttentionGeometryCallback):
+    """Scores the updates that fixed batches ask of the model that a Trainer trains, before the first and at every log.
+
+    batches, objective: as for `record_gradients`; `read_batches` makes them of a text. file: as for
+    `AttentionGeometryCallback`, beside which it may be used. The table has the step and the columns of `measure` that
+    tell rows apart or are numbers; loss is that of the batches. Trackers get the medians, `update_symmetry_median`. The
+    training is the same with and without it.
+
+    Raises UnsupportedModelError when training begins for a model that `record_gradients` refuses or that is sharded.
+    """
+
+    TITLE = "Updates of attention during training"
+    PREFIX = "update_"
+
+    def __init__(
+        self, batches: Sequence[Batch], objective: Objective, *, file: str | Path = "gradients.parquet"
+    ) -> None:
+        super().__init__(file=file)
+        self._batches, self._objective = batches, objective
+
+    def _list_columns(self) -> tuple[str, ...]:
+        return ("step", *[name for name in gradient_columns() if name not in NOT_TRAINED])
+
+    def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
+        if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+            raise UnsupportedModelError(
+                f"{type(model).__name__}: its weights are sharded, and gradients require whole ones; measure the "
+                "checkpoints that the training saves"
+            )
+        if not is_first:
+            return []
+        recorded, generator = record_gradients(model, self._batches, self._objective), torch.Generator().manual_seed(0)
+        rows = [row | {"loss": recorded.loss} for site in recorded.sites for row in tabulate_site(site, generator)]
+        return [{name: row[name] for name in self._list_columns() if name in row} for row in rows]

@@ -19,9 +19,8 @@ Source: Saponati et al. 2025 (arXiv 2502.10927), Proposition 2.1.
 
 from __future__ import annotations
 
-import inspect
+import math
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -36,16 +35,19 @@ from transformers.masking_utils import eager_mask
 
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.choices import Objective
+from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL
 from attngeo.scores.weights import sites_of
+from attngeo.verification.running import evaluate
 
 # The name of our attention function in transformers, and that of each model's own one in its modeling file.
 FUNCTION, OWN = "attngeo_gradients", "eager_attention_forward"
 # The roles of the weight that reads the input of attention; the second one is of multi-head latent attention.
 READERS = ("q", "q_a")
+LESS = "lower the number of sequences or their length"
 Batch = Mapping[str, Tensor]
 
 
@@ -70,23 +72,16 @@ class Recorded(NamedTuple):
     left_out: dict[str, str]
 
 
-class _Call(NamedTuple):
-    """One call of an attention module. added: the zeros that its logits were given, [S, heads, N, N]."""
-
-    x: Tensor
-    added: Tensor
-    factor: Tensor | None
-    seen: Tensor
-
-
 @dataclass
 class _CallRecorder:
-    """What `_attend` notes. sites: of each attention module. inputs: of the projection that ran last, by site."""
+    """What `_attend` notes. sites: of each module around a layer that reads the input of attention. inputs: what these
+    layers read last, by the module of the site. calls: β is still the zeros that were added to the logits.
+    """
 
     objective: Objective
-    sites: Mapping[nn.Module, int]
-    inputs: dict[int, Tensor] = field(default_factory=dict)
-    calls: dict[int, list[_Call]] = field(default_factory=lambda: defaultdict(list))
+    sites: Mapping[nn.Module, AttentionSite]
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    calls: list[SiteGradients] = field(default_factory=list)
 
 
 _RECORDER: ContextVar[_CallRecorder] = ContextVar("_RECORDER")
@@ -104,16 +99,14 @@ def _attend(
         raise UnsupportedModelError(f"the file of {type(module).__name__} has no function {OWN}")
     size = (*query.shape[:3], key.shape[2])
     added = query.new_zeros(size, requires_grad=True)
-    output, weights = own(
-        module, query, key, value, added + _fit_mask(attention_mask, query.new_zeros(size[2:]), recorder.objective),
-        **about,
-    )  # fmt: skip
-    number = recorder.sites.get(module)
-    if number is not None and number in recorder.inputs:
-        cap = about.get("softcap")
-        factor = None if cap is None else _cap_slope(query, key, about.get("scaling"), cap)
-        x = recorder.inputs[number].detach().reshape(len(query), -1, recorder.inputs[number].shape[-1])
-        recorder.calls[number].append(_Call(x, added, factor, weights.detach() != 0))
+    mask = _fit_mask(attention_mask, query.new_zeros(size[2:]), recorder.objective)
+    cap = about.get("softcap")
+    slope = 1 if cap is None else _cap_slope(query, key, about.get("scaling"), cap)  # the mask comes after the cap
+    output, weights = own(module, query, key, value, mask + added * slope, **about)
+    site = recorder.sites.get(module)
+    if site is not None and site.module in recorder.inputs:
+        x = recorder.inputs[site.module].detach()
+        recorder.calls.append(SiteGradients(site, x.reshape(len(query), -1, x.shape[-1]), added, weights.detach() != 0))
     return output, weights
 
 
@@ -159,22 +152,26 @@ def record_gradients(
     sites, left_out = sites_of(ModuleStore(model))
     sites = [site for site in sites if not site.is_cross]
     predicted = sum(int((_labels(batch, objective) != NO_LABEL).sum()) for batch in batches)
-    parts: dict[int, list[SiteGradients]] = defaultdict(list)
+    parts: dict[str, list[SiteGradients]] = {site.module: [] for site in sites}
     loss = 0.0
-    with _evaluating(model), _replace_attention(model, ref), torch.enable_grad():
+    with evaluate(model), _replace_attention(model, ref), torch.enable_grad():
         for batch in batches:
             with _follow(model, sites, objective) as recorder:
                 share = _compute_loss(model, batch, objective, ref) / max(predicted, 1)
             loss += float(share.detach())
-            for number, part in _differentiate(share, recorder, sites):
-                parts[number].append(part)
-    if loss != loss or loss == float("inf"):
+            for part in _differentiate(share, recorder.calls):
+                parts[part.site.module].append(part)
+    if not math.isfinite(loss):
         raise CorruptCheckpointError(f"{ref}: the loss is {loss}, expected a number; check the weights")
-    if not parts:
+    if not any(parts.values()):
         raise _explain_no_attention(model, ref)
     reason = f"no attention through transformers' functions in {type(model).__name__}"
-    left_out |= {site.module: reason for number, site in enumerate(sites) if number not in parts}
-    return Recorded(loss, [_join(parts[number]) for number in sorted(parts)], left_out)
+    left_out |= {name: reason for name, members in parts.items() if not members}
+    joined = [
+        SiteGradients(members[0].site, *map(torch.cat, list(zip(*members, strict=True))[1:]))
+        for members in parts.values() if members
+    ]  # fmt: skip
+    return Recorded(loss, joined, left_out)
 
 
 def _labels(batch: Batch, objective: Objective) -> Tensor:
@@ -186,7 +183,8 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective, re
     """The cross-entropy of one batch, summed over what is predicted."""
     ids = batch["input_ids"].to(model.device)
     try:
-        logits = model(input_ids=ids, **({"use_cache": False} if _takes_cache(model) else {})).logits
+        with explain_memory(LESS):
+            logits = model(input_ids=ids).logits
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
             f"{ref}: {type(model).__name__} does not run on {len(ids)} × {ids.shape[1]} tokens, expected logits of a "
@@ -199,72 +197,39 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective, re
     return F.cross_entropy(wide, labels[chosen], reduction="sum")
 
 
-def _takes_cache(model: PreTrainedModel) -> bool:
-    return "use_cache" in inspect.signature(model.forward).parameters
-
-
-def _differentiate(
-    loss: Tensor, recorder: _CallRecorder, sites: Sequence[AttentionSite]
-) -> Iterator[tuple[int, SiteGradients]]:
-    """The gradients of each call, with the number of its site. Nothing is added to the gradients of parameters."""
-    calls = [(number, call) for number, calls in recorder.calls.items() for call in calls]
+def _differentiate(loss: Tensor, calls: list[SiteGradients]) -> list[SiteGradients]:
+    """The calls with their gradients, without those that the loss does not depend on. Parameters get none."""
     if not calls or not loss.requires_grad:
-        return
-    gradients = torch.autograd.grad(loss, [call.added for _, call in calls], allow_unused=True)
-    for (number, call), gradient in zip(calls, gradients, strict=True):
-        if gradient is not None:
-            beta = gradient if call.factor is None else gradient * call.factor
-            yield number, SiteGradients(sites[number], call.x, beta, call.seen)
-
-
-def _join(parts: list[SiteGradients]) -> SiteGradients:
-    x, beta, seen = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "beta", "seen"))
-    return SiteGradients(parts[0].site, x, beta, seen)
+        return []
+    gradients = torch.autograd.grad(loss, [call.beta for call in calls], allow_unused=True)
+    return [call._replace(beta=beta) for call, beta in zip(calls, gradients, strict=True) if beta is not None]
 
 
 @contextmanager
 def _follow(model: nn.Module, sites: Sequence[AttentionSite], objective: Objective) -> Iterator[_CallRecorder]:
-    """Inside, `_attend` notes what the modules of these sites compute."""
-    readers = [_find_reader(model, site) for site in sites]
-    modules = {
-        module: number
-        for name, module in model.named_modules()
-        for number, (reader, _) in enumerate(readers)
-        if reader == name or reader.startswith(f"{name}.")
-    }
-    # Of the modules around a reader, only one calls the attention function; those around several sites never do.
-    recorder = _CallRecorder(objective, modules)
+    """Inside, `_attend` notes what the modules of these sites compute.
 
-    def note(number: int) -> Any:
-        return lambda _, arguments: recorder.inputs.__setitem__(number, arguments[0])
+    Of the modules around a reader, only one calls the attention function, and it is around no other.
+    """
+    modules, owners = dict(model.named_modules()), dict[nn.Module, AttentionSite]()
+    recorder = _CallRecorder(objective, owners)
+
+    def note(site: AttentionSite) -> Any:
+        return lambda _, arguments: recorder.inputs.__setitem__(site.module, arguments[0])
 
     token = _RECORDER.set(recorder)
     try:
         with ExitStack() as hooks:
-            for number, (_, module) in enumerate(readers):
-                hooks.callback(module.register_forward_pre_hook(note(number)).remove)
+            for site in sites:
+                weight = next(site.tensors[role] for role in READERS if role in site.tensors)
+                reader = weight.rpartition(".")[0]
+                hooks.callback(modules[reader].register_forward_pre_hook(note(site)).remove)
+                while reader:
+                    owners[modules[reader]] = site
+                    reader = reader.rpartition(".")[0]
             yield recorder
     finally:
         _RECORDER.reset(token)
-
-
-def _find_reader(model: nn.Module, site: AttentionSite) -> tuple[str, nn.Module]:
-    """The layer that projects the input of a site, with its name."""
-    weight = next(site.tensors[role] for role in READERS if role in site.tensors)
-    name = weight.rpartition(".")[0]
-    return name, model.get_submodule(name)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @contextmanager

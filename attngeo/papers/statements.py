@@ -105,10 +105,8 @@ def difference(left: Any, right: Any) -> float:
 
 def shortfall(values: Iterable[float], least: float = 0.0) -> float:
     """How far the smallest value is below `least`; 0 if it is not. NaN if a value is NaN."""
-    import numpy as np
-
-    numbers = np.asarray(list(values), dtype=float)
-    return math.nan if np.isnan(numbers).any() else max(0.0, least - float(numbers.min()))
+    numbers = [float(value) for value in values]
+    return math.nan if any(map(math.isnan, numbers)) else max(0.0, least - min(numbers))
 
 
 Check = TypeVar("Check", bound=Callable[..., Residuals])

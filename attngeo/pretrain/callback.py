@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 import torch
@@ -52,6 +52,10 @@ class AttentionGeometryCallback(TrainerCallback):
     Under DDP and FSDP all processes gather the weights, and the first one computes and writes.
     """
 
+    TITLE: ClassVar[str] = "Attention scores during training"
+    # In front of the names that trackers get.
+    PREFIX: ClassVar[str] = ""
+
     def __init__(self, *, file: str | Path = FILE, stack: str | None = None) -> None:
         if Path(file).suffix != ".parquet":
             raise UsageError(f"{file}: expected a name ending in .parquet")
@@ -70,9 +74,9 @@ class AttentionGeometryCallback(TrainerCallback):
     @property
     def frame(self) -> pd.DataFrame:
         """The rows so far."""
-        frame = pd.DataFrame(self._rows, columns=list(geometry_columns()))
+        frame = pd.DataFrame(self._rows, columns=list(self._list_columns()))
         frame = frame.astype({name: "Int64" for name in ("step", *INTEGERS) if name in frame})
-        frame.attrs = {"title": "Attention scores during training"}
+        frame.attrs = {"title": self.TITLE}
         return frame
 
     def on_train_begin(
@@ -112,20 +116,29 @@ class AttentionGeometryCallback(TrainerCallback):
     def _record(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, loss: float
     ) -> None:
-        weights = model.state_dict()
-        gathered = [
-            {name: _gather(weights[name])[rows] for name, rows in site.reads.items()} for site in self._sites
-        ]  # all processes take part
+        scores = self._measure(model, is_first=state.is_world_process_zero)
         if not state.is_world_process_zero:
             return
-        scores = [row for site, tensors in zip(self._sites, gathered, strict=True) for row in _score(site, tensors)]
         self._rows += [{"step": state.global_step, "loss": loss} | row for row in scores]
         path = self._path(args)
         path.parent.mkdir(parents=True, exist_ok=True)
         tables.write_table(self.frame, path)
         spread = spread_of(pd.DataFrame(scores))
-        self.medians = {name: spread[name] for name in statistics(["median"])}
+        self.medians = {f"{self.PREFIX}{name}": spread[name] for name in statistics(["median"])}
         self._log_to_trackers(args, state, control, model)
+
+    def _list_columns(self) -> tuple[str, ...]:
+        return geometry_columns()
+
+    def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
+        """The rows of this step; only those of the first process are used."""
+        weights = model.state_dict()
+        gathered = [
+            {name: _gather(weights[name])[rows] for name, rows in site.reads.items()} for site in self._sites
+        ]  # all processes take part
+        if not is_first:
+            return []
+        return [row for site, tensors in zip(self._sites, gathered, strict=True) for row in _score(site, tensors)]
 
     def _log_to_trackers(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel

@@ -20,6 +20,7 @@ from attngeo.checkpoints.reference import HubAccess, is_path, local_path
 from attngeo.choices import one_of
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
+from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
@@ -36,6 +37,7 @@ from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
 from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
 from attngeo.pretrain.options import (
     PATHS,
+    TEXT_DATA,
     ComparisonOptions,
     ImagePretrainOptions,
     TextPretrainOptions,
@@ -156,6 +158,21 @@ def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) 
         options = options.replace(questions=str(place.base / local_path(questions)))
     rows = attngeo.analogy(list(names), options=options, hub=place.hub, progress=place.progress).scores
     return ResultsAnswer.of(_rename_models(rows, names))
+
+
+def measure_gradients(options: GradientOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
+    """Updates of every layer and head that a text asks of some models."""
+    from attngeo.gradients import measure
+
+    names = {resolve_reference(model, place.base): model for model in models}
+    text = options.text if options.text in TEXT_DATA else resolve_reference(options.text, place.base)
+    frames = [
+        measure(name, options=options.replace(text=text), hub=place.hub, progress=place.progress).rows for name in names
+    ]
+    for frame in frames:
+        frame.attrs["text"] = options.text
+    rows = pd.concat([_rename_models(frame, names) for frame in frames], ignore_index=True)
+    return ResultsAnswer(rows, [origin for frame in frames for origin in ResultsAnswer.of(frame).origins])
 
 
 def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
@@ -22,7 +23,7 @@ from attngeo.choices import one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.options import Options, explain, first_problem
-from attngeo.papers.saponati2025.published import published_of, published_scores
+from attngeo.papers.saponati2025.published import published_of, published_scores, published_training
 from attngeo.papers.wibisono2023.tables import (
     ADVANTAGE_COLUMNS,
     LABELS,
@@ -30,17 +31,20 @@ from attngeo.papers.wibisono2023.tables import (
     measure_advantage,
     summarise_methods,
 )
+from attngeo.pretrain.curves import RUN_COLUMNS, layer_columns, summarise_layers, summarise_runs
 from attngeo.questions import QUESTIONS, Question
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.spec import score_names
-from attngeo.scores.summary import QUARTILES, Condition, statistic, summarise
+from attngeo.scores.summary import QUARTILES, Condition, statistic, statistics, summarise
 from attngeo.tables.read import explain_unknown_column
 
 Place = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
 # The columns that the rows of scores have.
 SCORES = ("model", "stack", "layer", "head")
+# The columns that the curves of trainings have.
+CURVES = (*RUN_COLUMNS, "step", "stack", "layer", "head", "loss")
 
 
 class View(NamedTuple):
@@ -82,6 +86,22 @@ def compare_with_published(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(erratum=[row.get("erratum", "") for row in values])[list(published_columns())]
 
 
+def compare_trainings(curves: pd.DataFrame) -> pd.DataFrame:
+    """One row for each run of a training, with the published results of that model on these data, if there are any.
+
+    Model and data are those of `attrs`, which results of `pretrain` have; columns without a value are left out.
+    """
+    runs = summarise_runs(curves)
+    data = re.split("[:@#]", str(curves.attrs.get("data")))[0]
+    published = published_training()
+    published = published[(published["model"] == curves.attrs.get("model")) & (published["data"] == data)]
+    beside = published.drop(columns=["model", "data"]).set_index(["objective", "init"]).add_suffix("_published")
+    medians = [statistic(score, "median", heads=heads) for heads in (False, True) for score in score_names()]
+    measured = [name for name in runs if name not in statistics(QUARTILES)]
+    table = runs[[*measured, *medians]].join(beside, on=["objective", "init"])
+    return table.dropna(axis="columns", how="all")
+
+
 def _with_labels(columns: Iterable[str]) -> Callable[[Collection[str] | None], tuple[str, ...]]:
     """The columns of a table of methods: the labels of settings that the results have, and these."""
     return lambda names: (*(name for name in LABELS if names is None or name in names), *columns)
@@ -95,6 +115,13 @@ VIEWS = {
     ),
     "published": View(
         "medians over layers, measured and published", SCORES, lambda _: published_columns(), compare_with_published
+    ),
+    "runs": View(
+        "losses of each run, and the published ones", CURVES, lambda _: None, compare_trainings,
+    ),
+    "layers": View(
+        "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVES,
+        lambda _: layer_columns(), summarise_layers,
     ),
     "methods": View(
         "mean and standard deviation of each method, and the published mean", ("method", "accuracy"),
@@ -181,7 +208,7 @@ class TableBlock(Table):
     """A table of results. show: a key of `VIEWS`."""
 
     of: str
-    show: Literal["rows", "summary", "published", "methods", "advantage"] = "rows"
+    show: Literal["rows", "summary", "published", "runs", "layers", "methods", "advantage"] = "rows"
     columns: list[str] | None = Field(default=None, min_length=1)
     where: Where = Field(default={})
     caption: str = ""
@@ -328,8 +355,12 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
         other = "; or model, the folder of one" if spec.from_saved else ""
         yield (*place, "of"), f"is missing, expected the name of a [[results]] table{other}"
     elif figure.of is not None:
-        needs, where = spec.required_columns(options), [name for name in options.where or () if name not in spec.beside]
-        yield from _check_reference(recipe, place, figure.of, needs, figure.models, where)
+        try:
+            where, _ = spec.split_where(options)
+        except UsageError as error:
+            yield (*place, "where"), str(error)
+            return
+        yield from _check_reference(recipe, place, figure.of, spec.required_columns(options), figure.models, where)
 
 
 def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tuple[Place, str]]:
@@ -383,6 +414,8 @@ def _describe_problem(error: ValidationError) -> tuple[Place, str]:
         case "union_tag_not_found" | "union_tag_invalid":
             got = f", got {problem['ctx']['tag']!r}" if "tag" in problem["ctx"] else ""
             return (*place, "command"), f"expected one of: {', '.join(QUESTIONS)}{got}"
+        case "missing":
+            return place, "is missing"
         case "string_pattern_mismatch":
             return place, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
     return place, str(explain(kind, problem | {"loc": within}))

@@ -113,7 +113,9 @@ def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
         try:
             rows = read_parquet(path)
             log.info("%s: kept from the report that was interrupted", path.stem)
-            return ResultsAnswer(rows, rows.attrs.pop("origins"))
+            origins = rows.attrs.pop("origins")
+            rows.attrs = dict(origins[0]) if len(origins) == 1 else {}
+            return ResultsAnswer(rows, origins)
         except (OSError, ValueError, KeyError):
             pass  # a broken file: the question is asked again
     answer = request.question.find_function()(

@@ -18,7 +18,7 @@ from torch.nn.functional import softplus
 from attngeo.bounds import available_memory
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import HubAccess
-from attngeo.checkpoints.store import TensorStore, float_shape
+from attngeo.checkpoints.store import TensorStore, count_rows_nbytes, float_shape
 from attngeo.choices import Convention
 from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
@@ -294,13 +294,13 @@ def read_ahead(
     """Each site with its tensors, in this order; the next ones are read while the caller works on this one.
 
     device: where the caller computes. A CUDA device has the tensors already; others leave them on the CPU.
-    memory: bytes, in the checkpoint's dtype, of the layers in flight: those that are read or copied, and the one that
+    memory: bytes, after decoding, of the layers in flight: those that are read or copied, and the one that
     the caller works on. None is a quarter of what is free. There is always one layer, however large, and never more
     than can be worked on at once. report: called before each site.
     Raises what a read raises, when its site comes.
     """
     transfer = Transfer(device)
-    sizes = [store.fetched(site.reads) for site in sites]
+    sizes = [count_rows_nbytes({name: store.info(name) for name in site.reads}, site.reads) for site in sites]
     total, done, room = sum(sizes), 0, _free_quarter(device) if memory is None else memory
     ahead = store.lanes + transfer.is_needed
     in_flight: deque[Future[Sent]] = deque()
@@ -357,8 +357,8 @@ def survey(model: str, progress: ProgressCallback = ignore_progress, *, hub: Hub
                     "key_heads": site.key_heads, "head_dim": site.head_dim, "d_model": site.d_model, "rule": site.rule,
                     "source": site.family.source or None, "bytes": store.fetched(site.reads), "notes": list(site.notes),
                     "tensors": {
-                        name: {"dtype": store.info(name).dtype, "shape": list(store.info(name).shape)}
-                        for name in site.tensors.values()
+                        name: {"dtype": info.packed or info.dtype, "shape": list(info.shape)}
+                        for name, info in ((name, store.info(name)) for name in site.tensors.values())
                     },
                 }
                 for site in sites

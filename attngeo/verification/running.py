@@ -78,10 +78,17 @@ def borrow_model(model: nn.Module, ref: str) -> Iterator[nn.Module]:
         _require_room(FLOAT32 * sum(t.numel() for t in tensors), ref)
         yield copy.deepcopy(model).to("cpu", torch.float32).eval()
         return
+    with evaluate(model):
+        yield model
+
+
+@contextmanager
+def evaluate(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        yield model
+        yield
     finally:
         for module in training:
             module.training = True
@@ -100,9 +107,9 @@ def _require_room(nbytes: int, ref: str) -> None:
     need, have = nbytes + ROOM, available_memory()
     if need > have:
         raise NotEnoughMemoryError(
-            f"{ref}: to verify it, the whole model is loaded in float32, which needs {need / 1e9:.1f} GB of memory; "
+            f"{ref}: to run it, the whole model is loaded in float32, which needs {need / 1e9:.1f} GB of memory; "
             f"{max(have, 0) / 1e9:.1f} GB are available; use a machine with more memory, or score it without "
-            "verification, which reads one layer at a time"
+            "running it, which reads one layer at a time"
         )
 
 
@@ -113,21 +120,21 @@ def _refuse_foreign(store: TensorStore) -> None:
         if store.config.get("auto_map"):
             raise UnsupportedModelError(
                 f"{ref}: model type {model_type!r} needs code from the Hub, which is not run; score it without "
-                "verification"
+                "running it"
             )
         raise UnsupportedModelError(
             f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}; score it without "
-            "verification, or install a version of transformers that has it"
+            "running it, or install a version of transformers that has it"
         )
-    if store.config.get("quantization_config"):
+    if stated_quantisation(store.config):
         raise UnsupportedModelError(
             f"{ref}: its weights are quantised ({stated_quantisation(store.config)}), so the running model does not "
-            "multiply what the file holds; give the model without quantisation, or score it without verification"
+            "multiply what the file holds; give the model without quantisation, or score it without running it"
         )
     if store.format != "safetensors" and store.main_file not in usual_names():
         raise UnsupportedModelError(
             f"{ref}: transformers does not load {store.main_file} under this name, expected one of: "
-            f"{', '.join(usual_names())}; rename it, or score it without verification"
+            f"{', '.join(usual_names())}; rename it, or score it without running it"
         )
 
 
@@ -152,7 +159,7 @@ def _choose_class(config: Any, ref: str) -> Any:
     except KeyError:
         raise UnsupportedModelError(
             f"{ref}: transformers {transformers.__version__} has no model class for {type(config).__name__}; "
-            "score it without verification"
+            "score it without running it"
         ) from None
 
 

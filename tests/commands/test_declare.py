@@ -10,11 +10,13 @@ from conftest import Command
 
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.embeddings.options import CbowOptions
+from attngeo.gradients.options import GradientOptions
 from attngeo.options import PANELS, Options, choices_of, options_of
 from attngeo.scores.spec import ScoreOptions
 
 COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,
+    "gradients": GradientOptions,
 }  # fmt: skip
 
 

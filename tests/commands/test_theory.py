@@ -81,11 +81,44 @@ def test_the_exit_code_is_1_if_a_statement_does_not_hold(
         (["lemma-1", "-o", "a.csv", "-o", "a.csv"], ["twice"]),
         (["lemma-1", "--format", "xml"], ["xml"]),
         (["lemma-1", "-q", "-v"], ["--quiet", "--verbose"]),
+        (["lemma-1", "--text", "toy"], ["--text", "lemma-1"]),
+        (["--text", "toy", "--seed", "3"], ["--text", "--seed"]),
+        (["--text", "text.csv", "-o", "text.csv"], ["text.csv"]),
     ],
 )
 def test_wrong_usage(inside: Command, tmp_path: Path, arguments: list[str], facts: list[str]) -> None:
     assert_fails(inside("theory", *arguments, cwd=tmp_path), 2, *facts)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_tokens_of_a_text(inside: Command, tmp_path: Path) -> None:
+    lines = [f"The {noun} is here today ." for noun in ("cat", "dog", "bird") for _ in range(9)]
+    (tmp_path / "text.txt").write_text("\n".join([*lines, *(f"w{number} v{number}" for number in range(20))]))
+    run = inside("theory", "--text", "text.txt", "-o", "rows.csv", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert_states(run.stderr, "note", 20, 48, "-o FILE")
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    assert_states(run.stdout.splitlines()[0], "text.txt", 48, 202)
+    first, second, *rest = csv.DictReader((tmp_path / "rows.csv").read_text("utf-8").splitlines())
+    assert len(rest) == 46
+    assert {first["token"], second["token"]} == {"The", "."}
+    sums = {row["token"]: (row["count"], row["context"], row["predicted"], row["ratio"]) for row in (first, second)}
+    assert sums == {"The": ("27", "135", "0", "inf"), ".": ("27", "0", "135", "0.0")}
+    printed = inside("theory", "--text", tmp_path / "text.txt", "--format", "json")
+    assert printed.stderr == ""
+    assert {row["token"]: row["ratio"] for row in json.loads(printed.stdout)}["The"] is None
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "facts"),
+    [(None, 3, ["text.txt", "toy"]), (b"one\ntwo\n", 4, ["text.txt", 2]), (b"\xff\xfe", 4, ["text.txt", "UTF-8"])],
+)
+def test_texts_that_cannot_be_counted(
+    inside: Command, tmp_path: Path, data: bytes | None, code: int, facts: list[object]
+) -> None:
+    if data is not None:
+        (tmp_path / "text.txt").write_bytes(data)
+    assert_fails(inside("theory", "--text", tmp_path / "text.txt"), code, *facts)
 
 
 def test_help_is_light_and_the_installed_command_runs(attngeo: Command) -> None:

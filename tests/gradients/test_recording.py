@@ -206,3 +206,15 @@ def test_models_that_do_not_use_the_function_are_refused_by_name(built: Build) -
     next(broken.parameters()).data.fill_(float("nan"))
     with pytest.raises(CorruptCheckpointError, match="loss is nan"):
         record_gradients(broken, [draw_batch()], "mlm")
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt_oss", "deepseek_v3", "mixtral", "gemma3_text", "cohere-qk-norm", "phi3", "olmo2", "gpt_bigcode-mha"]
+)
+def test_the_loss_is_that_of_the_model_itself(name: str, built: Build) -> None:
+    """Attention sinks, latent attention, sliding windows, norms of queries and keys: the model's own attention runs."""
+    model, batch = copy.deepcopy(built(name)), draw_batch()
+    recorded = record_gradients(model, [batch], "clm")
+    assert recorded.loss == pytest.approx(run_by_hand(model, batch, "clm").item(), rel=1e-4)
+    assert recorded.left_out == {}
+    assert all(part.beta.isfinite().all() and part.beta.any() for part in recorded.sites)

@@ -73,15 +73,15 @@ REFUSED: dict[str, Case] = {
     "a missing query": (without(Q0), CONFIG, CorruptCheckpointError, (Q0,)),
     "integers for weights": (
         {name: tensor.to(torch.int8) for name, tensor in weights().items()}, stated("bitsandbytes"),
-        UnsupportedModelError, (Q0, "I8", "bitsandbytes", "F64, F32, F16, BF16"),
+        CorruptCheckpointError, (Q0, "I8", "bitsandbytes", ".SCB", "missing"),
     ),
     "float8 weights": (
         {name: tensor.to(torch.float8_e4m3fn) for name, tensor in weights().items()}, stated("fp8"),
-        UnsupportedModelError, (Q0, "F8_E4M3", "fp8"),
+        CorruptCheckpointError, (Q0, "F8_E4M3", "fp8", "missing"),
     ),
     "packed weights": (
         {name.replace("weight", "qweight"): tensor.int() for name, tensor in weights().items()}, stated("gptq"),
-        UnsupportedModelError, ("gptq",),
+        CorruptCheckpointError, ("gptq",),
     ),
     "packed weights of an unstated method": (
         {name.replace("weight", "qweight"): tensor.int() for name, tensor in weights().items()},
@@ -89,7 +89,7 @@ REFUSED: dict[str, Case] = {
     ),
     "one layer quantised": (
         {name.replace("weight", "qweight") if ".1." in name else name: tensor for name, tensor in weights().items()},
-        stated("awq"), UnsupportedModelError, ("layers.1.self_attn.", "_proj.qweight", "awq"),
+        stated("awq"), CorruptCheckpointError, ("layers.1.self_attn.", "_proj.qweight", "F32", "awq"),
     ),
     "an unknown fused order": (
         {"h.0.attn.query_key_value.weight": torch.ones(72, 24)}, {"model_type": "mystery"}, UnsupportedModelError,

@@ -46,7 +46,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "explain": "trains small models of its own; a recipe reads its file",
         "dimensions": "option of --explain",
     },
-    "theory": {"names": "key `statements` of the results"},
+    "gradients": {
+        "model": "key `models` of the results",
+        "pairs_output": "a file for the figure `pairs`; a recipe reads it",
+    },
+    "theory": {"names": "key `statements` of the results", "text": "counts tokens; a recipe reads its file"},
     "pretrain": {"resume": "an interrupted report always resumes its runs"},
     "simulate": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
     "auto-mpg": {"fresh": "attngeo cache clear removes what a report would take from the result store"},

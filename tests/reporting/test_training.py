@@ -11,10 +11,14 @@ import pytest
 from support.reports import change, read_files
 from support.runs import small_options, write_config, write_text
 
+from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import InterruptedTrainingError, OutputError, UsageError
 from attngeo.pretrain import compare, runs
 from attngeo.pretrain.comparison import build_curves
+from attngeo.reporting.answers import Workplace
+from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
+from attngeo.reporting.results import collect_results
 
 OPTIONS = (
     'model = "config.json", data = "text.txt", steps = 4, batch_size = 8, grad_accum = 1, seq_len = 16, lr = 0.001, '
@@ -91,6 +95,14 @@ def test_a_run_is_kept_resumed_and_named_as_in_the_recipe(folder: Path, monkeypa
     assert (made["model"], made["data"], made["steps"], made["objective"]) == ("config.json", "text.txt", 4, "mlm")
     report = {name: content for name, content in read_files(folder / "out").items() if not name.startswith("runs/")}
     assert not any(str(folder).encode() in content for content in report.values())
+
+
+def test_answers_that_were_kept_know_what_was_trained(folder: Path) -> None:
+    """By its model and data, runs are put beside published ones."""
+    place = Workplace(base=folder, folder=folder / "out", hub=HubAccess(), progress=lambda _: None)
+    first, kept = (collect_results(read_recipe(folder / "r.toml"), place) for _ in range(2))
+    assert kept.find("curves").attrs["model"] == "config.json"
+    assert kept.origins == first.origins
 
 
 @pytest.mark.parametrize("place", ["", "elsewhere"])

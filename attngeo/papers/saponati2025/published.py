@@ -1,17 +1,25 @@
-"""The scores that the paper published, with their errata, for comparison with computed scores."""
+"""What the paper published, for comparison with own results: scores with their errata, and results of trainings."""
 
 from __future__ import annotations
 
 from importlib.resources import as_file, files
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
-FILE = "published.csv"
+from attngeo.choices import one_of
+from attngeo.errors import DataError, DataUnavailableError, first_line
+
+FILE, TRAINING_FILE = "published.csv", "published_training.csv"
 # The owners of the models that the tables name without an owner.
 OWNERS = ("albert", "distilbert", "eleutherai", "google-bert", "openai-community")
 SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), tables S4 and S5 and the authors' stored results per layer"
+TRAINING_SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), Table 1 and Table S3"
+# How the authors' files of losses call models and data sets, and the updates between two of their logs.
+STORED_MODELS = {"bert-mini": "bert_small", "bert": "bert"}
+STORED_DATA = {"jigsaw": "jigsaw", "wikipedia": "wikipedia", "redpajama": "red_pajama"}
+STORED_LOG = 200
 
 
 def published_scores() -> pd.DataFrame:
@@ -30,12 +38,55 @@ def published_scores() -> pd.DataFrame:
     All directionalities follow the published convention, which sums the excess of norms over the threshold.
     Source: see SOURCE.
     """
-    import pandas as pd
-
     with as_file(files(__package__) / FILE) as path:
         frame = pd.read_csv(path, keep_default_na=False, dtype={"erratum": str})
     frame.attrs = {"title": "Published scores", "source": SOURCE}
     return frame
+
+
+def published_training() -> pd.DataFrame:
+    """The published results of trainings from default and symmetric weights: Table 1 (texts) and Table S3 (images).
+
+    Columns: model, data, objective and init as `attngeo pretrain` calls them; final_loss of training; speed_up, a share
+    (missing for default weights, and for images); eval_loss and eval_accuracy of images. Source: see TRAINING_SOURCE.
+    """
+    with as_file(files(__package__) / TRAINING_FILE) as path:
+        frame = pd.read_csv(path)
+    frame.attrs = {"title": "Published trainings", "source": TRAINING_SOURCE}
+    return frame
+
+
+def read_published_losses(path: str | Path, model: str, data: str) -> pd.DataFrame:
+    """The published losses of an encoder from default and symmetric weights, as rows that `training` figures take.
+
+    path: a CSV file of the authors' stored losses, which is no part of attngeo: a row for each 200 updates, and columns
+    such as bert_small--encoder--jigsaw--symmetric-init. model, data: keys of STORED_MODELS and STORED_DATA.
+
+    Returns the columns objective, init ("default, published" …), seed, step, stack, layer, head and loss. Raises
+    UsageError for another model or data set, DataUnavailableError if there is no such file, DataError if it lacks the
+    columns. Source: Saponati et al. 2025, Fig. S5a.
+    """
+    model, data = one_of("model", model, STORED_MODELS), one_of("data", data, STORED_DATA)
+    name = f"{STORED_MODELS[model]}--encoder--{STORED_DATA[data]}"
+    columns = {"default": name, "symmetric": f"{name}--symmetric-init"}
+    try:
+        stored = pd.read_csv(path, usecols=list(columns.values()), dtype="float64")
+    except OSError as error:
+        raise DataUnavailableError(
+            f"{path} cannot be read ({first_line(error)}); give the CSV file of losses"
+        ) from None
+    except ValueError as error:
+        raise DataError(
+            f"{path}: {first_line(error)}; expected numbers in the columns {' and '.join(columns.values())}"
+        ) from None
+    runs = []
+    for init, column in columns.items():
+        losses = stored[column].dropna()
+        runs.append(pd.DataFrame({
+            "objective": "mlm", "init": f"{init}, published", "seed": 0, "step": (losses.index + 1) * STORED_LOG,
+            "stack": "encoder", "layer": 0, "head": pd.NA, "loss": losses,
+        }))  # fmt: skip
+    return pd.concat(runs, ignore_index=True)
 
 
 def published_of(model: str, role: str) -> dict[str, Any] | None:

@@ -259,6 +259,7 @@ def check_remark_s1_13(seed: int = 0, *, trials: int = TRIALS, correlation: floa
         both, rest = int(np.outer(hidden, hidden).sum()) - count, int(np.outer(hidden, ~hidden).sum())
         errors += [difference(both, count * (count - 1)), difference(rest, count * (MANY - count))]
         errors.append(max(0.0, abs(both / rest - share / (1 - share)) - 1 / (MANY - count)))
+        errors.append(max(0.0, abs(both / (both + rest) - share) - 1 / MANY))
     ratios = np.array(MASKED) / (1 - np.array(MASKED))
     shown = ", ".join(f"{share:.0%}: {ratio:.0%}" for share, ratio in zip(MASKED, ratios, strict=True))
     scores = ", ".join(f"{score.mean:.2f}" for score in _masked_symmetries(random, correlation))

@@ -1,0 +1,189 @@
+"""What one weight in packed form is: its tensors, its shape, the rows that it needs, and how they are decoded.
+
+Every method keeps small codes, and scales for groups of them. A weight is (code - zero) · scale, in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attngeo.checkpoints.store import TensorInfo
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+
+WORDS = ("I32", "U32")
+FLOAT_SCALES = ("F32", "F16", "BF16")
+# The numbers of E2M1 by their code; four more bits of sign and magnitude make 16.
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The tensors that make one weight, and what config.json states about them.
+
+    name: of the weight. settings: of its quantisation. infos: role → the stored tensor. read_stored:
+    the numbers of a small tensor by its name. where: the model, for errors.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    infos: Mapping[str, TensorInfo]
+    read_stored: Callable[[str], Tensor]
+    where: str
+
+    def read(self, role: str) -> Tensor:
+        """The numbers of a small tensor, which tell the shape."""
+        return self.read_stored(self.infos[role].name)
+
+    def broken(self, problem: str) -> CorruptCheckpointError:
+        """The error about tensors that contradict one another."""
+        return CorruptCheckpointError(f"{self.where}: {self.name}: {problem}; download it again")
+
+    def unsupported(self, problem: str) -> UnsupportedModelError:
+        """The error about a form that is not decoded."""
+        return UnsupportedModelError(
+            f"{self.where}: {self.name}: {problem}, which is not supported; give the model without quantisation"
+        )
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A setting that is a whole number. Raises CorruptCheckpointError for any other value."""
+        value = self.settings.get(name, default)
+        if type(value) is not int:
+            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a whole number")
+        return value
+
+    def matrix(self, role: str, dtypes: tuple[str, ...]) -> tuple[int, int]:
+        """The shape of a tensor. Raises CorruptCheckpointError if it is no matrix of these numbers."""
+        info = self.infos[role]
+        if info.dtype not in dtypes or len(info.shape) != 2 or 0 in info.shape:
+            raise self.broken(
+                f"{info.name} is {info.dtype} {list(info.shape)}, expected a matrix of {' or '.join(dtypes)}"
+            )
+        return info.shape[0], info.shape[1]
+
+    def require_shape(self, role: str, *expected: tuple[int, ...]) -> None:
+        """Raise CorruptCheckpointError if a tensor has none of these shapes. A role without a tensor passes."""
+        info = self.infos.get(role)
+        if info is not None and info.shape not in expected:
+            raise self.broken(
+                f"{info.name} has shape {list(info.shape)}, expected {' or '.join(str(list(x)) for x in expected)}"
+            )
+
+    def count_groups(self, columns: int, size: int) -> int:
+        """Groups of `size` columns; size -1 is one group. Raises CorruptCheckpointError for another size below 1."""
+        if size == -1:
+            return 1
+        if size < 1:
+            raise self.broken(f"the configuration states group_size = {size}, expected at least 1, or -1")
+        return math.ceil(columns / size)
+
+
+def stated_widths(settings: Mapping[str, Any]) -> list[int]:
+    """The bits of codes that config.json states: for all layers, or for each of the groups of compressed-tensors."""
+    groups = settings.get("config_groups")
+    tables = [table for table in groups.values() if isinstance(table, Mapping)] if isinstance(groups, Mapping) else []
+    weights = [table["weights"] for table in tables if isinstance(table.get("weights"), Mapping)]
+    stated = [settings.get("bits"), *(table.get("num_bits") for table in weights)]
+    return [bits for bits in stated if type(bits) is int and 1 <= bits <= 8]
+
+
+class Packed:
+    """One weight in packed form, [outputs, inputs].
+
+    parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
+    may be missing. small: roles that are read to learn the shape. dtypes: of the codes. bits: of one code; None if only
+    the configuration states it. An instance has a `format`, as tables show it, and a `shape`.
+    """
+
+    parts: ClassVar[Mapping[str, tuple[str, ...]]]
+    optional: ClassVar[frozenset[str]] = frozenset()
+    small: ClassVar[tuple[str, ...]] = ()
+    dtypes: ClassVar[tuple[str, ...]]
+    bits: ClassVar[int | None] = None
+    format: str
+    shape: tuple[int, int]
+
+    def __init__(self, pieces: Pieces) -> None:
+        self.pieces = pieces
+
+    def needs(self, rows: slice) -> dict[str, slice]:  # noqa: ARG002 - some need fewer
+        """Role → the rows of its tensor that these rows of the weight need; by default all."""
+        return dict.fromkeys(self.pieces.infos, slice(None))
+
+    def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
+        """Rows of the weight, float32 [rows, inputs]. tensors: role → the rows that it `needs`.
+
+        Raises CorruptCheckpointError for scales that are no finite numbers, and for groups that do not exist.
+        """
+        raise NotImplementedError
+
+    def rescale(
+        self, codes: Tensor, scales: Tensor, zeros: Tensor | float = 0.0, *, groups: Tensor | None = None, size: int = 0
+    ) -> Tensor:
+        """(codes - zeros) · scales, float32 [rows, inputs].
+
+        codes: [rows, inputs]. scales: [rows, groups], and zeros a tensor like it, or one number. groups: the group of
+        each input; by default `size` inputs after one another make a group, and without a size all groups have as many.
+        """
+        scales = scales.float()
+        if not bool(scales.isfinite().all()):
+            raise self.pieces.broken("a scale is no finite number")
+        columns, count = codes.shape[1], scales.shape[1]
+        if groups is None and columns % count == 0 and size in (-1, 0, columns // count):
+            by_group = codes.reshape(len(codes), count, columns // count).float()
+            if isinstance(zeros, Tensor):
+                by_group -= zeros.unsqueeze(-1)
+            elif zeros:
+                by_group -= zeros
+            return by_group.mul_(scales.unsqueeze(-1)).reshape(codes.shape)
+        if groups is None:
+            groups = torch.arange(columns) // (size or math.ceil(columns / count))
+        groups = groups.long()
+        if len(groups) != columns or int(groups.min()) < 0 or int(groups.max()) >= count:
+            raise self.pieces.broken(f"its inputs are in groups that do not exist, expected groups 0 to {count - 1}")
+        return (codes.float() - (zeros[:, groups] if isinstance(zeros, Tensor) else zeros)) * scales[:, groups]
+
+
+def unpack(words: Tensor, bits: int, *, padded: bool = False) -> Tensor:
+    """The unsigned numbers of `bits` bits in 32-bit words [..., words], lowest bits first: [..., numbers].
+
+    They follow one another across the borders of words; padded: each word has 32 // bits of them, and unused bits.
+    """
+    if 8 % bits == 0:  # no number crosses the border of a byte
+        shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
+        shifted = words.contiguous().view(torch.uint8).unsqueeze(-1).bitwise_right_shift(shifts)
+    elif padded:
+        shifts = torch.arange(0, 32 - bits + 1, bits, dtype=torch.int32)
+        shifted = words.view(torch.int32).unsqueeze(-1).bitwise_right_shift(shifts)
+    else:  # 32 numbers fill as many words as they have bits
+        runs = torch.nn.functional.pad(words.view(torch.int32).long() & 0xFFFFFFFF, (0, -words.shape[-1] % bits))
+        runs = runs.view(*runs.shape[:-1], -1, bits)
+        first = torch.arange(32) * bits
+        at, shifts = first // 32, first % 32
+        high = runs[..., (at + 1).clamp(max=bits - 1)].bitwise_left_shift(32 - shifts)
+        shifted = runs[..., at].bitwise_right_shift(shifts).bitwise_or(high)
+    return shifted.bitwise_and(2**bits - 1).flatten(-2)
+
+
+def nibbles(packed: Tensor, *, high_first: bool = False) -> Tensor:
+    """The two numbers of 4 bits in each byte, uint8 [..., bytes] → [..., 2 · bytes]."""
+    parts = (packed >> 4, packed & 15) if high_first else (packed & 15, packed >> 4)
+    return torch.stack(parts, -1).flatten(-2)
+
+
+def fp4(codes: Tensor) -> Tensor:
+    """The numbers of E2M1 (a sign, two bits of exponent, one of fraction) by their codes."""
+    return torch.tensor([*FP4, *(-number for number in FP4)])[codes.long()]
+
+
+def exponents(scales: Tensor) -> Tensor:
+    """Scales as numbers: those of E8M0, in any of its dtypes, are powers of two. Code 255 is no number."""
+    if scales.dtype in (torch.uint8, torch.float8_e8m0fnu):
+        codes = scales.view(torch.uint8).float()
+        return torch.exp2(codes - 127).masked_fill(codes == 255, math.nan)
+    return scales.float()

@@ -1,0 +1,101 @@
+"""`attngeo gradients`: where a score comes from, as tables for people and files for programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from attngeo.bounds import printable
+from attngeo.checkpoints.reference import HubAccess
+from attngeo.gradients.options import GradientOptions
+from attngeo.scores.spec import SCORES
+
+from .declare import with_options
+from .messages import say
+from .outputs import Model, Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, file_option
+from .progress import Bar
+from .score import print_stacks
+from .tables import Cell, format_score, print_table, show_number, show_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PairsOutput = Annotated[
+    Path | None,
+    file_option("--pairs-output", help="Write the gradient of each pair of tokens of the first sequence, by its logit"),
+]
+# Titles of the columns of an update, as a terminal has room for them.
+TITLES = {
+    "column_spread": "columns", "row_spread": "rows", "beta_symmetry": "pairs", "context_share": "context",
+    "prediction_share": "predicted",
+}  # fmt: skip
+
+
+@with_options
+def gradients(
+    model: Model,
+    options: GradientOptions,
+    output: Output = None,
+    pairs_output: PairsOutput = None,
+    format: RowsFormat = OutputFormat.table,
+    hub: HubAccess = HubAccess(),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Score the updates that a text asks of every query-key matrix: where its scores come from.
+
+    The model runs on sequences of the text. With the gradient β of the loss by the attention logits and the inputs X of
+    attention, the update of W_qk is Xᵀ·β·X (Saponati et al. 2025, Proposition 2.1). It is scored as W_qk is. Chance is
+    the score if each row of β is shuffled. Columns and rows: variance of their norms, over the mean square. Pairs:
+    correlation of β of two tokens in both directions. Context and predicted: share of the first half of the positions.
+    Files, csv and json have the rows of heads, too.
+
+    Examples:
+        attngeo gradients demo:encoder
+        attngeo gradients demo:decoder --text notes.txt --seq-len 32 -o updates.csv
+        attngeo gradients ./checkpoint --text Salesforce/wikitext --objective clm
+        attngeo gradients demo:decoder --pairs-output pairs.parquet
+    """
+    pairs = [pairs_output] if pairs_output is not None else []
+    check_outputs([*(output or []), *pairs], inputs=[options.text])
+
+    from attngeo.gradients import measure
+
+    with Bar(model, quiet=quiet, verbose=verbose) as progress:
+        found = measure(model, options=options, hub=hub, progress=progress)
+    deliver_rows(
+        found.rows, output or [], format, _print_updates, [(found.tabulate_pairs(), path) for path in pairs]
+    )  # fmt: skip
+    for text in [] if quiet else _list_notes(found.rows):
+        say(f"note: {model}: {text}")
+
+
+def _print_updates(frame: pd.DataFrame) -> None:
+    """Print a line for each layer, and the quartiles of each stack."""
+    about = frame.attrs
+    size = f"{about['sequences']} × {about['seq_len']} tokens of {about['text']}"
+    parts = [about["model"], about["model_type"], about["objective"], f"loss {about['loss']:.3f}", size]
+    columns: list[tuple[str, Cell]] = [("stack", show_text("stack")), ("layer", show_text("layer"))]
+    for name, spec in SCORES.items():
+        columns.append((spec.label, _show_score(name, name)))
+        columns.append(("chance", _show_score(f"{name}_chance", name)))
+    columns += [(title, show_number(name, ".2f")) for name, title in TITLES.items()]
+    print_table(
+        frame[frame["head"].isna()], columns, title=printable(" · ".join(map(str, parts))), section=["stack"],
+        expendable=["stack", "predicted", "context", "rows", "columns", "pairs"],
+    )  # fmt: skip
+    print_stacks(frame)
+
+
+def _show_score(column: str, score: str) -> Cell:
+    return lambda row: format_score(row[column], score)
+
+
+def _list_notes(frame: pd.DataFrame) -> list[str]:
+    """What the table does not say: a foreign objective, what is left out, and caveats of the model."""
+    about: dict[Any, Any] = frame.attrs
+    notes = []
+    if about["objective"] != about["trained_on"]:
+        notes.append(f"it was trained on {about['trained_on']}; compare updates at equal loss, or along a training")
+    notes += [f"left out: {module}: {reason}" for module, reason in about["skipped"].items()]
+    return notes + [note for note in frame["note"].unique() if note]

@@ -1,0 +1,146 @@
+"""`attngeo gradients` as a user runs it: by command, by recipe, and its figures."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import Command
+from support.messages import assert_fails, refuses
+from transformers import BloomConfig, BloomForCausalLM
+
+import attngeo as library
+from attngeo.checkpoints.reference import locate_demo
+from attngeo.errors import DataError, UsageError
+from attngeo.gradients import measure
+from attngeo.gradients.options import gradient_columns
+from attngeo.pretrain.sources import open_text
+from attngeo.reporting.report import build_report
+
+SIZE = ("--sequences", 4, "--seq-len", 12)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Part of the embedded novels."""
+    path = tmp_path_factory.mktemp("text") / "part.txt"
+    path.write_text("\n".join(islice(open_text("austen").read_documents(), 200, 400)))
+    return path
+
+
+def test_the_table_fits_80_columns_and_files_have_the_rows_of_heads(
+    inside: Command, text: Path, tmp_path: Path
+) -> None:
+    files = tmp_path / "u.csv", tmp_path / "pairs.parquet"
+    run = inside("gradients", "demo:encoder", "--text", text, *SIZE, "-o", files[0], "--pairs-output", files[1])
+    assert (run.returncode, run.stderr) == (0, "")
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    assert "· mlm · loss" in run.stdout
+    assert "encoder, 12 heads" in run.stdout
+    rows = pd.read_csv(files[0])
+    assert list(rows.columns) == list(gradient_columns())
+    assert len(rows) == 15
+    shown = [line.split() for line in run.stdout.splitlines() if line.strip()[:1] in ("0", "1", "2")]
+    assert [float(line[1]) for line in shown] == pytest.approx(rows[rows["head"].isna()]["symmetry"], abs=1e-3)
+    assert len(pd.read_parquet(files[1])) == 3 * 4 * 12 * 12
+
+
+def test_rows_for_programs_are_those_of_the_library(inside: Command, text: Path) -> None:
+    run = inside("gradients", "demo:decoder", "--text", text, *SIZE, "--seed", 3, "--format", "csv")
+    assert run.returncode == 0
+    rows = measure("demo:decoder", text=str(text), sequences=4, seq_len=12, seed=3).rows
+    printed = pd.read_csv(io.StringIO(run.stdout))
+    assert printed["symmetry"].tolist() == pytest.approx(rows["symmetry"].tolist(), abs=1e-5)
+    foreign = inside("gradients", "demo:decoder", "--text", text, *SIZE, "--objective", "mlm", "--format", "json")
+    assert json.loads(foreign.stdout)[0]["loss"] > 8
+    assert "it was trained on clm" in foreign.stderr
+
+
+def test_what_cannot_be_measured_is_one_line_with_an_exit_code(inside: Command, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("a\n")
+    bloom, tokeniser = tmp_path / "bloom", locate_demo("encoder")
+    assert tokeniser is not None
+    BloomForCausalLM(BloomConfig(vocab_size=1024, hidden_size=16, n_layer=1, n_head=2)).save_pretrained(bloom)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokeniser / name, bloom / name)
+    cases = [
+        (4, ["demo:minilm"], ["BertModel", "head"]),
+        (4, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 64, "--seq-len"]),
+        (4, ["demo:encoder", "--text", text, "--sequences", 99_999], ["99999", "--sequences"]),
+        (3, ["demo:encoder", "--text", tmp_path / "none.txt"], ["none.txt"]),
+        (2, ["demo:encoder", "--sequences", 0], ["--sequences", 1]),
+        (2, ["demo:encoder", "--seq-len", 1], ["--seq-len", 2]),
+        (2, ["demo:encoder", "--text", text, "--seq-len", 200], ["--seq-len", 200]),
+        (2, ["demo:encoder", "-o", "a.csv", "--pairs-output", "a.csv"], ["twice"]),
+        (3, ["demo:unknown"], ["demo:unknown"]),
+    ]
+    for code, arguments, facts in cases:
+        assert_fails(inside("gradients", *arguments, cwd=tmp_path), code, *facts)
+    model = (bloom, "--text", text, "--objective", "clm", *SIZE)
+    assert_fails(inside("gradients", *model), 4, "BloomForCausalLM", "attention functions")
+
+
+RECIPE = """
+title = "Updates"
+[[results]]
+name = "updates"
+command = "gradients"
+models = ["demo:encoder", "demo:decoder"]
+options = { text = "./part.txt", sequences = 4, seq_len = 12 }
+[[results]]
+name = "pairs"
+command = "file"
+path = "pairs.csv"
+[[section]]
+title = "Both"
+figures = [
+    { kind = "updates", of = "updates", score = "directionality" },
+    { kind = "pairs", of = "pairs", layer = 1, head = 2 },
+]
+tables = [{ of = "updates", show = "summary" }]
+"""
+
+
+def test_a_recipe_asks_and_draws(text: Path, tmp_path: Path) -> None:
+    shutil.copy(text, tmp_path / "part.txt")
+    gradients = measure("demo:encoder", text=str(text), sequences=4, seq_len=12)
+    gradients.tabulate_pairs().to_csv(tmp_path / "pairs.csv", index=False)
+    (tmp_path / "r.toml").write_text(RECIPE)
+    made = build_report(tmp_path / "r.toml", tmp_path / "out")
+    assert made.failures == []
+    assert made.page.read_text().count('class="chart"') == 2
+    rows = pd.read_csv(tmp_path / "out/tables/updates.csv")
+    assert rows.groupby(["model", "objective"], sort=False).ngroups == 2
+    assert rows[rows["model"] == "demo:encoder"]["symmetry"].tolist() == pytest.approx(
+        gradients.rows["symmetry"].tolist(), abs=1e-5
+    )
+
+
+def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> None:
+    both = [measure("demo:encoder", text=str(text), sequences=4, seq_len=12, objective=each) for each in ("mlm", "clm")]
+    figure = library.plot("updates", [gradients.rows for gradients in both])
+    named = [trace for trace in figure.data if trace.showlegend is not False]
+    assert [trace.name for trace in named] == ["encoder (mlm)", "decoder (clm)"]
+    heads = both[1].rows.dropna(subset="head")
+    assert list(named[1].y) == pytest.approx(heads.groupby("layer")["symmetry"].median().tolist())
+    pairs = both[1].tabulate_pairs()
+    for head in (None, 3):
+        drawn = library.plot("pairs", pairs, layer=2, head=head)
+        assert list(drawn.layout.xaxis.ticktext) == both[1].tokens
+        (trace,) = drawn.data
+        part = pairs[(pairs["layer"] == 2) & (pairs["head"] == head if head is not None else True)]
+        total = part[(part["position"] == 5) & (part["other_position"] == 4)]["beta"].sum()
+        assert trace.z[5][4] == pytest.approx(total)
+        assert pd.isna(trace.z[4][5])
+    for options, facts in (({"layer": 7}, ["layer", 7]), ({"layer": 0, "head": 9}, ["head", 9])):
+        with refuses(UsageError, *facts):
+            library.plot("pairs", pairs, **options)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="rows of heads"):
+        library.plot("updates", both[0].rows[both[0].rows["head"].isna()])
+    with pytest.raises(DataError, match="model"):
+        library.plot("pairs", [pairs, pairs.assign(model="other")])
