@@ -319,6 +319,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     "no covariate": ({"value": VALUES, "covariates": "gnre"}, TableError, ["'gnre'", "did you mean genre?"]),
     "text as number": ({"value": VALUES, "covariates": "genre:number"}, TableError, ["row 1", "'genre'", "number"]),
     "text as time": ({"value": VALUES, "covariates": "genre:time"}, TableError, ["row 1", "'genre'", "2020-01-31"]),
+    "values of items": ({"part": "items", "value": "rating:poisson"}, UsageError, ["value has no effect", "items"]),
+    "nothing": ({"value": ("rating:poisson", "empty:gaussian")}, TableError, ["'empty'", "has no values"]),
     "both without values": ({"part": "both"}, TableError, ["no column 'value'"]),
     "both without items": ({"part": "both", "value": VALUES, "item": "film"}, TableError, ["no column 'film'"]),
 }  # fmt: skip
@@ -328,7 +330,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
 def test_bad_options_of_mixed_data_are_refused_in_one_line(case: str) -> None:
     options, kind, facts = REFUSED[case]
     with refuses(kind, *facts) as caught:
-        fit(**options)
+        fit(ROWS.assign(empty=np.nan), **options)
     assert "\n" not in str(caught.value)
 
 
@@ -339,6 +341,11 @@ def test_what_a_model_of_mixed_data_was_not_fitted_to_is_refused(tmp_path: Path)
         (ROWS.drop(columns="minutes"), ["no column 'minutes'"]),
         (ROWS.assign(genre="noir"), ["row 1", "'genre'", "'noir'", "2 categories such as 'drama'"]),
         (ROWS.assign(genre=None), ["row 1", "'genre'", "empty"]),
+        (ROWS.assign(genre=[["war"]] * len(ROWS)), ["'genre'", "has a list"]),
+        (ROWS.assign(item=[["tea"]] * len(ROWS)), ["'item'", "has a list"]),
+        (ROWS.assign(when=[["soon"]] * len(ROWS)), ["row 1", "'when'", "date"]),
+        (ROWS.assign(when=ROWS["when"].diff()), ["row 1", "'when'", "empty"]),
+        (ROWS.assign(when=ROWS["when"].diff().fillna(pd.Timedelta(0))), ["'when'", "has a Timedelta"]),
         (ROWS.assign(age=np.inf), ["row 1", "'age': inf"]),
         (ROWS.assign(when="soon"), ["row 1", "'when': 'soon'", "date"]),
         (ROWS.assign(minutes="long"), ["row 1", "'minutes': 'long'"]),
